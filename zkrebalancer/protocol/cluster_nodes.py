@@ -1,0 +1,87 @@
+"""Nodes that belong to no group: Kafka's topics, the coordinator's address, and plain counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import NodeContentError
+
+VERSION = 1
+MAX_COUNTER_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as Kafka describes it; `incarnation` changes when it is deleted and created again."""
+
+    partitions: frozenset[int]
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """Who leads."""
+
+    brokerid: int
+    host: str
+    epoch: int
+    http: str | None
+    timestamp: str
+
+
+def decode_topic(content: bytes, created_zxid: int) -> Topic:
+    """Decode `/brokers/topics/<topic>`; without a topic id the node's creation stands for the incarnation.
+
+    Raises:
+        NodeContentError: not Kafka's JSON, or partitions that are no numbers.
+
+    """
+    document = fields.read_document("topic", content)
+    partitions = fields.mapping("topic", document, "partitions")
+    for name in partitions:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) <= fields.MAX_PARTITION):
+            raise NodeContentError(f"topic: partition {name!r:.80} is not a number")
+    topic_id = fields.optional_text("topic", document, "topic_id")
+    return Topic(frozenset(map(int, partitions)), topic_id or f"czxid-{created_zxid}")
+
+
+def encode_coordinator(address: CoordinatorAddress) -> bytes:
+    """Encode the leader's address as the content of `/consumers/coordinator`."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "brokerid": address.brokerid,
+            "host": address.host,
+            "epoch": address.epoch,
+            "http": address.http,
+            "timestamp": address.timestamp,
+        }
+    )
+
+
+def decode_coordinator(content: bytes) -> CoordinatorAddress:
+    """Decode `/consumers/coordinator`; raises NodeContentError."""
+    what = "coordinator"
+    document = fields.read_document(what, content)
+    fields.require_version(what, document, VERSION)
+    return CoordinatorAddress(
+        brokerid=fields.integer(what, document, "brokerid"),
+        host=fields.text(what, document, "host"),
+        epoch=fields.integer(what, document, "epoch"),
+        http=fields.optional_text(what, document, "http"),
+        timestamp=fields.text(what, document, "timestamp"),
+    )
+
+
+def encode_counter(value: int) -> bytes:
+    """Encode an epoch, a generation or an offset: a decimal integer as text."""
+    return str(value).encode()
+
+
+def decode_counter(what: str, content: bytes) -> int:
+    """Decode an epoch, a generation or an offset; raises NodeContentError."""
+    digits = content.strip()
+    if not digits.isdigit() or len(digits) > MAX_COUNTER_DIGITS:
+        raise NodeContentError(f"{what}: a decimal integer is expected, not {content[:80]!r}")
+    return int(digits)

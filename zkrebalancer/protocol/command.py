@@ -1,0 +1,183 @@
+"""The two commands, and their strict msgpack codec.
+
+A start adds partitions to what a consumer owns, a stop removes them (`docs/protocol.md`, Commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import CommandError, NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_COMMAND_BYTES = 64 * 1024
+VERSION = 1
+START_FETCHER = "start-fetcher"
+STOP_FETCHER = "stop-fetcher"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a rebalance runs: an id that every event of it carries, and the kind of trigger."""
+
+    id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetcher:
+    """Own these partitions from now on, each with the given consumer thread."""
+
+    command_id: str
+    coordinator_epoch: int
+    generation: int
+    cause: Cause
+    partitions: Mapping[TopicPartition, int]
+
+    option = START_FETCHER
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetcher:
+    """Give up these partitions; None means all that are owned (the eager form)."""
+
+    command_id: str
+    coordinator_epoch: int
+    generation: int
+    cause: Cause
+    partitions: frozenset[TopicPartition] | None
+
+    option = STOP_FETCHER
+
+
+Command = StartFetcher | StopFetcher
+
+
+def encode(command: Command) -> bytes:
+    """Encode a command.
+
+    Raises:
+        CommandError: it would be larger than MAX_COMMAND_BYTES; send it as several.
+
+    """
+    ownership_map: object
+    if isinstance(command, StartFetcher):
+        ownership_map = fields.threads_to_ranges(command.partitions)
+    else:
+        ownership_map = None if command.partitions is None else fields.topics_to_ranges(command.partitions)
+    content = msgpack.packb(
+        {
+            "version": VERSION,
+            "command_id": command.command_id,
+            "option": command.option,
+            "coordinator_epoch": command.coordinator_epoch,
+            "generation": command.generation,
+            "cause": {"id": command.cause.id, "kind": command.cause.kind},
+            "ownership_map": ownership_map,
+        }
+    )
+    if len(content) > MAX_COMMAND_BYTES:
+        raise CommandError(f"command {command.command_id}: {len(content)} bytes, at most {MAX_COMMAND_BYTES}")
+    return bytes(content)
+
+
+def decode(content: bytes) -> Command:
+    """Decode a command; everything that is not exactly one is refused.
+
+    Raises:
+        CommandError: too large, not msgpack, extension types, or not of the schema.
+
+    """
+    if len(content) > MAX_COMMAND_BYTES:
+        raise CommandError(f"command: {len(content)} bytes, at most {MAX_COMMAND_BYTES}")
+    document = _unpack(content)
+    try:
+        fields.require_version("command", document, VERSION)
+        command_id = fields.text("command", document, "command_id")
+        epoch = fields.integer("command", document, "coordinator_epoch")
+        generation = fields.integer("command", document, "generation")
+        cause_fields = fields.mapping("command", document, "cause")
+        cause = Cause(fields.text("cause", cause_fields, "id"), fields.text("cause", cause_fields, "kind"))
+        option = fields.text("command", document, "option")
+        if "ownership_map" not in document:
+            raise CommandError("command: ownership_map is missing")
+        ownership_map = document["ownership_map"]
+        if option == START_FETCHER:
+            partitions = fields.threads_from_ranges("command", ownership_map)
+            return StartFetcher(command_id, epoch, generation, cause, partitions)
+        if option == STOP_FETCHER:
+            stopped = None
+            if ownership_map is not None:
+                stopped = frozenset(fields.topics_from_ranges("command", ownership_map))
+            return StopFetcher(command_id, epoch, generation, cause, stopped)
+    except CommandError:
+        raise
+    except NodeContentError as error:
+        raise CommandError(str(error)) from None
+    raise CommandError(f"command: option {option!r:.80} is neither {START_FETCHER} nor {STOP_FETCHER}")
+
+
+def fitting_start(
+    command_id: str, epoch: int, generation: int, cause: Cause, partitions: Mapping[TopicPartition, int]
+) -> StartFetcher:
+    """Return a start of as many of the partitions, in order, as one command can carry."""
+    wanted = sorted(partitions)
+    count = len(wanted)
+    while True:
+        command = StartFetcher(command_id, epoch, generation, cause, {tp: partitions[tp] for tp in wanted[:count]})
+        if fits(command):
+            return command
+        count = (count + 1) // 2
+
+
+def fitting_stop(
+    command_id: str, epoch: int, generation: int, cause: Cause, partitions: frozenset[TopicPartition]
+) -> StopFetcher:
+    """Return a stop of as many of the partitions, in order, as one command can carry."""
+    wanted = sorted(partitions)
+    count = len(wanted)
+    while True:
+        command = StopFetcher(command_id, epoch, generation, cause, frozenset(wanted[:count]))
+        if fits(command):
+            return command
+        count = (count + 1) // 2
+
+
+def fits(command: Command) -> bool:
+    """Whether the command is small enough to be sent as one."""
+    try:
+        encode(command)
+    except CommandError:
+        return False
+    return True
+
+
+def applied(
+    partitions: Mapping[TopicPartition, int], command: Command
+) -> dict[TopicPartition, int]:
+    """Return what is owned after the command: the old record plus a start's map, or minus a stop's."""
+    if isinstance(command, StartFetcher):
+        return {**partitions, **command.partitions}
+    if command.partitions is None:
+        return {}
+    return {tp: thread for tp, thread in partitions.items() if tp not in command.partitions}
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    def refuse_extension(code: int, _data: bytes) -> None:
+        raise CommandError(f"command: extension type {code} is not allowed")
+
+    try:
+        document = msgpack.unpackb(content, raw=False, strict_map_key=True, ext_hook=refuse_extension, timestamp=0)
+    except CommandError:
+        raise
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise CommandError(f"command: not msgpack ({type(error).__name__}: {error})") from None
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise CommandError(f"command: a map with text keys is expected, not {type(document).__name__}")
+    return document

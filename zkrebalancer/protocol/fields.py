@@ -1,0 +1,153 @@
+"""Strict reading of small JSON documents: a key that is missing or mistyped refuses the node with a named error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from zkrebalancer.protocol.errors import NodeContentError
+
+MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's own limit (jute.maxbuffer)
+MAX_PARTITION = 2**31 - 1  # Kafka's partitions are int32
+MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand into more than memory holds
+
+TopicPartition = tuple[str, int]
+RangeList = list[list[int]]
+
+
+def read_document(what: str, content: bytes) -> dict[str, Any]:
+    """Decode a node that holds one JSON object.
+
+    Raises:
+        NodeContentError: naming `what` and the reason.
+
+    """
+    if len(content) > MAX_NODE_BYTES:
+        raise NodeContentError(f"{what}: {len(content)} bytes, at most {MAX_NODE_BYTES} are read")
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise NodeContentError(f"{what}: not JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise NodeContentError(f"{what}: a JSON object is expected, not {type(document).__name__}")
+    return document
+
+
+def write_document(document: Mapping[str, object]) -> bytes:
+    """Encode in the one form that all our writers share: compact UTF-8 JSON in key order as given."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def require_version(what: str, document: Mapping[str, Any], known: int = 1) -> None:
+    """Refuse a document of a newer version: what it means cannot be guessed."""
+    version = integer(what, document, "version", minimum=1)
+    if version > known:
+        raise NodeContentError(f"{what}: version {version} is newer than {known}, the last one known here")
+
+
+def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+    """Return the integer under `key`."""
+    value = document.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NodeContentError(f"{what}: {key} must be an integer, not {value!r:.80}")
+    if not minimum <= value <= maximum:
+        raise NodeContentError(f"{what}: {key} is {value}, allowed is {minimum} to {maximum}")
+    return value
+
+
+def text(what: str, document: Mapping[str, Any], key: str) -> str:
+    """Return the string under `key`."""
+    value = document.get(key)
+    if not isinstance(value, str):
+        raise NodeContentError(f"{what}: {key} must be a string, not {value!r:.80}")
+    return value
+
+
+def optional_text(what: str, document: Mapping[str, Any], key: str) -> str | None:
+    """Return the string under `key`, None when it is absent or null."""
+    return None if document.get(key) is None else text(what, document, key)
+
+
+def mapping(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the object under `key`, all of whose keys are strings."""
+    value = document.get(key)
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise NodeContentError(f"{what}: {key} must be an object, not {value!r:.80}")
+    return value
+
+
+def to_ranges(partitions: list[int] | tuple[int, ...] | set[int] | frozenset[int]) -> RangeList:
+    """Write a set of partitions as sorted inclusive ranges: {0, 1, 2, 5} is [[0, 2], [5, 5]]."""
+    ranges: RangeList = []
+    for partition in sorted(partitions):
+        if ranges and partition == ranges[-1][1] + 1:
+            ranges[-1][1] = partition
+        else:
+            ranges.append([partition, partition])
+    return ranges
+
+
+def from_ranges(what: str, ranges: object) -> list[int]:
+    """Read inclusive ranges, refusing what is unsorted, overlapping, or more than a node may name."""
+    if not isinstance(ranges, list):
+        raise NodeContentError(f"{what}: partitions must be a list of ranges, not {ranges!r:.80}")
+    partitions: list[int] = []
+    for pair in ranges:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(bound) is int for bound in pair)):
+            raise NodeContentError(f"{what}: a range must be [first, last], not {pair!r:.80}")
+        first, last = pair
+        lowest = partitions[-1] + 1 if partitions else 0
+        if not lowest <= first <= last <= MAX_PARTITION:
+            raise NodeContentError(f"{what}: range {pair} is out of order or out of bounds")
+        if len(partitions) + last - first >= MAX_PARTITIONS_PER_NODE:
+            raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+        partitions.extend(range(first, last + 1))
+    return partitions
+
+
+def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[TopicPartition]) -> dict[str, RangeList]:
+    """Group topic-partitions by topic: {"orders": [[0, 2]]}."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return {topic: to_ranges(by_topic[topic]) for topic in sorted(by_topic)}
+
+
+def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
+    """Read {"orders": [[0, 2]]}."""
+    if not isinstance(topics, dict):
+        raise NodeContentError(f"{what}: topics must be an object, not {topics!r:.80}")
+    found: list[TopicPartition] = []
+    for topic, ranges in topics.items():
+        if not isinstance(topic, str):
+            raise NodeContentError(f"{what}: topic must be a string, not {topic!r:.80}")
+        found.extend((topic, partition) for partition in from_ranges(f"{what}: {topic:.80}", ranges))
+        if len(found) > MAX_PARTITIONS_PER_NODE:
+            raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+    return found
+
+
+def threads_to_ranges(partitions: Mapping[TopicPartition, int]) -> dict[str, dict[str, RangeList]]:
+    """Group partition -> consumer thread by thread: {"0": {"orders": [[0, 2]]}}."""
+    by_thread: dict[int, set[TopicPartition]] = {}
+    for topic_partition, thread in partitions.items():
+        by_thread.setdefault(thread, set()).add(topic_partition)
+    return {str(thread): topics_to_ranges(frozenset(by_thread[thread])) for thread in sorted(by_thread)}
+
+
+def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]:
+    """Read {"0": {"orders": [[0, 2]]}} as partition -> consumer thread; a partition stands once."""
+    if not isinstance(threads, dict):
+        raise NodeContentError(f"{what}: threads must be an object, not {threads!r:.80}")
+    found: dict[TopicPartition, int] = {}
+    for name, topics in threads.items():
+        if not (isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= 6):
+            raise NodeContentError(f"{what}: consumer thread must be a small number, not {name!r:.80}")
+        for topic_partition in topics_from_ranges(what, topics):
+            if topic_partition in found:
+                raise NodeContentError(f"{what}: {topic_partition} stands under two consumer threads")
+            found[topic_partition] = int(name)
+        if len(found) > MAX_PARTITIONS_PER_NODE:
+            raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+    return found

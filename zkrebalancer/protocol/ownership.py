@@ -1,0 +1,122 @@
+"""Who holds what: `owners/<consumer>`, the tombstone `evicted/<consumer>`, and `static/<instance>`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersRecord:
+    """What a consumer owns (partition -> consumer thread) since the last command that it applied."""
+
+    generation: int
+    command_id: str | None
+    partitions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What an evicted consumer owned or was being given; nobody may start it until the lease has run out.
+
+    `topics` names topics of which everything is held, because what the consumer owned could not be read.
+    """
+
+    generation: int
+    partitions: Mapping[TopicPartition, int]
+    evicted_at_ms: int
+    lease_ms: int
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StaticMember:
+    """Which partitions a static member had last; they wait for it until `deadline_ms` (epoch, None while it lives)."""
+
+    consumer: str
+    partitions: frozenset[TopicPartition]
+    deadline_ms: int | None
+
+
+def encode_owners(record: OwnersRecord) -> bytes:
+    """Encode an ownership record as its node's content."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "generation": record.generation,
+            "command_id": record.command_id,
+            "threads": fields.threads_to_ranges(record.partitions),
+        }
+    )
+
+
+def decode_owners(content: bytes) -> OwnersRecord:
+    """Decode an ownership record; raises NodeContentError."""
+    document = fields.read_document("owners", content)
+    fields.require_version("owners", document, VERSION)
+    return OwnersRecord(
+        generation=fields.integer("owners", document, "generation"),
+        command_id=fields.optional_text("owners", document, "command_id"),
+        partitions=fields.threads_from_ranges("owners", document.get("threads")),
+    )
+
+
+def encode_tombstone(tombstone: Tombstone) -> bytes:
+    """Encode a tombstone as its node's content."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "generation": tombstone.generation,
+            "command_id": None,
+            "threads": fields.threads_to_ranges(tombstone.partitions),
+            "evicted_at_ms": tombstone.evicted_at_ms,
+            "lease_ms": tombstone.lease_ms,
+            "topics": list(tombstone.topics),
+        }
+    )
+
+
+def decode_tombstone(content: bytes) -> Tombstone:
+    """Decode a tombstone; raises NodeContentError."""
+    document = fields.read_document("evicted", content)
+    fields.require_version("evicted", document, VERSION)
+    topics = document.get("topics", [])
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise NodeContentError(f"evicted: topics must be a list of strings, not {topics!r:.80}")
+    return Tombstone(
+        generation=fields.integer("evicted", document, "generation"),
+        partitions=fields.threads_from_ranges("evicted", document.get("threads")),
+        evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms"),
+        lease_ms=fields.integer("evicted", document, "lease_ms"),
+        topics=tuple(topics),
+    )
+
+
+def encode_static(member: StaticMember) -> bytes:
+    """Encode a static member as its node's content."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "consumer": member.consumer,
+            "partitions": fields.topics_to_ranges(member.partitions),
+            "deadline_ms": member.deadline_ms,
+        }
+    )
+
+
+def decode_static(content: bytes) -> StaticMember:
+    """Decode a static member; raises NodeContentError."""
+    document = fields.read_document("static", content)
+    fields.require_version("static", document, VERSION)
+    deadline = None if document.get("deadline_ms") is None else fields.integer("static", document, "deadline_ms")
+    return StaticMember(
+        consumer=fields.text("static", document, "consumer"),
+        partitions=frozenset(fields.topics_from_ranges("static", document.get("partitions"))),
+        deadline_ms=deadline,
+    )

@@ -1,0 +1,91 @@
+"""The ZooKeeper tree, relative to the chroot, and the names that may stand in it."""
+
+from __future__ import annotations
+
+import re
+
+from zkrebalancer.protocol.errors import InvalidNameError
+
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+CONSUMERS = "/consumers"
+COORDINATOR = "/consumers/coordinator"
+COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+GROUPS = "/consumers/groups"
+
+COMMAND_PREFIX = "command-"
+GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
+MAX_NAME_LENGTH = 200
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def validate_name(kind: str, name: str) -> str:
+    """Return `name` if it is legal (Kafka's characters: letters, digits, `.`, `_`, `-`).
+
+    Raises:
+        InvalidNameError: naming the kind (`group`, `client id`, …) and what is wrong.
+
+    """
+    if not name or name in {".", ".."}:
+        raise InvalidNameError(f"{kind} name {name!r} is not allowed")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {MAX_NAME_LENGTH} are allowed")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidNameError(f"{kind} name {name!r} may only hold letters, digits, '.', '_' and '-'")
+    return name
+
+
+def topic(name: str) -> str:
+    """Kafka's node of one topic."""
+    return f"{BROKER_TOPICS}/{name}"
+
+
+def group(name: str) -> str:
+    """The settings node of a group."""
+    return f"{GROUPS}/{name}"
+
+
+def generation(name: str) -> str:
+    """The generation counter of a group."""
+    return f"{GROUPS}/{name}/generation"
+
+
+def ids(group_name: str, consumer: str | None = None) -> str:
+    """The registrations of a group, or that of one consumer."""
+    return _child(group_name, "ids", consumer)
+
+
+def owners(group_name: str, consumer: str | None = None) -> str:
+    """The ownership records of a group, or that of one consumer."""
+    return _child(group_name, "owners", consumer)
+
+
+def channel(group_name: str, consumer: str | None = None) -> str:
+    """The command channels of a group, or that of one consumer."""
+    return _child(group_name, "channel", consumer)
+
+
+def evicted(group_name: str, consumer: str | None = None) -> str:
+    """The tombstones of a group, or that of one evicted consumer."""
+    return _child(group_name, "evicted", consumer)
+
+
+def static(group_name: str, instance: str | None = None) -> str:
+    """The static members of a group, or one of them."""
+    return _child(group_name, "static", instance)
+
+
+def quarantine(group_name: str, digest: str | None = None) -> str:
+    """The refused commands of a group, or one of them."""
+    return _child(group_name, "quarantine", digest)
+
+
+def offsets(group_name: str, topic_name: str | None = None, partition: int | None = None) -> str:
+    """The offsets of a group, of one topic, or of one partition."""
+    path = _child(group_name, "offsets", topic_name)
+    return path if partition is None else f"{path}/{partition}"
+
+
+def _child(group_name: str, kind: str, name: str | None) -> str:
+    path = f"{GROUPS}/{group_name}/{kind}"
+    return path if name is None else f"{path}/{name}"

@@ -1,0 +1,43 @@
+"""Wildcard subscriptions: white and black lists as linear-time (RE2) regular expressions.
+
+Linear time, because a consumer's pattern runs in the coordinator that serves every group.
+"""
+
+from __future__ import annotations
+
+import re2
+
+from zkrebalancer.protocol.errors import PatternError
+from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
+
+INTERNAL_TOPIC_PREFIX = "__"
+MAX_PATTERN_LENGTH = 10_000
+
+
+class TopicFilter:
+    """Says which topics a wildcard subscription matches, with search semantics: `^pay` matches `payments`."""
+
+    def __init__(self, kind: str, expression: str) -> None:
+        """Compile `expression` for `kind`, `white_list` or `black_list`.
+
+        Raises:
+            PatternError: unknown kind, or an expression that RE2 does not take.
+
+        """
+        if kind not in {WHITE_LIST, BLACK_LIST}:
+            raise PatternError(f"pattern type {kind!r:.80} is not {WHITE_LIST} or {BLACK_LIST}")
+        if len(expression) > MAX_PATTERN_LENGTH:
+            raise PatternError(f"pattern of {len(expression)} characters, at most {MAX_PATTERN_LENGTH} are allowed")
+        self._wanted = kind == WHITE_LIST
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            self._expression = re2.compile(expression, options)
+        except (re2.error, UnicodeEncodeError) as error:
+            raise PatternError(f"pattern {expression!r:.80} does not compile: {error}") from None
+
+    def matches(self, topic: str) -> bool:
+        """Whether the subscription takes in `topic`; internal topics never match."""
+        if topic.startswith(INTERNAL_TOPIC_PREFIX):
+            return False
+        return (self._expression.search(topic) is not None) == self._wanted

@@ -1,0 +1,99 @@
+"""What a consumer says of itself in `ids/<consumer>`: Kafka's legacy form and more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import NodeContentError
+
+VERSION = 1
+STATIC = "static"
+WHITE_LIST = "white_list"
+BLACK_LIST = "black_list"
+MAX_THREADS = 1_000
+MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One consumer: its subscription (topic, or the one regular expression -> consumer threads) and its properties."""
+
+    pattern: str
+    subscription: Mapping[str, int]
+    timestamp: str
+    client_id: str
+    host: str
+    session_timeout_ms: int  # what the ZooKeeper server granted
+    instance_id: str | None = None
+    rack: str | None = None
+    capacity: float = 1.0
+
+    @property
+    def lease_ms(self) -> int:
+        """How long the consumer may emit after its last renewal was sent."""
+        return lease_ms(self.session_timeout_ms)
+
+
+def lease_ms(session_timeout_ms: int) -> int:
+    """Two thirds of the granted session timeout: over before ZooKeeper can give the consumer up."""
+    return session_timeout_ms * 2 // 3
+
+
+def encode(registration: Registration) -> bytes:
+    """Encode a registration as its node's content."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "pattern": registration.pattern,
+            "subscription": dict(registration.subscription),
+            "timestamp": registration.timestamp,
+            "client_id": registration.client_id,
+            "instance_id": registration.instance_id,
+            "rack": registration.rack,
+            "capacity": registration.capacity,
+            "host": registration.host,
+            "session_timeout_ms": registration.session_timeout_ms,
+        }
+    )
+
+
+def decode(content: bytes) -> Registration:
+    """Decode a registration.
+
+    Raises:
+        NodeContentError: naming the key and what is wrong with it.
+
+    """
+    what = "registration"
+    document = fields.read_document(what, content)
+    fields.require_version(what, document, VERSION)
+    pattern = fields.text(what, document, "pattern")
+    if pattern not in {STATIC, WHITE_LIST, BLACK_LIST}:
+        raise NodeContentError(f"{what}: pattern {pattern!r:.80} is not {STATIC}, {WHITE_LIST} or {BLACK_LIST}")
+    subscription = fields.mapping(what, document, "subscription")
+    for key in subscription:
+        fields.integer(f"{what}: subscription", subscription, key, minimum=1, maximum=MAX_THREADS)
+    if pattern != STATIC and len(subscription) != 1:
+        raise NodeContentError(f"{what}: {pattern} has one regular expression, not {len(subscription)}")
+    return Registration(
+        pattern=pattern,
+        subscription=subscription,
+        timestamp=fields.text(what, document, "timestamp"),
+        client_id=fields.text(what, document, "client_id"),
+        host=fields.text(what, document, "host"),
+        session_timeout_ms=fields.integer(
+            what, document, "session_timeout_ms", minimum=1, maximum=MAX_SESSION_TIMEOUT_MS
+        ),
+        instance_id=fields.optional_text(what, document, "instance_id"),
+        rack=fields.optional_text(what, document, "rack"),
+        capacity=_capacity(what, document.get("capacity", 1.0)),
+    )
+
+
+def _capacity(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise NodeContentError(f"{what}: capacity must be a number of at least 0, not {value!r:.80}")
+    return float(value)

@@ -1,0 +1,1 @@
+"""What touches the machine: the one kazoo wrapper, the clocks, configuration and logging."""
