@@ -1,0 +1,121 @@
+"""Random groups for the property tests, and what those tests measure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from hypothesis import strategies as st
+
+from zkrebalancer.assignment.model import Assignment, Member, Problem
+
+TOPIC_NAMES = ("a", "b", "c", "d")
+CONSUMER_NAMES = ("c1", "c2", "c3", "c4", "c5", "c6")
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    subscribe_alike: bool = False,
+    max_partitions: int = 6,
+    max_members: int = 5,
+    max_threads: int = 3,
+) -> Problem:
+    """A group whose members differ in topics and threads, hold partitions (some twice, some that do not exist)."""
+    topics = draw(st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(0, max_partitions), max_size=4))
+    consumers = draw(st.lists(st.sampled_from(CONSUMER_NAMES), unique=True, max_size=max_members))
+    subscriptions = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(1, max_threads))
+    if subscribe_alike:
+        subscriptions = st.just(draw(subscriptions))
+    owned = st.dictionaries(
+        st.sampled_from(TOPIC_NAMES), st.dictionaries(st.integers(0, max_partitions), st.integers(0, max_threads))
+    )
+    members = {
+        consumer: Member(
+            threads=draw(subscriptions),
+            owned=draw(owned),
+            generation=draw(st.integers(0, 2)),
+            instance_id=draw(st.none() | st.sampled_from([f"{consumer}-x", f"a-{consumer}"])),
+        )
+        for consumer in consumers
+    }
+    return Problem(topics, members)
+
+
+def placed(assignment: Assignment) -> Iterator[tuple[str, int, str, int]]:
+    """Every (consumer, thread, topic, partition) of an assignment."""
+    for consumer, threads in assignment.items():
+        for thread, topics in threads.items():
+            for topic, partitions in topics.items():
+                for partition in partitions:
+                    yield consumer, thread, topic, partition
+
+
+def targets(assignment: Assignment) -> dict[tuple[str, int], str]:
+    """Partition -> consumer."""
+    return {(topic, partition): consumer for consumer, _, topic, partition in placed(assignment)}
+
+
+def sizes(assignment: Assignment) -> dict[str, int]:
+    """Consumer -> number of partitions."""
+    count_of = Counter(consumer for consumer, _, _, _ in placed(assignment))
+    return {consumer: count_of[consumer] for consumer in assignment}
+
+
+def readable(problem: Problem) -> set[tuple[str, int]]:
+    """Every partition that somebody subscribes to."""
+    subscribed = {topic for member in problem.members.values() for topic in member.threads}
+    return {
+        (topic, partition)
+        for topic, count in problem.topics.items()
+        if topic in subscribed
+        for partition in range(count)
+    }
+
+
+def holding(problem: Problem, assignment: Assignment) -> Problem:
+    """The same group after the assignment took effect."""
+    owned: dict[str, dict[str, dict[int, int]]] = {consumer: {} for consumer in problem.members}
+    for consumer, thread, topic, partition in placed(assignment):
+        owned[consumer].setdefault(topic, {})[partition] = thread
+    return Problem(
+        problem.topics,
+        {
+            name: Member(member.threads, owned[name], member.generation, member.instance_id)
+            for name, member in problem.members.items()
+        },
+    )
+
+
+def shuffled(problem: Problem, order: Iterable[int]) -> Problem:
+    """The same group with every dictionary in another order."""
+    ranks = itertools.cycle(tuple(order) or (0,))
+
+    def reorder(entries: Mapping[object, object]) -> dict[object, object]:
+        return dict(sorted(reversed(entries.items()), key=lambda _: next(ranks)))
+
+    members = {
+        name: Member(
+            reorder(member.threads),  # type: ignore[arg-type]
+            {topic: reorder(partitions) for topic, partitions in reorder(member.owned).items()},  # type: ignore
+            member.generation,
+            member.instance_id,
+        )
+        for name, member in problem.members.items()
+    }
+    return Problem(reorder(problem.topics), reorder(members))  # type: ignore[arg-type]
+
+
+def best_by_brute_force(problem: Problem, current: Mapping[tuple[str, int], str]) -> tuple[int, int]:
+    """Over all assignments: the smallest (sum of squared sizes, number of `current` owners that lose a partition)."""
+    partitions = sorted(readable(problem))
+    readers = [[name for name, member in problem.members.items() if topic in member.threads] for topic, _ in partitions]
+    return min(cost(dict(zip(partitions, chosen, strict=True)), current) for chosen in itertools.product(*readers))
+
+
+def cost(target: Mapping[tuple[str, int], str], current: Mapping[tuple[str, int], str]) -> tuple[int, int]:
+    """(sum of squared sizes, how many current owners do not keep their partition)."""
+    squares = sum(size * size for size in Counter(target.values()).values())
+    return squares, sum(target.get(partition) != owner for partition, owner in current.items())

@@ -1,0 +1,208 @@
+"""`zkrebalancer assign`: what it prints, and the one line it says about an input that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from zkrebalancer.assignment.document import MAX_PARTITIONS
+from zkrebalancer.cli.assign import assign
+
+INPUT: dict[str, Any] = {
+    "topics": {"orders": 3, "payments": 2, "__offsets": 1, "idle": 1},
+    "members": {
+        "c1": {"topics": ["orders"], "owned": {"orders": [0, 9], "deleted": [1]}, "generation": 9},
+        "c2": {"pattern": "^pay", "pattern_type": "white_list", "instance_id": "p", "rack": "r1", "capacity": 2.0},
+        "c3": {"topics": [], "surprise": [1, {}]},
+    },
+    "lag": {"orders": [10, 0, 500]},
+    "racks": {"orders": [["r1"], ["r2"], ["r1"]]},
+    "options": {},
+}
+
+
+def run(content: str | bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(assign, ["--strategy", "sticky", "--input", "-", *arguments], input=content)
+
+
+def test_json_document() -> None:
+    result = run(json.dumps(INPUT), "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    output = json.loads(result.stdout)
+    assert output.pop("elapsed_ms") >= 0
+    assert output == {
+        "strategy": "sticky",
+        "assignment": {"c1": {"orders": [0, 1, 2]}, "c2": {"payments": [0, 1]}, "c3": {}},
+        "kept": 1,
+        "moved": 0,
+        "unassigned": {
+            "__offsets": [{"partition": 0, "reason": "no subscriber"}],
+            "idle": [{"partition": 0, "reason": "no subscriber"}],
+        },
+    }
+
+
+def test_what_is_withheld_stands_in_unassigned() -> None:
+    members = {"c1": {"topics": ["t"], "owned": {"t": [0, 1]}}, "c2": {"topics": ["t"]}}
+    content = json.dumps({"topics": {"t": 2}, "members": members})
+    result = CliRunner().invoke(assign, ["--strategy", "cooperative_sticky", "--input", "-", "--json"], input=content)
+    output = json.loads(result.stdout)
+    assert output["unassigned"] == {"t": [{"partition": 1, "reason": "withheld until revoked"}]}
+    assert (output["kept"], output["moved"]) == (1, 0)
+
+
+def test_table_for_people(tmp_path: Path) -> None:
+    path = tmp_path / "input.json"
+    path.write_text(json.dumps(INPUT))
+    result = CliRunner().invoke(assign, ["--strategy", "range", "--input", str(path)])
+    assert result.exit_code == 0
+    rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["c1", "orders", "0-2", "3"],
+        ["c2", "payments", "0-1", "2"],
+        ["c3", "-", "", "0"],
+    ]
+    assert "unassigned: idle 0 (no subscriber)" in result.stdout
+    assert "kept 1, moved 0" in result.stdout
+
+
+def test_table_shows_hostile_names_as_text() -> None:
+    content = json.dumps(
+        {"topics": {"t\x1b[31m": 1, "[red]": 1}, "members": {"c\n": {"topics": ["t\x1b[31m", "[red]"]}}}
+    )
+    result = run(content)
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert r'"c\n"' in result.stdout
+    assert "[red]" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("pattern_type", "expression", "expected"),
+    [
+        ("white_list", "^pay", {"payments"}),
+        ("white_list", "o", {"orders"}),
+        ("black_list", "^pay", {"orders"}),
+        ("black_list", "x", {"orders", "payments"}),
+        ("white_list", "offsets", set()),
+    ],
+)
+def test_patterns_search_and_never_match_internal_topics(
+    pattern_type: str, expression: str, expected: set[str]
+) -> None:
+    topics = {"orders": 1, "payments": 1, "__offsets": 1}
+    members = {"c": {"pattern": expression, "pattern_type": pattern_type}}
+    result = run(json.dumps({"topics": topics, "members": members}), "--json")
+    assert json.loads(result.stdout)["assignment"]["c"].keys() == expected
+
+
+def test_a_pattern_without_a_type_is_a_white_list() -> None:
+    result = run(json.dumps({"topics": {"a": 1, "b": 1}, "members": {"c": {"pattern": "a"}}}), "--json")
+    assert json.loads(result.stdout)["assignment"] == {"c": {"a": [0]}}
+
+
+def test_threads_count_for_range() -> None:
+    members = {"c1": {"topics": ["t"], "threads": 3}, "c2": {"topics": ["t"]}}
+    content = json.dumps({"topics": {"t": 8}, "members": members})
+    result = CliRunner().invoke(assign, ["--strategy", "range", "--input", "-", "--json"], input=content)
+    assert json.loads(result.stdout)["assignment"] == {"c1": {"t": [0, 1, 2, 3, 4, 5]}, "c2": {"t": [6, 7]}}
+
+
+MEMBER_ERRORS = [
+    ({}, "members.c: either topics or pattern is expected"),
+    ({"topics": [], "pattern": "a"}, "members.c: either topics or pattern is expected"),
+    ({"topics": "t"}, 'members.c.topics: a list is expected, not "t"'),
+    ({"topics": ["t", 1]}, "members.c.topics[1]: a string is expected, not 1"),
+    ({"pattern": 1}, "members.c.pattern: a string is expected, not 1"),
+    ({"pattern": "("}, "members.c.pattern: pattern '(' does not compile"),
+    ({"pattern": r"(a)\1"}, "members.c.pattern: pattern"),
+    ({"pattern": "a", "pattern_type": "regex"}, "members.c.pattern: pattern type 'regex' is not"),
+    ({"pattern": "a", "pattern_type": 1}, "members.c.pattern_type: a string is expected"),
+    ({"topics": [], "threads": 0}, "members.c.threads: an integer from 1 to 1000 is expected, not 0"),
+    ({"topics": [], "threads": 10**30}, "members.c.threads: an integer from 1 to 1000 is expected"),
+    ({"topics": [], "threads": True}, "members.c.threads: an integer from 1 to 1000 is expected, not true"),
+    ({"topics": [], "owned": []}, "members.c.owned: an object is expected, not a list"),
+    ({"topics": [], "owned": {"t": 1}}, "members.c.owned.t: a list is expected, not 1"),
+    ({"topics": [], "owned": {"t": [0, -1]}}, "members.c.owned.t[1]: an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [False]}}, "members.c.owned.t[0]: an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [1.5]}}, "members.c.owned.t[0]: an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [10**20]}}, "members.c.owned.t[0]: an integer from 0 to"),
+    ({"topics": [], "generation": "9"}, "members.c.generation: an integer from -1 to"),
+    ({"topics": [], "instance_id": 1}, "members.c.instance_id: a string is expected"),
+    ({"topics": [], "rack": []}, "members.c.rack: a string is expected, not a list"),
+    ({"topics": [], "capacity": -1}, "members.c.capacity: a number of at least 0 is expected, not -1"),
+    ({"topics": [], "capacity": True}, "members.c.capacity: a number of at least 0 is expected, not true"),
+    ({"topics": [], "capacity": 10**400}, "members.c.capacity: a number of at least 0 is expected"),
+    ([], "members.c: an object is expected, not a list"),
+    (None, "members.c: an object is expected, not null"),
+]
+DOCUMENT_ERRORS = [
+    *(({"topics": {"t": 1}, "members": {"c": member}}, message) for member, message in MEMBER_ERRORS),
+    ([], "input: an object is expected, not a list"),
+    ({"members": {}}, "topics: is missing"),
+    ({"topics": {}}, "members: is missing"),
+    ({"topics": [], "members": {}}, "topics: an object is expected, not a list"),
+    ({"topics": {}, "members": []}, "members: an object is expected, not a list"),
+    ({"topics": {"t": -1}, "members": {}}, "topics.t: an integer from 0 to 2147483647 is expected, not -1"),
+    ({"topics": {"t": True}, "members": {}}, "topics.t: an integer from 0"),
+    ({"topics": {"t": 2.0}, "members": {}}, "topics.t: an integer from 0"),
+    ({"topics": {"t": 10**300}, "members": {}}, "topics.t: an integer from 0"),
+    ({"topics": {"a": MAX_PARTITIONS, "b": 1}, "members": {}}, "topics: 1000001 partitions in all, at most 1000000"),
+    ({"topics": {"a\nb": -1}, "members": {}}, r'topics."a\nb": an integer from 0'),
+    (
+        {"topics": {}, "members": {"c": {"topics": [str(n) for n in range(1001)], "threads": 1000}}},
+        "members: 1001000 consumer threads in all, at most 1000000 are served",
+    ),
+    ({"topics": {}, "members": {}, "lag": []}, "lag: an object is expected, not a list"),
+    ({"topics": {}, "members": {}, "lag": {"t": [-5]}}, "lag.t[0]: an integer from 0"),
+    ({"topics": {}, "members": {}, "racks": {"t": ["r1"]}}, "racks.t[0]: a list is expected"),
+    ({"topics": {}, "members": {}, "racks": {"t": [[1]]}}, "racks.t[0][0]: a string is expected, not 1"),
+    ({"topics": {}, "members": {}, "options": None}, "options: an object is expected, not null"),
+]
+TEXT_ERRORS = [
+    ("", "input: not JSON"),
+    ("{", "input: not JSON"),
+    ("[" * 100_000, "input: not JSON"),
+    (b"\xff\xfe\xff", "input: not JSON"),
+    ('{"topics": {"t": NaN}, "members": {}}', "input: not JSON (NaN is not a number in JSON)"),
+    ('{"topics": {"t": ' + "9" * 5_000 + '}, "members": {}}', "input: not JSON"),
+    ('{"topics": {"t": 1, "t": 2}, "members": {}}', 'input: not JSON (key "t" stands twice in one object)'),
+    (r'{"topics": {"\ud800": 1}, "members": {}}', "input: a string has half a surrogate pair"),
+    (
+        '{"topics": {}, "members": {"c": {"topics": [], "capacity": 1e999}}}',
+        "members.c.capacity: a number of at least 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [*((json.dumps(document), message) for document, message in DOCUMENT_ERRORS), *TEXT_ERRORS],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message: str) -> None:
+    result = run(content, "--json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["no/such/file", "."])
+def test_a_file_that_cannot_be_read_is_one_line(name: str) -> None:
+    result = CliRunner().invoke(assign, ["--strategy", "sticky", "--input", name])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: --input {name}: cannot be read (")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    result = CliRunner().invoke(assign, ["--strategy", "fair", "--input", "-"], input=json.dumps(INPUT))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky\n"
+    )

@@ -1,0 +1,181 @@
+"""Sticky: balance first, then the fewest moves, both compared with the best of all possible assignments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from tests.unit.assignment.problems import best_by_brute_force, cost, holding, placed, problems, sizes, targets
+from zkrebalancer.assignment.claims import current_owners
+from zkrebalancer.assignment.model import Assignment, Member, Problem
+from zkrebalancer.assignment.result import summarize
+from zkrebalancer.assignment.sticky import assign_sticky
+
+small_problems = problems(max_partitions=2, max_members=3, max_threads=2)
+small_problems_alike = problems(max_partitions=2, max_members=3, max_threads=2, subscribe_alike=True)
+
+
+def topics_alike(count: int, topics: dict[str, int]) -> dict[str, Member]:
+    return {f"c{number}": Member(dict.fromkeys(topics, 1), {}) for number in range(count)}
+
+
+@settings(max_examples=300)
+@given(problem=small_problems)
+def test_is_the_best_of_all_assignments(problem: Problem) -> None:
+    current = current_owners(problem)
+    assert cost(targets(assign_sticky(problem)), current) == best_by_brute_force(problem, current)
+
+
+@settings(max_examples=150)
+@given(problem=small_problems_alike)
+def test_is_the_best_of_all_assignments_when_all_subscribe_alike(problem: Problem) -> None:
+    current = current_owners(problem)
+    assert cost(targets(assign_sticky(problem)), current) == best_by_brute_force(problem, current)
+
+
+@settings(max_examples=200)
+@given(problem=problems(max_partitions=12))
+def test_no_partition_could_move_to_a_reader_with_two_fewer(problem: Problem) -> None:
+    """Kafka's balance criterion (`AbstractStickyAssignor.isBalanced`)."""
+    assignment = assign_sticky(problem)
+    member_sizes = sizes(assignment)
+    for (topic, _), owner in targets(assignment).items():
+        for reader, member in problem.members.items():
+            if topic in member.threads:
+                assert member_sizes[owner] - member_sizes[reader] < 2
+
+
+@settings(max_examples=200)
+@given(problem=problems(max_partitions=12))
+def test_applied_to_its_own_result_moves_nothing(problem: Problem) -> None:
+    first = assign_sticky(problem)
+    again = holding(problem, first)
+    assert assign_sticky(again) == first
+    assert summarize(again, first).moved == 0
+
+
+def test_a_result_of_another_history_is_kept_as_it_is() -> None:
+    """Balanced already, in a way that a fresh assignment would not choose."""
+    members = {
+        "c1": Member({"a": 1, "b": 1}, {"b": {1: 0, 0: 0}}),
+        "c2": Member({"a": 1}, {"a": {2: 0, 1: 0}}),
+        "c3": Member({"a": 1, "b": 1}, {"a": {0: 0}}),
+    }
+    problem = Problem({"a": 3, "b": 2}, members)
+    assert assign_sticky(problem) == {
+        "c1": {0: {"b": (0, 1)}},
+        "c2": {0: {"a": (1, 2)}},
+        "c3": {0: {"a": (0,)}},
+    }
+
+
+@settings(max_examples=200)
+@given(problem=problems(max_partitions=9, subscribe_alike=True))
+def test_a_member_that_leaves_costs_the_others_at_most_what_balance_needs(problem: Problem) -> None:
+    settled = holding(problem, assign_sticky(problem))
+    leaver = min(settled.members, default=None)
+    rest = Problem(settled.topics, {name: member for name, member in settled.members.items() if name != leaver})
+    assert summarize(rest, assign_sticky(rest)).moved == 0
+
+
+def test_needs_a_chain_of_moves() -> None:
+    """c1 can only be relieved by c3 if c2 passes on one of its own."""
+    members = {
+        "c1": Member({"a": 1}, {"a": {0: 0, 1: 0, 2: 0}}),
+        "c2": Member({"a": 1, "b": 1}, {"b": {0: 0, 1: 0}}),
+        "c3": Member({"b": 1}, {"b": {2: 0}}),
+    }
+    assignment = assign_sticky(Problem({"a": 3, "b": 3}, members))
+    assert sizes(assignment) == {"c1": 2, "c2": 2, "c3": 2}
+    assert summarize(Problem({"a": 3, "b": 3}, members), assignment).moved == 2
+
+
+def test_the_newer_claim_wins_and_the_lower_name_at_equal_generations() -> None:
+    reads = {"t": 1}
+    owned = {"t": {0: 0}}
+    newer = {"c1": Member(reads, owned, generation=1), "c2": Member(reads, owned, generation=2)}
+    assert targets(assign_sticky(Problem({"t": 1}, newer))) == {("t", 0): "c2"}
+    equal = {"c2": Member(reads, owned, generation=2), "c1": Member(reads, owned, generation=2)}
+    assert targets(assign_sticky(Problem({"t": 1}, equal))) == {("t", 0): "c1"}
+
+
+def test_claims_to_what_is_gone_or_no_longer_read_do_not_count() -> None:
+    members = {
+        "c1": Member({"a": 1}, {"gone": {0: 0}, "a": {7: 0}, "b": {0: 0, 1: 0}}),
+        "c2": Member({"a": 1, "b": 1}, {}),
+    }
+    problem = Problem({"a": 2, "b": 2}, members)
+    assert sizes(assign_sticky(problem)) == {"c1": 2, "c2": 2}
+    assert summarize(problem, assign_sticky(problem)).moved == 2  # b-0 and b-1 leave c1, which has to stop them
+
+
+def thread_sizes(assignment: Assignment, consumer: str, thread_count: int) -> list[int]:
+    count_of = Counter(thread for name, thread, _, _ in placed(assignment) if name == consumer)
+    return [count_of[thread] for thread in range(thread_count)]
+
+
+@settings(max_examples=200)
+@given(problem=problems(max_partitions=9))
+def test_threads_of_a_member_are_as_balanced_as_their_topics_allow(problem: Problem) -> None:
+    assignment = assign_sticky(problem)
+    for consumer, member in problem.members.items():
+        thread_count = max(member.threads.values(), default=0)
+        by_thread = thread_sizes(assignment, consumer, thread_count)
+        for thread, topics in assignment[consumer].items():
+            for topic in topics:
+                assert by_thread[thread] - min(by_thread[: member.threads[topic]]) < 2
+
+
+@given(problem=problems(max_partitions=9, subscribe_alike=True))
+def test_threads_of_a_member_are_balanced_within_one_when_all_topics_have_the_same(problem: Problem) -> None:
+    members = {
+        name: replace(member, threads=dict.fromkeys(member.threads, 3)) for name, member in problem.members.items()
+    }
+    assignment = assign_sticky(Problem(problem.topics, members))
+    for consumer in members:
+        by_thread = thread_sizes(assignment, consumer, 3)
+        assert max(by_thread) - min(by_thread) <= 1
+
+
+def test_a_member_keeps_its_threads_and_gives_up_from_the_full_ones() -> None:
+    members = {
+        "c1": Member({"t": 2}, {"t": {0: 1, 1: 1, 2: 1, 3: 0}}),
+        "c2": Member({"t": 2}, {}),
+    }
+    assert assign_sticky(Problem({"t": 4}, members)) == {
+        "c1": {0: {"t": (3,)}, 1: {"t": (0,)}},
+        "c2": {0: {"t": (1,)}, 1: {"t": (2,)}},
+    }
+
+
+def test_a_thread_that_no_longer_exists_hands_over_within_its_member() -> None:
+    member = Member({"t": 2}, {"t": {0: 0, 1: 1, 2: 2, 3: 2}})
+    assert assign_sticky(Problem({"t": 4}, {"c": member})) == {"c": {0: {"t": (0, 2)}, 1: {"t": (1, 3)}}}
+
+
+@pytest.mark.parametrize("member_count", [1, 3, 7])
+def test_one_joining_member_takes_only_its_share(member_count: int) -> None:
+    topics = {"a": 20, "b": 22}
+    group = Problem(topics, topics_alike(member_count, topics))
+    settled = holding(group, assign_sticky(group))
+    joined = Problem(topics, {**settled.members, "new": Member({"a": 1, "b": 1}, {})})
+    assignment = assign_sticky(joined)
+    assert sizes(assignment)["new"] == 42 // (member_count + 1)
+    assert summarize(joined, assignment).moved == sizes(assignment)["new"]
+
+
+def test_large_overlapping_group_stays_exact() -> None:
+    """More members than one search serves: every topic is handed on in each of several rounds."""
+    topics = {f"t{number}": 60 for number in range(5)}
+    members = {
+        f"old{number}": Member({topic: 1 for topic in topics if topic != f"t{number}"}, {}) for number in range(5)
+    }
+    settled = holding(Problem(topics, members), assign_sticky(Problem(topics, members)))
+    joining = {f"new{number}": replace(members[f"old{number}"], owned={}) for number in range(5)}
+    grown = Problem(topics, {**settled.members, **joining})
+    assignment = assign_sticky(grown)
+    assert set(sizes(assignment).values()) == {30}
+    assert summarize(grown, assignment).moved == 150

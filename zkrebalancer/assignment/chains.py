@@ -1,0 +1,133 @@
+"""Balance for owners whose topics overlap in part: move partitions along chains until no chain improves anything.
+
+A chain hands one partition of a topic from owner a to b, then one (of another topic, perhaps) from b to c, and so on:
+only the first owner shrinks and only the last one grows. This is a minimum-cost flow from topics to owners, with cost
+
+    the sum of squared sizes   first,
+    then the number of claims that are not kept.
+
+Both are convex, so a state that no single chain improves is the best of all states, not merely a local one, provided
+that each chain is a cheapest one (successive shortest paths: Ahuja, Magnanti, Orlin, "Network Flows", chapter 9;
+optimal semi-matchings: Harvey, Ladner, Lovasz, Tamir, "Semi-matchings for bipartite graphs and load balancing").
+We start where every claim is kept, which is the cheapest for its sizes, and each cheapest chain keeps that property.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+def balanced_counts(
+    topics_of: Sequence[Sequence[str]], partition_counts: Mapping[str, int], claimed: Sequence[Mapping[str, int]]
+) -> list[Counter[str]]:
+    """How many partitions of each topic each owner gets, at its index.
+
+    `topics_of`: for each owner the topics it reads. `partition_counts`: topic -> partitions, each topic with a reader.
+    `claimed`: for each owner, topic -> partitions that it holds now and may keep; together never more than there are.
+    """
+    readers: dict[str, list[int]] = {topic: [] for topic in partition_counts}
+    for owner, topics in enumerate(topics_of):
+        for topic in topics:
+            readers[topic].append(owner)
+    state = _State(readers, claimed, [Counter(claims) for claims in claimed], sum(partition_counts.values()) + 1)
+    state.place_free(partition_counts)
+    while state.improve():
+        pass
+    return state.held
+
+
+@dataclass(slots=True)
+class _State:
+    """Who holds how many of which topic, and the search for the chain that improves it most."""
+
+    readers: Mapping[str, Sequence[int]]  # topic -> owners that read it
+    claimed: Sequence[Mapping[str, int]]  # owner -> topic -> claims
+    held: list[Counter[str]]  # owner -> topic -> partitions it has now
+    size_weight: int  # what one unit of squared size costs in lost claims: more than there are
+    sizes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = [count_of.total() for count_of in self.held]
+
+    def place_free(self, partition_counts: Mapping[str, int]) -> None:
+        """Give what nobody claims to the smallest reader, topics with the fewest readers first: the chains stay few."""
+        free = Counter(partition_counts)
+        for count_of in self.held:
+            free.subtract(count_of)
+        for topic in sorted(free, key=lambda name: (len(self.readers[name]), name)):
+            smallest = [(self.sizes[owner], owner) for owner in self.readers[topic]]
+            heapq.heapify(smallest)
+            for _ in range(free[topic]):
+                size, owner = smallest[0]
+                heapq.heapreplace(smallest, (size + 1, owner))
+                self.held[owner][topic] += 1
+                self.sizes[owner] += 1
+
+    def improve(self) -> bool:
+        """Move along the cheapest chains, at most one for each topic; False when no chain lowers the cost.
+
+        Chains without a common topic do not change each other's price, so one search serves them all; only the sizes
+        of their ends have to be looked at again, because another chain may have begun or ended there.
+        """
+        before = self._shrinking_costs()
+        cost, came_from, given_by = self._cheapest_chains(before)
+        total = [cost[owner] + self.size_weight * (2 * size + 1) for owner, size in enumerate(self.sizes)]
+        used_topics: set[str] = set()
+        for last in sorted(range(len(total)), key=total.__getitem__):
+            if total[last] >= 0:
+                break
+            chain: list[tuple[int, str, int]] = []  # (giver, topic, taker), the last hop first
+            first = last
+            while first in came_from:
+                chain.append((given_by[came_from[first]], came_from[first], first))
+                first = given_by[came_from[first]]
+            lost_claims = cost[last] - before[first]
+            growth = 2 * (self.sizes[last] - self.sizes[first] + 1)  # of the sum of squared sizes
+            topics = {topic for _, topic, _ in chain}
+            if lost_claims + self.size_weight * growth < 0 and used_topics.isdisjoint(topics):
+                used_topics |= topics
+                self._apply(chain)
+        return bool(used_topics)
+
+    def _shrinking_costs(self) -> list[int]:
+        """Tell what it costs, for each owner, to shrink by one: less than nothing."""
+        return [self.size_weight * (1 - 2 * size) for size in self.sizes]
+
+    def _cheapest_chains(self, before: Sequence[int]) -> tuple[list[int], dict[int, str], dict[str, int]]:
+        """Find the cheapest chain that ends at each owner, with its cost but for what the last owner's growth costs.
+
+        Returns (cost for each owner, last owner <- topic, topic <- giver). Bellman-Ford from all owners at once, over
+        the edges giver -> topic (1 if a claim is lost) and topic -> taker (-1 if the taker gets back what it claims).
+        """
+        cost = list(before)
+        topic_cost: dict[str, int] = {}
+        came_from: dict[int, str] = {}
+        given_by: dict[str, int] = {}
+        queue = deque(sorted(range(len(cost)), key=cost.__getitem__))
+        is_queued = [True] * len(cost)
+        while queue:
+            giver = queue.popleft()
+            is_queued[giver] = False
+            for topic, count in self.held[giver].items():
+                given_cost = cost[giver] + (count <= self.claimed[giver].get(topic, 0))
+                if count == 0 or (topic in topic_cost and topic_cost[topic] <= given_cost):
+                    continue
+                topic_cost[topic], given_by[topic] = given_cost, giver
+                for taker in self.readers[topic]:
+                    taken_cost = given_cost - (self.held[taker][topic] < self.claimed[taker].get(topic, 0))
+                    if taken_cost < cost[taker]:
+                        cost[taker], came_from[taker] = taken_cost, topic
+                        if not is_queued[taker]:
+                            is_queued[taker] = True
+                            queue.append(taker)
+        return cost, came_from, given_by
+
+    def _apply(self, chain: Sequence[tuple[int, str, int]]) -> None:
+        for giver, topic, taker in chain:
+            self.held[giver][topic] -= 1
+            self.held[taker][topic] += 1
+            self.sizes[giver] -= 1
+            self.sizes[taker] += 1

@@ -1,0 +1,196 @@
+"""The JSON of `zkrebalancer assign`: a document in, strictly checked, as a Problem; an Assignment out as a document.
+
+Each value is read together with its path, so that an error says where it is: `members.c1.owned.orders[2]`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zkrebalancer.assignment.model import Assignment, Member, Problem
+from zkrebalancer.assignment.result import Summary
+from zkrebalancer.protocol.errors import PatternError, RebalancerError
+from zkrebalancer.protocol.fields import MAX_PARTITION
+from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.registration import MAX_THREADS, WHITE_LIST
+
+MAX_PARTITIONS = 1_000_000  # over all topics of one input
+MAX_CONSUMER_THREADS = 1_000_000  # over all subscriptions of one input, counted once for each topic
+MAX_GENERATION = 2**63 - 1
+NO_GENERATION = -1  # what Kafka's clients say before their first rebalance
+
+
+class InputError(RebalancerError, ValueError):
+    """An input document that does not say what to assign; names the path of the wrong value."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value of the document and where it stands."""
+
+    path: str
+    content: Any
+
+    def error(self, expected: str) -> InputError:
+        shown = {dict: "an object", list: "a list"}.get(type(self.content)) or json.dumps(self.content)
+        return InputError(f"{self.path or 'input'}: {expected} is expected, not {shown:.60}")
+
+    def entries(self) -> dict[str, _Value]:
+        if not isinstance(self.content, dict):
+            raise self.error("an object")
+        prefix = f"{self.path}." if self.path else ""
+        return {key: _Value(prefix + printable(key), value) for key, value in self.content.items()}
+
+    def items(self) -> Iterator[_Value]:
+        if not isinstance(self.content, list):
+            raise self.error("a list")
+        return (_Value(f"{self.path}[{index}]", value) for index, value in enumerate(self.content))
+
+    def integer(self, minimum: int, maximum: int) -> int:
+        if type(self.content) is not int or not minimum <= self.content <= maximum:  # a boolean is not a number
+            raise self.error(f"an integer from {minimum} to {maximum}")
+        return self.content
+
+    def number(self) -> float:
+        if type(self.content) not in {int, float} or not 0 <= self.content <= sys.float_info.max:
+            raise self.error("a number of at least 0")
+        return float(self.content)
+
+    def text(self) -> str:
+        if not isinstance(self.content, str):
+            raise self.error("a string")
+        return self.content
+
+    def optional_text(self) -> str | None:
+        return None if self.content is None else self.text()
+
+
+def read_problem(content: bytes) -> Problem:
+    """Read the input of `zkrebalancer assign`; unknown keys and owned partitions that do not exist are ignored.
+
+    Raises:
+        InputError: one line, with the path of the wrong value.
+
+    """
+    document = _Value("", _parse(content)).entries()
+    for key in ("topics", "members"):
+        if key not in document:
+            raise InputError(f"{key}: is missing")
+    topics = {topic: count.integer(0, MAX_PARTITION) for topic, count in document["topics"].entries().items()}
+    if sum(topics.values()) > MAX_PARTITIONS:
+        raise InputError(f"topics: {sum(topics.values())} partitions in all, at most {MAX_PARTITIONS} are assigned")
+    members = {name: _member(value, topics) for name, value in document["members"].entries().items()}
+    thread_count = sum(sum(member.threads.values()) for member in members.values())
+    if thread_count > MAX_CONSUMER_THREADS:
+        raise InputError(f"members: {thread_count} consumer threads in all, at most {MAX_CONSUMER_THREADS} are served")
+    _check_hints(document)
+    return Problem(topics, members)
+
+
+def write_result(strategy_name: str, assignment: Assignment, summary: Summary, elapsed_ms: float) -> dict[str, object]:
+    """Write the output of `zkrebalancer assign`: a member's partitions are those of all its threads."""
+    return {
+        "strategy": strategy_name,
+        "assignment": {consumer: partitions_of_member(threads) for consumer, threads in assignment.items()},
+        "kept": summary.kept,
+        "moved": summary.moved,
+        "unassigned": {
+            topic: [{"partition": partition, "reason": reason} for partition, reason in missing]
+            for topic, missing in summary.unassigned.items()
+        },
+        "elapsed_ms": round(elapsed_ms, 3),
+    }
+
+
+def partitions_of_member(threads: Mapping[int, Mapping[str, tuple[int, ...]]]) -> dict[str, list[int]]:
+    """Join what the threads of one consumer got: topic -> sorted partitions."""
+    joined: dict[str, list[int]] = {}
+    for topics in threads.values():
+        for topic, partitions in topics.items():
+            joined.setdefault(topic, []).extend(partitions)
+    return {topic: sorted(joined[topic]) for topic in sorted(joined)}
+
+
+def printable(name: str) -> str:
+    """Return a name as it may be shown on one line of a terminal: one with control characters is quoted."""
+    return name if name.isprintable() else json.dumps(name)
+
+
+def _parse(content: bytes) -> object:
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not a number in JSON")
+
+    def refuse_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
+            repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ValueError(f"key {json.dumps(repeated)} stands twice in one object")
+        return entries
+
+    try:
+        # A text with half a surrogate pair parses, but can be neither matched nor printed: encoding finds it.
+        document = json.loads(content, parse_constant=refuse_constant, object_pairs_hook=refuse_repetition)
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("input: a string has half a surrogate pair, which is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"input: not JSON ({error})") from None
+    return document
+
+
+def _member(value: _Value, topics: Mapping[str, int]) -> Member:
+    entries = value.entries()
+    if ("topics" in entries) == ("pattern" in entries):
+        raise InputError(f"{value.path}: either topics or pattern is expected, not both and not neither")
+    pattern_type = entries["pattern_type"].text() if "pattern_type" in entries else WHITE_LIST
+    if "pattern" in entries:
+        subscribed = _matching_topics(entries["pattern"], pattern_type, topics)
+    else:
+        subscribed = [topic.text() for topic in entries["topics"].items()]
+    threads = entries["threads"].integer(1, MAX_THREADS) if "threads" in entries else 1
+    return Member(
+        threads=dict.fromkeys(subscribed, threads),
+        owned=_owned(entries["owned"]) if "owned" in entries else {},
+        generation=entries["generation"].integer(NO_GENERATION, MAX_GENERATION) if "generation" in entries else 0,
+        instance_id=entries["instance_id"].optional_text() if "instance_id" in entries else None,
+        rack=entries["rack"].optional_text() if "rack" in entries else None,
+        capacity=entries["capacity"].number() if "capacity" in entries else 1.0,
+    )
+
+
+def _matching_topics(pattern: _Value, pattern_type: str, topics: Mapping[str, int]) -> list[str]:
+    try:
+        topic_filter = TopicFilter(pattern_type, pattern.text())
+    except PatternError as error:
+        raise InputError(f"{pattern.path}: {error}") from None
+    return [topic for topic in topics if topic_filter.matches(topic)]
+
+
+def _owned(value: _Value) -> dict[str, dict[int, int]]:
+    """Read what a member holds. Which thread holds it is not in the document: all count as held by thread 0."""
+    return {
+        topic: {partition.integer(0, MAX_PARTITION): 0 for partition in partitions.items()}
+        for topic, partitions in value.entries().items()
+    }
+
+
+def _check_hints(document: Mapping[str, _Value]) -> None:
+    """Check what no strategy here uses yet, so that a wrong input does not pass today and fail tomorrow."""
+    if "lag" in document:
+        for lags in document["lag"].entries().values():
+            for lag in lags.items():
+                lag.integer(0, MAX_GENERATION)
+    if "racks" in document:
+        for replicas in document["racks"].entries().values():
+            for racks in replicas.items():
+                for rack in racks.items():
+                    rack.text()
+    if "options" in document:
+        document["options"].entries()

@@ -1,0 +1,68 @@
+"""What a strategy is asked and what it answers: topics with partitions, members with threads, who gets what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One consumer of a group, its wildcard subscription already resolved to topics.
+
+    `threads`: subscribed topic -> number of consumer threads that read it (at least 1): the threads 0, 1, ….
+    `owned`: topic -> partition -> consumer thread that holds it now; {} when nothing is held.
+    `generation`: of the claim `owned`; when two members claim one partition, the older generation loses.
+    `capacity`: how much the member can carry relative to others, 1.0 being usual.
+    """
+
+    threads: Mapping[str, int]
+    owned: Mapping[str, Mapping[int, int]]
+    generation: int = 0
+    instance_id: str | None = None
+    rack: str | None = None
+    capacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A group to assign: topic -> number of partitions, and consumer -> member.
+
+    A subscribed topic that does not exist gives its subscribers nothing.
+    """
+
+    topics: Mapping[str, int]
+    members: Mapping[str, Member]
+
+
+# consumer -> consumer thread -> topic -> sorted partitions; every member appears, with {} when it gets nothing
+Assignment: TypeAlias = dict[str, dict[int, dict[str, tuple[int, ...]]]]
+Strategy: TypeAlias = Callable[[Problem], Assignment]
+
+
+def ordered_consumers(problem: Problem) -> list[str]:
+    """Every consumer in the one order that all strategies use: static members by instance id, then the others by name.
+
+    Static members come first because their order survives a restart: a restarted consumer has a new name.
+    """
+
+    def rank(consumer: str) -> tuple[bool, str, str]:
+        instance_id = problem.members[consumer].instance_id
+        return (instance_id is None, instance_id or "", consumer)
+
+    return sorted(problem.members, key=rank)
+
+
+def to_assignment(problem: Problem, placements: Iterable[tuple[str, int, str, Iterable[int]]]) -> Assignment:
+    """Collect placements (consumer, consumer thread, topic, partitions), several for one key being joined."""
+    collected: dict[str, dict[int, dict[str, list[int]]]] = {consumer: {} for consumer in problem.members}
+    for consumer, thread, topic, partitions in placements:
+        collected[consumer].setdefault(thread, {}).setdefault(topic, []).extend(partitions)
+    return {
+        consumer: {
+            thread: {topic: tuple(sorted(threads[thread][topic])) for topic in sorted(threads[thread])}
+            for thread in sorted(threads)
+        }
+        for consumer, threads in sorted(collected.items())
+    }

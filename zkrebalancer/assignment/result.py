@@ -1,0 +1,51 @@
+"""What an assignment means for those who hold partitions now: how many stay, how many move, what nobody gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.assignment.claims import current_owners
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.protocol.fields import TopicPartition
+
+NO_SUBSCRIBER = "no subscriber"
+WITHHELD = "withheld until revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of assigned partitions that stay with their owner (`kept`) or had another one (`moved`), and the rest.
+
+    `unassigned`: topic -> sorted (partition, reason), a reason being NO_SUBSCRIBER or WITHHELD.
+    """
+
+    kept: int
+    moved: int
+    unassigned: Mapping[str, tuple[tuple[int, str], ...]]
+
+
+def summarize(problem: Problem, assignment: Assignment) -> Summary:
+    """Compare an assignment of `problem` with what its members claim."""
+    targets = dict(_targets(assignment))
+    owners = current_owners(problem)
+    kept = sum(targets.get(topic_partition) == owner for topic_partition, owner in owners.items())
+    moved = sum(topic_partition in targets for topic_partition in owners) - kept
+    subscribed = {topic for member in problem.members.values() for topic in member.threads}
+    unassigned: dict[str, tuple[tuple[int, str], ...]] = {}
+    for topic in sorted(problem.topics):
+        reason = WITHHELD if topic in subscribed else NO_SUBSCRIBER
+        missing = tuple(
+            (partition, reason) for partition in range(problem.topics[topic]) if (topic, partition) not in targets
+        )
+        if missing:
+            unassigned[topic] = missing
+    return Summary(kept, moved, unassigned)
+
+
+def _targets(assignment: Assignment) -> Iterator[tuple[TopicPartition, str]]:
+    for consumer, threads in assignment.items():
+        for topics in threads.values():
+            for topic, partitions in topics.items():
+                for partition in partitions:
+                    yield (topic, partition), consumer
