@@ -1,0 +1,281 @@
+"""A ZooKeeper ensemble and a Kafka broker on this machine, from start to the last trace removed.
+
+    with LocalCluster(zookeepers=3) as cluster:
+        use(cluster.zookeeper, cluster.bootstrap)
+
+Every process is written down in the folder's state file as soon as it runs; a guard process ends them all if this one
+dies without calling `stop`. Starting is over when the servers answer, not after a while.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, get_args
+
+from zkrebalancer.localcluster import jars, state
+from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
+from zkrebalancer.localcluster.guard import RELEASE
+from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.programs import Workshop
+from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime.zk import BlockingZk
+
+BrokerKind = Literal["kafka-3.9", "kafka-4", "none"]
+BROKER_KINDS: tuple[BrokerKind, ...] = get_args(BrokerKind)
+ENSEMBLE_SIZES = (1, 3)
+FORMAT_DEADLINE_S = 60.0
+
+
+class LocalCluster:
+    """ZooKeeper and, if wanted, one Kafka broker; a context manager.
+
+    While it is started, `zookeeper` is "HOST:PORT[,…][/CHROOT]", `bootstrap` is "HOST:PORT" ("" without a broker),
+    `directory` is the folder of all data and logs, and `zookeeper_servers` and `broker` are the servers.
+    """
+
+    def __init__(
+        self,
+        *,
+        zookeepers: int = 1,
+        broker: BrokerKind = "kafka-3.9",
+        chroot: str = "",
+        directory: Path | None = None,
+        tick_ms: int = 200,
+        zookeeper_properties: Mapping[str, str] | None = None,
+        kafka_properties: Mapping[str, str] | None = None,
+        zookeeper_heap_mb: int = 256,
+        kafka_heap_mb: int = 1024,
+        cache: Path | None = None,
+        kafka_home: Path | None = None,
+        report: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Describe a cluster; nothing is started yet.
+
+        `broker`: "kafka-3.9" keeps its metadata in ZooKeeper below the same chroot, "kafka-4" runs in KRaft mode with a
+        topic mirror, "none" leaves ZooKeeper alone. `directory` must not exist yet; without it a temporary folder is
+        made. `tick_ms` bounds how short a session may be: two ticks. The two `…_properties` add to the servers' own
+        configuration files or replace parts of them. Jars come from `kafka_home` (default: the environment's
+        KAFKA_HOME) or the folder `cache` (default: the user's). `report` gets progress lines.
+
+        Raises:
+            ConfigurationError: a setting out of its range.
+
+        """
+        if zookeepers not in ENSEMBLE_SIZES:
+            raise ConfigurationError(f"an ensemble has 1 or 3 ZooKeeper servers, not {zookeepers}")
+        if broker not in BROKER_KINDS:
+            raise ConfigurationError(f"broker {broker!r} is none of {', '.join(BROKER_KINDS)}")
+        self.chroot = normal_chroot(chroot)
+        self.zookeeper = ""
+        self.bootstrap = ""
+        self.zookeeper_servers: list[Server] = []
+        self._kind = broker
+        self._ensemble_size = zookeepers
+        self._wanted_directory = directory
+        self._tick_ms = tick_ms
+        self._zookeeper_properties = dict(zookeeper_properties or {})
+        self._kafka_properties = dict(kafka_properties or {})
+        self._zookeeper_heap_mb = zookeeper_heap_mb
+        self._kafka_heap_mb = kafka_heap_mb
+        self._source = jars.JarSource.of(cache, kafka_home, report)
+        self._directory: Path | None = None
+        self._broker: Server | None = None
+        self._programs: list[Program] = []
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The folder of all data and logs; raises LocalClusterError while the cluster is not started."""
+        if self._directory is None:
+            raise LocalClusterError("the cluster is not started")
+        return self._directory
+
+    @property
+    def broker(self) -> Server:
+        """The Kafka broker; raises LocalClusterError if there is none."""
+        if self._broker is None:
+            raise LocalClusterError("this cluster has no broker")
+        return self._broker
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What tells this cluster from one that was started otherwise."""
+        return {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
+
+    def __enter__(self) -> LocalCluster:
+        """Start and return the cluster."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the cluster."""
+        self.stop()
+
+    def start(self) -> None:
+        """Start every server and return when all of them answer; whatever fails, nothing is left running.
+
+        Raises:
+            MissingToolError, JarError: what the servers need is not there.
+            ServerStartError: a server ended or did not answer; the logs are kept, the text names them.
+            LocalClusterError: the folder cannot be made, a port is taken, the jars cannot be fetched, or it is started.
+
+        """
+        if self._directory is not None:
+            raise LocalClusterError("the cluster is started already")
+        java = find_java()
+        versions = [jars.KAFKA_3, jars.KAFKA_4] if self._kind == "kafka-4" else [jars.KAFKA_3]
+        class_paths = {version: jars.class_path(version, java, self._source) for version in versions}
+        self._directory = _make_directory(self._wanted_directory)
+        try:
+            self._guard = _begin_guard(self._directory)
+            self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state))
+        except ServerStartError:
+            self._end_processes()
+            _keep_logs_only(self._directory)
+            self._forget(b"")
+            raise
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every process and remove the folder; nothing happens if the cluster is not started."""
+        if self._directory is not None:
+            self._end_processes()
+            shutil.rmtree(self._directory)
+            self._forget(b"")
+
+    def release(self) -> None:
+        """Let the servers run on after this process; `state.end_cluster` ends them."""
+        self._forget(RELEASE)
+
+    def _start_servers(self, workshop: Workshop) -> None:
+        self.zookeeper_servers = workshop.zookeepers(
+            self._ensemble_size, self._tick_ms, self._zookeeper_heap_mb, self._zookeeper_properties
+        )
+        self._programs = [*self.zookeeper_servers]
+        hosts = ",".join(f"{HOST}:{server.port}" for server in self.zookeeper_servers)
+        self.zookeeper = hosts + self.chroot
+        for server in self.zookeeper_servers:
+            server.spawn()
+        if self._kind == "kafka-4":
+            self._begin_kraft_broker(workshop)
+        for server in self.zookeeper_servers:
+            server.wait_ready()
+        _create_chroot(hosts, self.chroot)
+        if self._kind == "kafka-3.9":
+            broker = workshop.zookeeper_mode_broker(self.zookeeper, self._kafka_heap_mb, self._kafka_properties)
+            self._begin_broker(broker)
+        if self._broker is not None:
+            self._broker.wait_ready()
+        if self._kind == "kafka-4":
+            self._start_mirror(workshop)
+
+    def _begin_kraft_broker(self, workshop: Workshop) -> None:
+        storage_tool, broker = workshop.kraft_broker(self._kafka_heap_mb, self._kafka_properties)
+        self._programs.append(storage_tool)
+        storage_tool.spawn()
+        storage_tool.wait_end(FORMAT_DEADLINE_S)
+        self._programs.remove(storage_tool)
+        self._begin_broker(broker)
+
+    def _begin_broker(self, broker: Server) -> None:
+        self._broker = broker
+        self.bootstrap = f"{HOST}:{broker.port}"
+        self._programs.append(broker)
+        broker.spawn()
+
+    def _start_mirror(self, workshop: Workshop) -> None:
+        mirror = workshop.mirror(self.bootstrap, self.zookeeper)
+        self._programs.append(mirror)
+        mirror.spawn()
+        with BlockingZk(self.zookeeper) as client:
+            mirror.wait_until(lambda: not isinstance(client.perform(ListChildren(paths.BROKER_TOPICS)), Refused))
+
+    def _write_state(self) -> None:
+        """Write every process down that was begun so far."""
+        servers = tuple(
+            state.ServerState(
+                program.name, program.process, program.port if isinstance(program, Server) else None, str(program.log)
+            )
+            for program in self._programs
+            if program.process is not None
+        )
+        state.write(self.directory, state.ClusterState(self.zookeeper, self.bootstrap, self.settings, servers))
+
+    def _end_processes(self) -> None:
+        for program in self._programs:
+            program.kill()
+
+    def _forget(self, last_word: bytes) -> None:
+        """Send the guard its last word, if any, wait for its end, and be as before the start."""
+        if self._guard is not None:
+            self._guard.communicate(last_word, timeout=STOP_DEADLINE_S)
+        self._guard, self._directory, self._broker = None, None, None
+        self._programs, self.zookeeper_servers = [], []
+        self.zookeeper, self.bootstrap = "", ""
+
+
+def normal_chroot(chroot: str) -> str:
+    """Return the chroot as "/A/B", or "" for none; raises ConfigurationError if it is no ZooKeeper path."""
+    if chroot in {"", "/"}:
+        return ""
+    for segment in chroot.removeprefix("/").split("/"):
+        if not chroot.startswith("/") or segment in {"", ".", ".."} or set(segment) & set(", ") or not segment.isprintable():
+            raise ConfigurationError(f"chroot {chroot!r} is not a path like /a/b")
+    return chroot
+
+
+def _create_chroot(hosts: str, chroot: str) -> None:
+    if not chroot:
+        return
+    segments = chroot.split("/")
+    with BlockingZk(hosts) as client:
+        for end in range(2, len(segments) + 1):
+            path = "/".join(segments[:end])
+            reply = client.perform(Multi((Create(path),)))
+            if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
+                raise LocalClusterError(f"ZooKeeper refused to create {path}: {reply.refusal.value}")
+
+
+def _make_directory(wanted: Path | None) -> Path:
+    try:
+        if wanted is None:
+            return Path(tempfile.mkdtemp(prefix="zkrebalancer-")).resolve()
+        wanted.mkdir(parents=True)
+    except OSError as error:
+        raise LocalClusterError(f"the cluster's folder cannot be made: {error}") from None
+    return wanted.resolve()
+
+
+def _begin_guard(directory: Path) -> subprocess.Popen[bytes]:
+    with (directory / "guard.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "zkrebalancer.localcluster.guard", str(directory), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=child_environment(),
+            start_new_session=True,
+        )
+
+
+def _keep_logs_only(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.suffix != ".log":
+            entry.unlink()

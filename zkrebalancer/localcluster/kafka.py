@@ -1,0 +1,91 @@
+"""Kafka's configuration in ZooKeeper mode (3.9) and in KRaft mode (4.1), and asking a broker for its metadata."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.zookeeper import render_properties
+
+MAIN_CLASS = "kafka.Kafka"
+STORAGE_TOOL_CLASS = "kafka.tools.StorageTool"
+BROKER_ID = 1
+ZOOKEEPER_SESSION_TIMEOUT_MS = 6_000
+METADATA_TIMEOUT_S = 1.0
+
+_ONE_BROKER = {
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "16777216",  # the default takes 128 MiB of a small heap
+}
+
+
+def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[str, str]) -> str:
+    """Return `server.properties` of a 3.9 broker that keeps its metadata in ZooKeeper; `extra` replaces parts of it."""
+    properties = {
+        "broker.id": str(BROKER_ID),
+        "listeners": f"PLAINTEXT://{HOST}:{port}",
+        "zookeeper.connect": zookeeper,
+        "zookeeper.session.timeout.ms": str(ZOOKEEPER_SESSION_TIMEOUT_MS),
+        "log.dirs": str(data),
+    }
+    return render_properties({**properties, **_ONE_BROKER, **extra})
+
+
+def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mapping[str, str]) -> str:
+    """Return `server.properties` of a 4.x server that is broker and controller; `extra` replaces parts of it."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": str(BROKER_ID),
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.voters": f"{BROKER_ID}@{HOST}:{controller_port}",
+        "log.dirs": str(data),
+    }
+    return render_properties({**properties, **_ONE_BROKER, **extra})
+
+
+def new_cluster_id() -> str:
+    """Return a new cluster id in Kafka's form: a UUID in unpadded URL-safe base64."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+class BrokerProbe:
+    """Asks one broker whether it serves metadata; keeps its client between two questions."""
+
+    def __init__(self, bootstrap: str) -> None:
+        """Prepare to ask the broker at "HOST:PORT"; nothing is sent yet."""
+        self._bootstrap = bootstrap
+        self._client: AdminClient | None = None
+
+    def __call__(self) -> bool:
+        """Whether the broker answers within METADATA_TIMEOUT_S and knows itself."""
+        if self._client is None:
+            self._client = AdminClient(
+                {
+                    "bootstrap.servers": self._bootstrap,
+                    "log_level": 0,  # refused connections are expected here
+                    "reconnect.backoff.ms": 20,
+                    "reconnect.backoff.max.ms": 100,
+                }
+            )
+        try:
+            answered = bool(self._client.list_topics(timeout=METADATA_TIMEOUT_S).brokers)
+        except KafkaException:
+            return False
+        self._client = None
+        return answered

@@ -1,0 +1,69 @@
+"""Processes as they are written down: a pid counts only together with the moment when its process began.
+
+A pid in a file may long belong to somebody else. So each record keeps the process's start time (from /proc, in clock
+ticks since boot, with the boot's own id), and signals go through a pidfd that was opened before the comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster.errors import LocalClusterError
+
+END_TIMEOUT_S = 20.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One process, told apart from any later one with the same pid."""
+
+    pid: int
+    began: str
+
+
+def began(pid: int) -> str | None:
+    """When the process began ("<boot id>/<clock ticks>"); None if there is none or it is a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold blanks; fields[0] is field 3, the state
+    return None if fields[0] in "ZX" else f"{_BOOT_ID.read_text().strip()}/{fields[19]}"
+
+
+def record(pid: int) -> ProcessRecord | None:
+    """Write down a running process; None if it is gone."""
+    moment = began(pid)
+    return None if moment is None else ProcessRecord(pid, moment)
+
+
+def is_alive(process: ProcessRecord) -> bool:
+    """Whether the very process that was written down still runs."""
+    return began(process.pid) == process.began
+
+
+def end(process: ProcessRecord, timeout_s: float = END_TIMEOUT_S) -> None:
+    """Kill the process, if it is still the one written down, and wait until it is gone.
+
+    Raises:
+        LocalClusterError: it did not end within `timeout_s`.
+
+    """
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if is_alive(process):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            poller = select.poll()
+            poller.register(handle, select.POLLIN)
+            if not poller.poll(timeout_s * 1000):
+                raise LocalClusterError(f"process {process.pid} did not end within {timeout_s:g} s of SIGKILL")
+    finally:
+        os.close(handle)

@@ -1,0 +1,154 @@
+"""One program of a local cluster: begun in its own session, logging to its own file, asked until it is ready."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
+from zkrebalancer.localcluster.ports import HOST, is_free
+from zkrebalancer.localcluster.processes import ProcessRecord, record
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+ASK_INTERVAL_S = 0.03
+LOG_TAIL_LINES = 12
+
+
+class Program:
+    """A process that logs to a file and is told apart from any other by its record."""
+
+    def __init__(self, name: str, command: list[str], log: Path, on_begin: Callable[[], None]) -> None:
+        """Prepare a program; `on_begin` is called whenever it was begun, so that it can be written down."""
+        self.name = name
+        self.log = log
+        self.process: ProcessRecord | None = None
+        self._command = command
+        self._on_begin = on_begin
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> None:
+        """Begin the process, in its own session so that a terminal's Ctrl-C does not reach it."""
+        if self.is_running:
+            raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=child_environment(),
+                start_new_session=True,
+            )
+        self.process = record(self._child.pid)
+        self._on_begin()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process was begun and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id; raises LocalClusterError if it was never begun."""
+        return self._begun().pid
+
+    def wait_until(self, is_ready: Callable[[], bool], deadline_s: float = START_DEADLINE_S) -> None:
+        """Ask `is_ready` until it says yes.
+
+        Raises:
+            ServerStartError: the process ended meanwhile, or the answer was not yes within the deadline.
+
+        """
+        give_up_at = time.monotonic() + deadline_s
+        while not is_ready():
+            if not self.is_running:
+                raise self._failure(f"ended with exit code {self._begun().returncode} while it was started")
+            if time.monotonic() > give_up_at:
+                raise self._failure(f"(pid {self.pid}) was not ready within {deadline_s:g} s")
+            time.sleep(ASK_INTERVAL_S)
+
+    def wait_end(self, timeout_s: float) -> None:
+        """Wait until the process has ended by itself without an error.
+
+        Raises:
+            ServerStartError: it ended with an error.
+            LocalClusterError: it runs on after `timeout_s`.
+
+        """
+        try:
+            code = self._begun().wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LocalClusterError(f"{self.name} (pid {self.pid}) did not end within {timeout_s:g} s") from None
+        if code != 0:
+            raise self._failure(f"ended with exit code {code}")
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL) and wait until it is gone; nothing happens if it is not running."""
+        if self.is_running:
+            self._begun().kill()
+            self._begun().wait(STOP_DEADLINE_S)
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            raise LocalClusterError(f"{self.name} was not started")
+        return self._child
+
+    def _failure(self, what: str) -> ServerStartError:
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        tail = "".join(f"\n  {line}" for line in lines)
+        return ServerStartError(f"{self.name} {what}; log: {self.log}{tail}")
+
+
+class Server(Program):
+    """A program that listens on a port and can be asked whether it is ready."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        on_begin: Callable[[], None],
+        *,
+        port: int,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        """Prepare a server; `is_ready` asks it once and returns within a second or two."""
+        super().__init__(name, command, log, on_begin)
+        self.port = port
+        self._is_ready = is_ready
+
+    def spawn(self) -> None:
+        """Begin the process; raises LocalClusterError if its port is taken."""
+        if not self.is_running and not is_free(self.port):
+            raise LocalClusterError(f"port {self.port} on {HOST}, which {self.name} needs, is in use by another program")
+        super().spawn()
+
+    def start(self) -> None:
+        """Begin the server and wait until it is ready; raises ServerStartError if it ends or never answers."""
+        self.spawn()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until the server is ready; raises ServerStartError if it ends or never answers."""
+        self.wait_until(self._is_ready)
+
+    def stop(self) -> None:
+        """End the server in an orderly way (SIGTERM), after STOP_DEADLINE_S by force; nothing if it is not running."""
+        if not self.is_running:
+            return
+        os.kill(self.pid, signal.SIGTERM)
+        try:
+            self._begun().wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def child_environment() -> dict[str, str]:
+    """Return this process's environment, with which a Python child finds the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,0 +1,80 @@
+"""What a running cluster is, as one JSON file in its folder: enough to tell whether it lives and to end all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.processes import ProcessRecord, end, is_alive
+
+FILE_NAME = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One program of the cluster; `port` is None for one that does not listen."""
+
+    name: str
+    process: ProcessRecord
+    port: int | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Where the cluster listens, with which settings it was started, and every process of it."""
+
+    zookeeper: str
+    bootstrap: str
+    settings: dict[str, str]
+    servers: tuple[ServerState, ...]
+
+
+def write(directory: Path, state: ClusterState) -> None:
+    """Replace the state file in one step."""
+    partial = directory / f"{FILE_NAME}.partial"
+    partial.write_text(json.dumps(asdict(state), indent=1))
+    os.replace(partial, directory / FILE_NAME)
+
+
+def read(directory: Path) -> ClusterState | None:
+    """Return the state kept in `directory`; None if there is none.
+
+    Raises:
+        LocalClusterError: the file is not what `write` wrote.
+
+    """
+    file = directory / FILE_NAME
+    try:
+        document = json.loads(file.read_text())
+        servers = tuple(
+            ServerState(entry["name"], ProcessRecord(**entry["process"]), entry["port"], entry["log"])
+            for entry in document["servers"]
+        )
+        return ClusterState(document["zookeeper"], document["bootstrap"], document["settings"], servers)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise LocalClusterError(f"{file} cannot be read; end its servers by hand and delete {directory}") from None
+
+
+def dead_servers(state: ClusterState) -> list[ServerState]:
+    """Return the servers that do not run any more."""
+    return [server for server in state.servers if not is_alive(server.process)]
+
+
+def end_cluster(directory: Path) -> None:
+    """Kill every process that the state file names, as far as it is still that process, and remove the folder.
+
+    Nothing happens if there is no state file. Raises LocalClusterError if a process does not end.
+    """
+    state = read(directory)
+    if state is None:
+        return
+    for server in state.servers:
+        end(server.process)
+    shutil.rmtree(directory)

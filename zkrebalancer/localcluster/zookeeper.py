@@ -1,0 +1,110 @@
+"""ZooKeeper's configuration, and asking its servers with four-letter words."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.ports import HOST
+
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+ASK_TIMEOUT_S = 2.0
+MAX_SESSION_TIMEOUT_MS = 60_000
+INITIALIZE_MS = 10_000  # a follower may take this long to connect and catch up
+LAG_MS = 3_000  # a server that is silent for longer leaves the ensemble
+_ZXID = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """Where one server of an ensemble listens: for clients, for its peers, for elections."""
+
+    client_port: int
+    peer_port: int
+    election_port: int
+
+
+def render_config(
+    members: Sequence[EnsembleMember], index: int, data: Path, tick_ms: int, extra: Mapping[str, str]
+) -> str:
+    """Return `zoo.cfg` of the server `members[index]`; `extra` adds to it or replaces parts of it."""
+    properties = {
+        "dataDir": str(data),
+        "clientPort": str(members[index].client_port),
+        "clientPortAddress": HOST,
+        "tickTime": str(tick_ms),
+        "minSessionTimeout": str(2 * tick_ms),
+        "maxSessionTimeout": str(MAX_SESSION_TIMEOUT_MS),
+        "maxClientCnxns": "0",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+    if len(members) > 1:
+        properties["initLimit"] = str(-(-INITIALIZE_MS // tick_ms))
+        properties["syncLimit"] = str(-(-LAG_MS // tick_ms))
+        for number, member in enumerate(members, start=1):
+            properties[f"server.{number}"] = f"{HOST}:{member.peer_port}:{member.election_port}"
+    return render_properties({**properties, **extra})
+
+
+def render_properties(properties: Mapping[str, str]) -> str:
+    """Return a Java properties file, one `key=value` a line."""
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def ask(host: str, port: int, word: str) -> bytes:
+    """Return a server's answer to a four-letter word (`srvr`, `mntr`, `ruok`, …); raises OSError if nobody answers."""
+    with socket.create_connection((host, port), timeout=ASK_TIMEOUT_S) as connection:
+        connection.sendall(word.encode())
+        answer = b""
+        while chunk := connection.recv(65_536):
+            answer += chunk
+    return answer
+
+
+class ServingProbe:
+    """Asks one server of this machine whether it serves clients."""
+
+    def __init__(self, port: int) -> None:
+        """Prepare to ask the server that listens for clients on `port`."""
+        self._port = port
+
+    def __call__(self) -> bool:
+        """Whether the server serves: alone, or as part of a quorum."""
+        try:
+            return b"\nMode: " in ask(HOST, self._port, "srvr")
+        except OSError:
+            return False
+
+
+def zxid(hosts: str) -> int:
+    """Return the newest transaction id that any server of "HOST:PORT[,…][/CHROOT]" has seen.
+
+    Its lower 32 bits count transactions (sessions opened and closed included) since the leader's election, so the
+    difference of two is the number of transactions between them.
+
+    Raises:
+        LocalClusterError: no server answered.
+
+    """
+    newest = -1
+    for host, port in split_hosts(hosts):
+        try:
+            found = _ZXID.search(ask(host, port, "srvr"))
+        except OSError:
+            continue
+        if found:
+            newest = max(newest, int(found[1], 16))
+    if newest < 0:
+        raise LocalClusterError(f"no ZooKeeper server at {hosts} told its zxid; is `srvr` in 4lw.commands.whitelist?")
+    return newest
+
+
+def split_hosts(hosts: str) -> list[tuple[str, int]]:
+    """Return the servers of a connection string "HOST:PORT[,…][/CHROOT]"."""
+    servers = hosts.partition("/")[0].split(",")
+    return [(host, int(port)) for host, _, port in (server.rpartition(":") for server in servers)]
