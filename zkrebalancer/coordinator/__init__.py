@@ -1,0 +1,1 @@
+"""The shell around the pure core: one gevent process that performs what `zkrebalancer.rebalance` decides."""

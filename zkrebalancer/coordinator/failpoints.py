@@ -1,0 +1,34 @@
+"""Failpoints for tests: the process kills itself (SIGKILL) right after a named step.
+
+`ZKREBALANCER_FAILPOINT=KIND[:N]` names an event kind (`rebalance_requested`, `rebalance_planned`, `command_sent`,
+`command_acked`, `rebalance_finished`, …) and which occurrence of it, the first by default;
+`ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction was handed to ZooKeeper, whose outcome is then
+not known to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from zkrebalancer.protocol.errors import ConfigurationError
+
+VARIABLE = "ZKREBALANCER_FAILPOINT"
+
+
+class Failpoint:
+    """Counts the steps of one name; none is set in production, then a step costs one comparison."""
+
+    def __init__(self, setting: str | None) -> None:
+        """`setting` is KIND or KIND:N, None for no failpoint; raises ConfigurationError if N is not a number."""
+        self.kind, _, count = (setting or "").partition(":")
+        if count and not count.isdigit():
+            raise ConfigurationError(f"{VARIABLE}={setting}: KIND or KIND:N is expected")
+        self._left = int(count or 1)
+
+    def passed(self, kind: str) -> None:
+        """A step was done."""
+        if kind == self.kind:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)

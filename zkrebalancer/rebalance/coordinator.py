@@ -1,0 +1,204 @@
+"""The whole coordinator as one pure machine: `step(event, now) -> effects`.
+
+Keeps the names of the legacy design: `coordinator_elector`, `coordinator_startup`, `handle_new_session`,
+`groups_being_rebalanced`, `consumer_groups_per_topic`, `groups_with_wildcard_topics`, `rebalance_request_queue`,
+`request_handler`, and the listeners for topics, topic partitions, groups and group members.
+"""
+
+from __future__ import annotations
+
+from zkrebalancer.protocol import calls, paths
+from zkrebalancer.protocol.calls import Children, ListChildren, Reply
+from zkrebalancer.protocol.errors import InvalidNameError
+from zkrebalancer.rebalance.desk import Desk
+from zkrebalancer.rebalance.effects import Computed, Effect, Event, Now, ShutDown, Stopped, Tick
+from zkrebalancer.rebalance.election import CoordinatorElector, Identity
+from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.leadership import Leadership
+from zkrebalancer.rebalance.request_queue import RebalanceRequestQueue
+from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.topics import TopicListener
+
+OWNER = "coordinator"
+MAX_PLANNING = 4  # strategies that compute at once; the others wait in the queue
+_REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF})
+
+
+class Coordinator:
+    """One coordinator process, leading or standing by."""
+
+    def __init__(self, identity: Identity) -> None:
+        """Wait for the first `Connected`."""
+        self.identity = identity
+        self.desk = Desk()
+        self.coordinator_elector = CoordinatorElector(self.desk, identity, self.coordinator_startup, self._resigned)
+        self.subscriptions = Subscriptions()
+        self.rebalance_request_queue = RebalanceRequestQueue()
+        self.topic_listener = TopicListener(self.desk, self.subscriptions, self._topic_changed)
+        self.groups: dict[str, Group] = {}
+        self.leadership: Leadership | None = None
+        self._planning: set[str] = set()
+        self._stopping = False
+        self._refused_groups: set[str] = set()
+
+    @property
+    def groups_being_rebalanced(self) -> dict[str, bool]:
+        """For each group, whether it is being rebalanced: a view derived from the states."""
+        return {name: group.state in _REBALANCING for name, group in self.groups.items()}
+
+    @property
+    def consumer_groups_per_topic(self) -> dict[str, set[str]]:
+        """For each topic, the groups that name it."""
+        return {topic: set(groups) for topic, groups in self.subscriptions.consumer_groups_per_topic.items()}
+
+    @property
+    def groups_with_wildcard_topics(self) -> set[str]:
+        """The groups that have wildcard subscriptions."""
+        return set(self.subscriptions.groups_with_wildcard_topics)
+
+    def step(self, event: Event, now: Now) -> list[Effect]:
+        """Take one event; return what has to be done, in order."""
+        self.desk.now = now
+        self.desk.run_due()
+        if isinstance(event, calls.Replied):
+            self.desk.answer(event.call_id, event.reply)
+        elif isinstance(event, calls.Watched):
+            self._watched(event)
+        elif isinstance(event, Computed):
+            if event.group in self.groups:
+                self.groups[event.group].computed(event)
+        elif isinstance(event, calls.Connected):
+            self._connected(event)
+        elif isinstance(event, calls.Suspended):
+            self.coordinator_elector.suspended()
+        elif isinstance(event, calls.Lost):
+            self.handle_new_session()
+        elif isinstance(event, ShutDown):
+            self._shut_down()
+        elif not isinstance(event, Tick):
+            raise AssertionError(f"not an event: {event!r}")
+        self.request_handler()
+        return self.desk.take_effects()
+
+    # Leading and not leading ----------------------------------------------------------------------------------------
+
+    def _connected(self, event: calls.Connected) -> None:
+        self.coordinator_elector.connected(event.session_id)
+        if self.leadership is not None:
+            self._read_everything()
+
+    def handle_new_session(self) -> None:
+        """The session expired: forget everything and run for leadership again, as section B of the legacy design."""
+        self.coordinator_elector.session_lost()
+
+    def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
+        """The election is won: read all topics and groups, and look at every group."""
+        self.desk.seed_ids(f"{self.coordinator_elector.session_id}/{epoch}")
+        self.leadership = Leadership(
+            desk=self.desk,
+            epoch=epoch,
+            epoch_version=epoch_version,
+            step_down=self.coordinator_elector.step_down,
+            subscriptions=self.subscriptions,
+            rebalance_request_queue=self.rebalance_request_queue,
+        )
+        self.desk.emit("leader_elected", None, None, None, epoch=epoch, brokerid=self.identity.brokerid)
+        self._read_everything()
+
+    def _read_everything(self) -> None:
+        """After the election, and after a broken connection: nothing is watched any more."""
+        self.topic_listener.read_all()
+        self.list_groups()
+        for group in self.groups.values():
+            group.load("the connection is back")
+
+    def _resigned(self, reason: str) -> None:
+        self.desk.emit(
+            "leader_resigned",
+            None,
+            None,
+            None,
+            epoch=self.coordinator_elector.epoch,
+            brokerid=self.identity.brokerid,
+            reason=reason,
+        )
+        self.leadership = None
+        for name in self.groups:
+            self.desk.forget(name)
+        self.desk.forget(OWNER)
+        self.topic_listener.forget()
+        self.groups.clear()
+        self._planning.clear()
+        self.subscriptions.clear()
+        self.rebalance_request_queue = RebalanceRequestQueue()
+        if self._stopping:
+            self.desk.effects.append(Stopped())
+
+    def _shut_down(self) -> None:
+        self._stopping = True
+        if not self.coordinator_elector.resign():
+            self.desk.effects.append(Stopped())
+
+    # The request handler --------------------------------------------------------------------------------------------
+
+    def request_handler(self) -> None:
+        """Plan the groups that wait in `rebalance_request_queue`, as many at once as may compute."""
+        if self.leadership is None or not self.topic_listener.complete:
+            return
+        for name in [name for name in self._planning if not self._is_planning(name)]:
+            self._planning.discard(name)
+        while len(self._planning) < MAX_PLANNING and (waiting := self.rebalance_request_queue.take()) is not None:
+            self.groups[waiting].begin_planning()
+            self._planning.add(waiting)
+
+    def _is_planning(self, name: str) -> bool:
+        return name in self.groups and self.groups[name].state is GroupState.PLANNING
+
+    # The listeners --------------------------------------------------------------------------------------------------
+
+    def _watched(self, event: calls.Watched) -> None:
+        if event.path == paths.COORDINATOR:
+            self.coordinator_elector.watched()
+        elif self.leadership is None:
+            return
+        elif event.path == paths.GROUPS:
+            self.list_groups()
+        elif event.path.startswith(paths.BROKER_TOPICS):
+            self.topic_listener.watched(event)
+        elif event.path.startswith(paths.GROUPS + "/"):
+            self._group_watched(event)
+
+    def _group_watched(self, event: calls.Watched) -> None:
+        name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
+        if name in self.groups:
+            self.groups[name].watched(tuple(rest))
+
+    def _topic_changed(self, group: str, kind: str) -> None:
+        self.groups[group].request(kind)
+
+    def list_groups(self) -> None:
+        """`register_group_change_listener`: groups may have come or gone."""
+        self.desk.ask(OWNER, ListChildren(paths.GROUPS, watch=True), self._groups_listed)
+
+    def _groups_listed(self, reply: Reply) -> None:
+        if not isinstance(reply, Children) or self.leadership is None:
+            return
+        for name in sorted(self.groups.keys() - set(reply.names)):
+            self.groups.pop(name).forget()
+            self.rebalance_request_queue.discard(name)
+        for name in reply.names:
+            if name not in self.groups and self._is_legal(name):
+                self.groups[name] = Group(name, self.leadership)
+                self.groups[name].load("found")
+
+    def _is_legal(self, name: str) -> bool:
+        try:
+            paths.validate_name("group", name)
+        except InvalidNameError as error:
+            if name not in self._refused_groups:
+                self._refused_groups.add(name)
+                self.desk.warn(f"{error}; the group is not served")
+            return False
+        return True
+

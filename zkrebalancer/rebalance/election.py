@@ -1,0 +1,227 @@
+"""`coordinator_elector`: who leads, decided by one ephemeral node and a counter that fences every later write.
+
+Creating `/consumers/coordinator` and raising the epoch are one transaction, so a leader always knows the version of the
+epoch node that is its own. After a lost reply it leads only if the node belongs to this very session and was created by
+the very transaction that raised the epoch last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Stat,
+    Sync,
+)
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.rebalance.desk import Desk
+
+OWNER = "election"
+RETRY_US = 200_000  # after an answer that should not be, such as a node that changed between two reads
+
+
+class ElectionState(Enum):
+    """Where this coordinator stands."""
+
+    DISCONNECTED = "disconnected"
+    ELECTING = "electing"
+    STANDBY = "standby"
+    LEADING = "leading"
+    RESIGNED = "resigned"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this coordinator says of itself."""
+
+    brokerid: int
+    host: str
+    http: str | None = None
+
+
+class CoordinatorElector:
+    """Runs for leadership whenever nobody leads; tells when it is won and when it is over."""
+
+    def __init__(
+        self, desk: Desk, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
+    ) -> None:
+        """`won(epoch, version of the epoch node)` begins a leadership, `lost(reason)` ends it."""
+        self._desk = desk
+        self._identity = identity
+        self._won = won
+        self._lost = lost
+        self.state = ElectionState.DISCONNECTED
+        self.session_id = 0
+        self.epoch = 0
+        self._epoch_version = -1
+        self._epoch_stat: Stat | None = None
+
+    def connected(self, session_id: int) -> None:
+        """The session is usable: run, or look whether the leadership still stands."""
+        if self.session_id not in {0, session_id}:
+            self.session_lost()
+        self.session_id = session_id
+        if self.state is not ElectionState.RESIGNED:
+            self.elect()
+
+    def suspended(self) -> None:
+        """The connection broke. A leadership stands until the session is over; its writes are fenced anyway."""
+        self._desk.forget(OWNER)
+
+    def session_lost(self) -> None:
+        """The session is over, and the ephemeral node with it."""
+        self._desk.forget(OWNER)
+        self._end("the ZooKeeper session is over", ElectionState.DISCONNECTED)
+
+    def elect(self) -> None:
+        """Look who leads, and try to lead if nobody does."""
+        if self.state is not ElectionState.LEADING:
+            self.state = ElectionState.ELECTING
+        self._desk.forget(OWNER)
+        self._desk.ask(OWNER, Sync(paths.CONSUMERS), self._synced)
+
+    def resign(self) -> bool:
+        """Give the leadership up so that a standby takes over at once; False if there is nothing to give up."""
+        was_leading, self.state = self.state is ElectionState.LEADING, ElectionState.RESIGNED
+        self._desk.forget(OWNER)
+        if was_leading:
+            fence = Check(paths.COORDINATOR_EPOCH, self._epoch_version)
+            self._desk.ask(OWNER, Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
+        return was_leading
+
+    def watched(self) -> None:
+        """The coordinator's node changed."""
+        if self.state is not ElectionState.RESIGNED:
+            self.elect()
+
+    def step_down(self, reason: str) -> None:
+        """A fenced write failed: somebody else leads."""
+        self._end(reason, ElectionState.ELECTING)
+        self.elect()
+
+    # The steps of an election ---------------------------------------------------------------------------------------
+
+    def _synced(self, reply: Reply) -> None:
+        if not _unknown(reply):
+            self._desk.ask(OWNER, Get(paths.COORDINATOR_EPOCH), self._epoch_read)
+
+    def _epoch_read(self, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            try:
+                self.epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
+            except NodeContentError as error:
+                self._desk.warn(f"{paths.COORDINATOR_EPOCH}: {error}; nobody can lead until an operator corrects it")
+                self._try_again()
+                return
+            self._epoch_stat = reply.stat
+            self._desk.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._coordinator_read)
+        elif not _unknown(reply):
+            self._desk.ask(OWNER, ListChildren("/"), self._prepare)
+
+    def _prepare(self, reply: Reply) -> None:
+        """Create what the first coordinator of a cluster finds missing, one node at a time: others do the same."""
+        if not isinstance(reply, Children):
+            if not _unknown(reply):
+                self._desk.warn("the chroot does not exist in this ZooKeeper; waiting for it")
+                self._try_again()
+            return
+        self._create(reply, 0)
+
+    def _create(self, reply: Reply, position: int) -> None:
+        nodes = (
+            Create(paths.CONSUMERS),
+            Create(paths.GROUPS),
+            Create("/brokers"),
+            Create(paths.BROKER_TOPICS),
+            Create(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(0)),
+        )
+        if _unknown(reply):
+            return
+        if position == len(nodes):
+            self.elect()
+            return
+        self._desk.ask(OWNER, Multi((nodes[position],)), self._create, position + 1)
+
+    def _coordinator_read(self, reply: Reply) -> None:
+        stat = self._epoch_stat
+        if isinstance(reply, Content) and stat is not None:
+            if reply.stat.ephemeral_owner != self.session_id:
+                self._end("another coordinator leads", ElectionState.STANDBY)
+            elif reply.stat.created_zxid != stat.modified_zxid:
+                self._desk.ask(OWNER, Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
+            elif self.state is not ElectionState.LEADING:
+                self._lead(self.epoch, stat.version)
+        elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
+            self._end("its node was deleted", ElectionState.ELECTING)
+            self._run(stat)
+
+    def _stale_node_deleted(self, reply: Reply) -> None:
+        if not _unknown(reply):
+            self._end("its node belongs to another election", ElectionState.ELECTING)
+            self.elect()
+
+    def _run(self, stat: Stat) -> None:
+        epoch = self.epoch + 1
+        address = CoordinatorAddress(
+            self._identity.brokerid, self._identity.host, epoch, self._identity.http, str(self._desk.now.epoch_ms)
+        )
+        transaction = Multi(
+            (
+                Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address), ephemeral=True),
+                SetContent(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(epoch), stat.version),
+            )
+        )
+        self._desk.ask(OWNER, transaction, self._ran, epoch, stat.version + 1)
+
+    def _ran(self, reply: Reply, epoch: int, version: int) -> None:
+        if isinstance(reply, Done):
+            self._lead(epoch, version)
+            self._desk.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._own_node_read)
+        elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
+            self.elect()  # somebody else was quicker
+        elif not _unknown(reply):
+            self._desk.warn("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
+            self._try_again()
+
+    def _own_node_read(self, reply: Reply) -> None:
+        """The watch on the own node tells when an operator deletes it."""
+        if not _unknown(reply) and not (isinstance(reply, Content) and reply.stat.ephemeral_owner == self.session_id):
+            self.elect()
+
+    def _lead(self, epoch: int, version: int) -> None:
+        self.state, self.epoch, self._epoch_version = ElectionState.LEADING, epoch, version
+        self._won(epoch, version)
+
+    def _end(self, reason: str, state: ElectionState) -> None:
+        was_leading = self.state is ElectionState.LEADING
+        if self.state is not ElectionState.RESIGNED:
+            self.state = state
+        if was_leading:
+            self._lost(reason)
+
+    def _resigned(self, _reply: Reply) -> None:
+        self._lost("asked to stop")
+
+    def _try_again(self) -> None:
+        self._desk.wake(OWNER, "retry", self._desk.now.mono_us + RETRY_US, self.elect)
+
+
+def _unknown(reply: Reply) -> bool:
+    return isinstance(reply, Refused) and reply.outcome_unknown

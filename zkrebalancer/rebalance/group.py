@@ -1,0 +1,293 @@
+"""One group's state machine: what asks for a rebalance, when it is planned, and when it is finished.
+
+Reads top to bottom as a rebalance goes: request, (debounce), queue, plan, move (`moving.py`), finish.
+"""
+
+from __future__ import annotations
+
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
+from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.command import Cause
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.rebalance import planning
+from zkrebalancer.rebalance.departures import Departures
+from zkrebalancer.rebalance.effects import Compute, Computed
+from zkrebalancer.rebalance.leadership import RECONCILE_INTERVAL_US, Leadership
+from zkrebalancer.rebalance.loading import Loading
+from zkrebalancer.rebalance.membership import Membership
+from zkrebalancer.rebalance.moving import Moving
+from zkrebalancer.rebalance.plan import Plan, Target, make_plan, reasons_to_rebalance, to_target
+from zkrebalancer.rebalance.states import GroupState, Story
+from zkrebalancer.rebalance.static_members import StaticMembers
+from zkrebalancer.rebalance.topic_reset import TopicReset
+from zkrebalancer.rebalance.view import GroupView
+
+MIN_BACKOFF_US = 100_000
+MAX_BACKOFF_US = 10_000_000
+REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
+
+
+class Group:
+    """A group under one leadership. Its parts share the view, the plan and the way to ask for a rebalance."""
+
+    def __init__(self, name: str, leadership: Leadership) -> None:
+        """Know nothing yet; `load` reads the group."""
+        self.name = name
+        self.leadership = leadership
+        self.desk = leadership.desk
+        self.story = Story(name)
+        self.view = GroupView()
+        self.plan: Plan | None = None
+        self.last_owner: dict[TopicPartition, str] = {}
+        self.released_us: dict[TopicPartition, int] = {}  # since when a partition has no owner
+        self.cause: Cause | None = None  # set: the group is dirty, something changed since the last plan
+        self.requested_us = 0
+        self.ticket = 0  # the computation whose answer counts
+        self._planning_cause: tuple[Cause, int] | None = None
+        self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
+        self._last_generation = 0
+        self._last_planned_us = -(10**12)
+        self._failures = 0
+        self.loading = Loading(self)
+        self.membership = Membership(self)
+        self.moving = Moving(self)
+        self.departures = Departures(self)
+        self.static_members = StaticMembers(self)
+        self.topic_reset = TopicReset(self)
+
+    @property
+    def state(self) -> GroupState:
+        """What the group is doing."""
+        return self.story.state
+
+    def go(self, state: GroupState, reason: str) -> None:
+        """Change the state."""
+        self.story.go(state, self.desk.now.mono_us, reason)
+
+    # Loading ---------------------------------------------------------------------------------------------------
+
+    def load(self, reason: str) -> None:
+        """Read the group anew and forget every answer that is still awaited: a leader loads by this path at any time."""
+        self.desk.forget(self.name)
+        self.leadership.rebalance_request_queue.discard(self.name)
+        for member in self.view.members.values():
+            if member.registration is not None:
+                self.leadership.subscriptions.remove(self.name, member.registration)
+        self.go(GroupState.LOADING, reason)
+        self.loading.begin()
+
+    def loaded(self, view: GroupView) -> None:
+        """Take over what was read, adopt the commands that are pending, and look whether a rebalance is needed."""
+        known, self.view = self.view, view
+        for consumer, member in view.members.items():
+            if consumer in known.members:
+                member.failed_tries = known.members[consumer].failed_tries
+            if member.registration is not None:
+                self.leadership.subscriptions.add(self.name, member.registration)
+            for partition in view.held_by(consumer):
+                self.last_owner[partition] = consumer
+        self._last_generation = max(self._last_generation, view.generation)
+        self._end_plan("superseded")
+        self.moving.adopt()
+        self.departures.adopt()
+        self.static_members.adopt()
+        self.request("leader-elected" if self._last_planned_us < 0 else "reconciliation")
+        self._queue()
+        missed, self._missed = sorted(self._missed), set()
+        for path in missed:
+            self.watched(path)
+
+    def watched(self, path: tuple[str, ...]) -> None:
+        """Something below the group's node changed; while the group is being loaded, look at it afterwards."""
+        if self.state is GroupState.LOADING:
+            self._missed.add(path)
+        elif not path:
+            self.read_settings()
+        elif path == ("ids",):
+            self.membership.list_ids()
+        elif path[0] == "ids":
+            self.membership.read_registration(path[1])
+        elif path[0] == "owners":
+            self.membership.read_owners(path[1])
+
+    # Requests ---------------------------------------------------------------------------------------------------
+
+    def request(self, kind: str) -> None:
+        """Ask for a rebalance. Asked twice it runs once; asked while one runs, the group is dirty and runs again."""
+        now = self.desk.now.mono_us
+        if self.cause is None:
+            self.cause = Cause(self.desk.new_id(), kind)
+            self.requested_us = now
+            self.desk.emit("rebalance_requested", self.name, self.view.generation, self.cause.id, trigger=kind)
+        if self.state in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
+            return
+        self._wake_debounced()
+
+    def _wake_debounced(self) -> None:
+        """The first change is answered at once; those that follow soon are gathered, but not for ever."""
+        now = self.desk.now.mono_us
+        debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
+        cap_us = self.requested_us + self.view.settings.rebalance_debounce_cap_ms * 1_000
+        if now >= self._last_planned_us + debounce_us:
+            self._queue()
+        else:
+            self.desk.wake(self.name, "debounce", min(now + debounce_us, cap_us), self._queue)
+
+    def _queue(self) -> None:
+        self.desk.cancel_wake(self.name, "debounce")
+        self.desk.cancel_wake(self.name, "back-off")
+        if self.cause is not None:
+            self.go(GroupState.QUEUED, self.cause.kind)
+            self.leadership.rebalance_request_queue.put(self.name)
+
+    # Planning ---------------------------------------------------------------------------------------------------
+
+    def begin_planning(self) -> None:
+        """Its turn has come: hand the problem to the strategy."""
+        cause = self.cause
+        if cause is None:
+            raise AssertionError(f"group {self.name} was queued without a cause")
+        self.go(GroupState.PLANNING, cause.kind)
+        self._planning_cause, self.cause = (cause, self.requested_us), None
+        self._last_planned_us = self.desk.now.mono_us
+        self.ticket += 1
+        problem = planning.make_problem(self)
+        self.desk.effects.append(Compute(self.name, self.ticket, self.view.settings.strategy, problem))
+
+    def computed(self, event: Computed) -> None:
+        """Take the strategy's answer; one to an older question is dropped."""
+        if event.ticket != self.ticket or self.state is not GroupState.PLANNING or self._planning_cause is None:
+            return
+        cause, requested_us = self._planning_cause
+        if event.assignment is None:
+            self.desk.warn(f"group {self.name}: {event.error}; the partitions stay where they are")
+            self._back_off(event.error or "no assignment")
+            return
+        self._carry_out(planning.admissible(self, to_target(event.assignment)), cause, requested_us, event.elapsed_us)
+
+    def _carry_out(self, target: Target, cause: Cause, requested_us: int, plan_us: int) -> None:
+        """Compare the target with what is held, and send what is needed, if anything is."""
+        existing = {topic: known.partitions for topic, known in self.topics.items()}
+        self._end_plan("superseded")
+        if not reasons_to_rebalance(self.view, target, existing):
+            self.go(GroupState.MOVING, "nothing to send")
+            self.maybe_finish()
+            return
+        self._last_generation += 1
+        mode = settings.INCREMENTAL if self.view.settings.frozen else self.view.settings.mode
+        self.plan = make_plan(self.view, target, mode, cause, requested_us, self._last_generation, self.last_owner)
+        self.desk.emit(
+            "rebalance_planned",
+            self.name,
+            self.plan.generation,
+            cause.id,
+            mode=mode,
+            member_count=len(self.view.members),
+            partition_count=sum(map(len, target.values())),
+            moved_count=len(self.plan.moved),
+            plan_us=plan_us,
+        )
+        self.go(GroupState.MOVING, f"generation {self.plan.generation}")
+        self.moving.advance(self.view.members)
+        self.maybe_finish()
+        if self.cause is not None and self.state is GroupState.MOVING:
+            self._wake_debounced()
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        """The topics of the cluster."""
+        return self.leadership.subscriptions.topics
+
+    def may_start(self, consumer: str, partition: TopicPartition) -> bool:
+        """Whether a start-fetcher for the partition may be sent to the consumer now."""
+        return self.view.is_free_for(consumer, partition) and not self.topic_reset.is_stale(partition[0])
+
+    # Finishing --------------------------------------------------------------------------------------------------
+
+    def maybe_finish(self) -> None:
+        """End the plan once every command is sent and acknowledged."""
+        if self.moving.outstanding or self.moving.sending or not (self.plan is None or self.plan.everything_sent):
+            return
+        if self.plan is not None:
+            self._end_plan("finished")
+            self._failures = 0
+        if self.state is GroupState.MOVING:
+            self._rest("all commands acknowledged")
+
+    def fail(self, reason: str) -> None:
+        """The rebalance did not succeed: report it, and try again later; a group is never given up."""
+        self._end_plan("failed")
+        if self.state is GroupState.MOVING:
+            self._back_off(reason)
+
+    def _end_plan(self, outcome: str) -> None:
+        plan, self.plan = self.plan, None
+        if plan is None:
+            return
+        self.desk.emit(
+            "rebalance_finished",
+            self.name,
+            plan.generation,
+            plan.cause.id,
+            outcome=outcome,
+            moved_count=len(plan.moved),
+            late_members=sorted(plan.late_members),
+            settled_us=self.desk.now.mono_us - plan.requested_us,
+            pause_us_max=plan.pause_us_max,
+        )
+
+    def _rest(self, reason: str) -> None:
+        self.go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
+        self.topic_reset.maybe_begin()
+        self.desk.wake(
+            self.name, "reconcile", self.desk.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile
+        )
+        if self.cause is not None:
+            self._wake_debounced()
+
+    def _reconcile(self) -> None:
+        if self.state in REST:
+            self.load("periodic reconciliation")
+
+    def _back_off(self, reason: str) -> None:
+        self._failures += 1
+        self.go(GroupState.BACKING_OFF, reason)
+        delay_us = min(MAX_BACKOFF_US, MIN_BACKOFF_US * 2 ** min(self._failures - 1, 10))
+        if self.cause is None:
+            self.cause = Cause(self.desk.new_id(), "retry")
+            self.requested_us = self.desk.now.mono_us
+            self.desk.emit("rebalance_requested", self.name, self.view.generation, self.cause.id, trigger="retry")
+        self.desk.wake(self.name, "back-off", self.desk.now.mono_us + delay_us, self._queue)
+
+    # Settings, topics ---------------------------------------------------------------------------------------------
+
+    def read_settings(self) -> None:
+        """The settings node changed, or was written without a change: an operator's way to ask for a rebalance."""
+        self.desk.ask(self.name, Get(paths.group(self.name), watch=True), self._settings_read)
+
+    def _settings_read(self, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            self.view.settings_version = reply.stat.version
+            try:
+                new = settings.decode(reply.content)
+            except NodeContentError as error:
+                self.desk.warn(f"group {self.name}: {error}; the settings before stay in force")
+                return
+            changed, self.view.settings = new != self.view.settings, new
+            self.request("settings-changed" if changed else "operator-request")
+        elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE and not reply.outcome_unknown:
+            self.desk.warn(f"group {self.name}: settings could not be read: {reply.refusal.value}")
+
+    def registrations(self) -> list[Registration]:
+        """Return the readable registrations."""
+        return [m.registration for m in self.view.members.values() if m.registration is not None]
+
+    def forget(self) -> None:
+        """The group was deleted."""
+        self.desk.forget(self.name)
+        for registration in self.registrations():
+            self.leadership.subscriptions.remove(self.name, registration)
+

@@ -1,0 +1,65 @@
+"""The states of a group, and the one table of legal transitions between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+MAX_STORY_LINES = 50
+
+
+class GroupState(Enum):
+    """What a group is doing; the text says how the state leaves."""
+
+    LOADING = "loading"  # reads everything from ZooKeeper; queued when read
+    IDLE = "idle"  # what is held is the target; queued by any trigger
+    FROZEN = "frozen"  # as IDLE, but held partitions stay where they are
+    QUEUED = "queued"  # in `rebalance_request_queue`; planned when its turn comes
+    PLANNING = "planning"  # the strategy computes; moves, rests or backs off with its answer
+    MOVING = "moving"  # commands are under way; rests when all are acknowledged, queued when something changed
+    BACKING_OFF = "backing-off"  # a rebalance failed; queued when the delay is over
+
+
+TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.LOADING: frozenset({GroupState.LOADING, GroupState.QUEUED}),
+    GroupState.IDLE: frozenset({GroupState.LOADING, GroupState.QUEUED}),
+    GroupState.FROZEN: frozenset({GroupState.LOADING, GroupState.QUEUED}),
+    GroupState.QUEUED: frozenset({GroupState.LOADING, GroupState.PLANNING, GroupState.BACKING_OFF}),
+    GroupState.PLANNING: frozenset(
+        {GroupState.LOADING, GroupState.MOVING, GroupState.IDLE, GroupState.FROZEN, GroupState.BACKING_OFF}
+    ),
+    GroupState.MOVING: frozenset(
+        {GroupState.LOADING, GroupState.IDLE, GroupState.FROZEN, GroupState.QUEUED, GroupState.BACKING_OFF}
+    ),
+    GroupState.BACKING_OFF: frozenset({GroupState.LOADING, GroupState.QUEUED}),
+}
+
+
+class InvalidTransitionError(Exception):
+    """The core was about to do what the table forbids: a bug; carries the story of how it came."""
+
+
+class Story:
+    """The state of one group, and the last transitions with their times and reasons."""
+
+    def __init__(self, group: str) -> None:
+        """Begin at LOADING."""
+        self._group = group
+        self.state = GroupState.LOADING
+        self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
+
+    def go(self, state: GroupState, at_us: int, reason: str) -> None:
+        """Change the state.
+
+        Raises:
+            InvalidTransitionError: the table has no such transition.
+
+        """
+        self._lines.append(f"{at_us / 1e6:.6f} {self.state.value} -> {state.value}: {reason}")
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
+        self.state = state
+
+    def lines(self) -> list[str]:
+        """Return the last transitions, oldest first."""
+        return list(self._lines)

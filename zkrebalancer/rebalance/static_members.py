@@ -1,0 +1,126 @@
+"""Static members: a consumer with an instance id that restarts takes back its partitions.
+
+`static/<instance>` is written with each start. When the consumer's session ends it gets a deadline; until then its
+partitions stay without an owner unless the instance comes back, and then the node is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from zkrebalancer.assignment.model import Member as ProblemMember
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Reply, SetContent
+from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import StaticMember
+from zkrebalancer.rebalance.view import Member
+
+if TYPE_CHECKING:
+    from zkrebalancer.rebalance.group import Group
+
+
+class StaticMembers:
+    """The instances of one group."""
+
+    def __init__(self, group: Group) -> None:
+        """Know none; loading reads them into the view."""
+        self._group = group
+
+    def adopt(self) -> None:
+        """After loading: wait for those that are away, and give a deadline to those that left with no leader watching."""
+        present = self._instances_present()
+        for instance, (record, _version) in sorted(self._group.view.statics.items()):
+            if instance in present:
+                continue
+            if record.deadline_ms is None:
+                self._set_deadline(instance, record)
+            else:
+                self._await_deadline(instance, record.deadline_ms)
+
+    def records(self, starts: Iterable[tuple[str, StartFetcher]]) -> list[Operation]:
+        """Return what keeps the partitions of static members in mind, to go with their starts."""
+        operations: list[Operation] = []
+        for consumer, start in starts:
+            registration = self._group.view.members[consumer].registration
+            if registration is None or registration.instance_id is None or self._group.plan is None:
+                continue
+            instance = registration.instance_id
+            partitions = frozenset(self._group.plan.target.get(consumer, {})) | frozenset(start.partitions)
+            record = StaticMember(consumer, partitions, None)
+            path = paths.static(self._group.name, instance)
+            known = self._group.view.statics.get(instance)
+            content = ownership.encode_static(record)
+            operations.append(SetContent(path, content) if known else Create(path, content))
+            self._group.view.statics[instance] = (record, -1)
+            self._group.desk.cancel_wake(self._group.name, ("static", instance))
+        return operations
+
+    def claims_of(self, member: Member) -> dict[TopicPartition, int]:
+        """Return what a static member had before it restarted, as far as nobody else holds it now."""
+        instance = member.registration.instance_id if member.registration else None
+        known = self._group.view.statics.get(instance) if instance is not None else None
+        if known is None or known[0].consumer == member.consumer:
+            return {}
+        return {tp: 0 for tp in known[0].partitions if not self._group.view.holders(tp)}
+
+    def absent(self) -> dict[str, ProblemMember]:
+        """Return the static members that are away but expected back, so that nobody is given what waits for them."""
+        present = self._instances_present()
+        absent = {}
+        for instance, (record, _version) in self._group.view.statics.items():
+            if instance in present or record.deadline_ms is None:
+                continue
+            owned: dict[str, dict[int, int]] = {}
+            for topic, partition in sorted(record.partitions):
+                if not self._group.view.holders((topic, partition)):
+                    owned.setdefault(topic, {})[partition] = 0
+            if owned:
+                absent[record.consumer] = ProblemMember(dict.fromkeys(owned, 1), owned, instance_id=instance)
+        return absent
+
+    def left(self, member: Member) -> None:
+        """A consumer's session is over: a static member is waited for."""
+        instance = member.registration.instance_id if member.registration else None
+        known = self._group.view.statics.get(instance) if instance is not None else None
+        if instance is not None and known is not None and known[0].consumer == member.consumer:
+            self._set_deadline(instance, known[0])
+
+    def _set_deadline(self, instance: str, record: StaticMember) -> None:
+        group = self._group
+        deadline_ms = group.desk.now.epoch_ms + group.view.settings.static_grace_ms
+        waiting = StaticMember(record.consumer, record.partitions, deadline_ms)
+        group.view.statics[instance] = (waiting, -1)
+        write = SetContent(paths.static(group.name, instance), ownership.encode_static(waiting))
+        group.desk.ask(group.name, group.leadership.fenced(write), self._deadline_written)
+        self._await_deadline(instance, deadline_ms)
+
+    def _deadline_written(self, reply: Reply) -> None:
+        if not self._group.leadership.is_deposed(reply) and isinstance(reply, Refused) and not reply.outcome_unknown:
+            self._group.load("a static member's node changed")
+
+    def _await_deadline(self, instance: str, deadline_ms: int) -> None:
+        group = self._group
+        wait_us = max(0, deadline_ms - group.desk.now.epoch_ms) * 1_000
+        at_us = group.desk.now.mono_us + min(wait_us, group.view.settings.static_grace_ms * 1_000)
+        group.desk.wake(group.name, ("static", instance), at_us, self._grace_over, instance)
+
+    def _grace_over(self, instance: str) -> None:
+        group = self._group
+        if instance in self._instances_present():
+            return
+        removal = group.leadership.fenced(Delete(paths.static(group.name, instance)))
+        group.desk.ask(group.name, removal, self._removed, instance)
+
+    def _removed(self, reply: Reply, instance: str) -> None:
+        group = self._group
+        if group.leadership.is_deposed(reply) or (isinstance(reply, Refused) and reply.outcome_unknown):
+            return
+        group.view.statics.pop(instance, None)
+        group.request("static-grace-over")
+
+    def _instances_present(self) -> set[str]:
+        return {r.instance_id for r in self._group.registrations() if r.instance_id is not None}
+
+

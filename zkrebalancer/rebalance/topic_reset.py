@@ -1,0 +1,108 @@
+"""A topic that was deleted and created again has the old name and none of the old records.
+
+Its stored offsets belong to the former incarnation. `offsets/<topic>` holds the incarnation that they belong to; where
+that is not the topic's own, nobody starts the topic: it is stopped everywhere, its offsets are deleted once nobody holds
+any of it, and then it starts anew. Because the mark stands in ZooKeeper, a new leader goes on where the old one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Operation, Refused, Reply, SetContent
+
+if TYPE_CHECKING:
+    from zkrebalancer.rebalance.group import Group
+
+MAX_DELETES_PER_TRANSACTION = 500
+
+
+class TopicReset:
+    """The incarnations whose offsets one group keeps."""
+
+    def __init__(self, group: Group) -> None:
+        """Have nothing to do."""
+        self._group = group
+        self._under_way: set[str] = set()
+        self._written: dict[str, str] = {}
+
+    def is_stale(self, topic: str) -> bool:
+        """Whether the stored offsets belong to a former incarnation of the topic."""
+        stored = self._group.view.incarnations.get(topic, "")
+        known = self._group.topics.get(topic)
+        return bool(stored) and known is not None and known.incarnation != stored
+
+    def stale_topics(self) -> set[str]:
+        """Return the topics that have to be reset."""
+        return {topic for topic in self._group.view.incarnations if self.is_stale(topic)}
+
+    def markers(self, topics: Iterable[str]) -> list[Operation]:
+        """Return what marks the incarnation of topics that are started for the first time, to go with the start."""
+        operations: list[Operation] = []
+        self._written = {}
+        for topic in sorted(set(topics)):
+            stored = self._group.view.incarnations.get(topic)
+            incarnation = self._group.topics[topic].incarnation
+            if stored is None:
+                operations.append(Create(paths.offsets(self._group.name, topic), incarnation.encode()))
+            elif not stored:
+                operations.append(SetContent(paths.offsets(self._group.name, topic), incarnation.encode()))
+            else:
+                continue
+            self._written[topic] = incarnation
+        return operations
+
+    def markers_written(self) -> None:
+        """The transaction with the last `markers` went through."""
+        self._group.view.incarnations.update(self._written)
+        self._written = {}
+
+    def maybe_begin(self) -> None:
+        """Delete the offsets of every stale topic that nobody holds."""
+        stale = self.stale_topics() - self._under_way
+        if not stale:
+            return
+        held = {topic for topic, _partition in self._group.view.held_partitions()}
+        for topic in sorted(stale - held):
+            self._under_way.add(topic)
+            self._list(topic)
+
+    def _list(self, topic: str) -> None:
+        offsets = ListChildren(paths.offsets(self._group.name, topic))
+        self._group.desk.ask(self._group.name, offsets, self._listed, topic)
+
+    def _listed(self, reply: Reply, topic: str) -> None:
+        group = self._group
+        known = group.topics.get(topic)
+        if not isinstance(reply, Children) or known is None:
+            self._under_way.discard(topic)
+            return
+        path = paths.offsets(group.name, topic)
+        names = reply.names[:MAX_DELETES_PER_TRANSACTION]
+        operations: list[Operation] = [Delete(f"{path}/{name}") for name in names]
+        complete = len(names) == len(reply.names)
+        if complete:
+            operations.append(SetContent(path, known.incarnation.encode()))
+        reset = group.leadership.fenced(*operations)
+        group.desk.ask(group.name, reset, self._deleted, topic, known.incarnation if complete else None)
+
+    def _deleted(self, reply: Reply, topic: str, incarnation: str | None) -> None:
+        group = self._group
+        if group.leadership.is_deposed(reply):
+            return
+        if isinstance(reply, Done) and incarnation is None:
+            self._list(topic)
+            return
+        self._under_way.discard(topic)
+        if isinstance(reply, Done) and incarnation is not None:
+            group.view.incarnations[topic] = incarnation
+            group.request("topic-recreated")
+        elif isinstance(reply, Refused) and not reply.outcome_unknown:
+            group.load(f"offsets of {topic} changed while they were reset")
+
+    def reset(self) -> None:
+        """The group is read anew: what was under way is found out from ZooKeeper."""
+        self._under_way.clear()
+        self._written = {}

@@ -1,0 +1,97 @@
+"""The topic listener and the topic partition listener: keep the known topics equal to `/brokers/topics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zkrebalancer.protocol import calls, cluster_nodes, paths
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
+from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.rebalance.desk import Desk
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+
+OWNER = "topics"
+
+
+class TopicListener:
+    """Reads and watches every topic; tells the groups that a change concerns."""
+
+    def __init__(self, desk: Desk, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
+        """`notify(group, kind of trigger)` is called for every group that is interested in a topic that changed."""
+        self._desk = desk
+        self._subscriptions = subscriptions
+        self._notify = notify
+        self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
+
+    @property
+    def complete(self) -> bool:
+        """Whether every topic was read, so that groups may be planned."""
+        return self._unread is not None and not self._unread
+
+    def read_all(self) -> None:
+        """Read the topics anew: at startup, and when the watches are gone with a connection."""
+        self._desk.forget(OWNER)
+        self._unread = None
+        self._list()
+
+    def forget(self) -> None:
+        """Not leading any more."""
+        self._desk.forget(OWNER)
+        self._unread = None
+
+    def watched(self, event: calls.Watched) -> None:
+        """The list of topics changed, or one topic."""
+        if event.path == paths.BROKER_TOPICS:
+            self._list()
+        else:
+            self._read(event.path.removeprefix(paths.BROKER_TOPICS + "/"))
+
+    def _list(self) -> None:
+        self._desk.ask(OWNER, ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
+
+    def _listed(self, reply: Reply) -> None:
+        if not isinstance(reply, Children):
+            if isinstance(reply, Refused) and not reply.outcome_unknown:
+                self._desk.warn(f"{paths.BROKER_TOPICS} cannot be read: {reply.refusal.value}")
+            return
+        self._unread = self._unread or set()
+        for name in sorted(self._subscriptions.topics.keys() - set(reply.names)):
+            self._change(name, None)
+        for name in reply.names:
+            if name not in self._subscriptions.topics or not self.complete:
+                self._unread.add(name)
+        for name in sorted(self._unread):
+            self._read(name)
+
+    def _read(self, name: str) -> None:
+        self._desk.ask(OWNER, Get(paths.topic(name), watch=True), self._topic_read, name)
+
+    def _topic_read(self, reply: Reply, name: str) -> None:
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            return  # the connection broke: everything is read again when it is back
+        topic = None
+        if isinstance(reply, Content):
+            try:
+                topic = cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
+            except NodeContentError as error:
+                self._desk.warn(f"{paths.topic(name)}: {error}; the topic counts as absent until it changes")
+        if self._unread is not None:
+            self._unread.discard(name)
+        self._change(name, topic)
+
+    def _change(self, name: str, topic: Topic | None) -> None:
+        before = self._subscriptions.topics.get(name)
+        if topic == before:
+            return
+        self._subscriptions.set_topic(name, topic)
+        for group in self._subscriptions.groups_interested_in(name):
+            self._notify(group, _kind(before, topic))
+
+
+def _kind(before: Topic | None, after: Topic | None) -> str:
+    if before is None:
+        return "topic-created"
+    if after is None:
+        return "topic-deleted"
+    return "partitions-added" if before.incarnation == after.incarnation else "topic-recreated"

@@ -1,0 +1,151 @@
+"""What the leader knows of one group: its consumers, what they hold, and who holds each partition.
+
+Partition p is held by consumer C when p is in `owners/C`, in a start-fetcher in `channel/C` (also one whose sending has
+an unknown outcome), or in `evicted/C`. The index from partition to holders is kept up to date change by change, so that
+an acknowledgement costs what it changes and not what the group has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+
+ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
+
+
+@dataclass(slots=True)
+class PendingCommand:
+    """A command that its consumer has not acknowledged as far as the leader knows."""
+
+    command: Command
+    node: str | None  # its path, None while the sending is under way
+
+
+@dataclass(slots=True)
+class Member:
+    """One registered consumer."""
+
+    consumer: str
+    registration: Registration | None = None  # None: it could not be read
+    owners: OwnersRecord | None = None  # None: it could not be read, so all of `blocked_topics` counts as held
+    owners_version: int = -1
+    pending: list[PendingCommand] = field(default_factory=list)
+    unreadable_commands: bool = False
+    failed_tries: int = 0  # starts in a row that were cancelled
+    evicting: bool = False
+    registered: bool = True  # False: its `ids` node is gone but its session lives
+    pattern_refused: bool = False  # its wildcard does not compile, and that was said once
+
+    def held(self) -> dict[TopicPartition, int]:
+        """Return partition -> consumer thread of what is owned or being started."""
+        held = dict(self.owners.partitions) if self.owners else {}
+        for pending in self.pending:
+            if isinstance(pending.command, StartFetcher):
+                held.update(pending.command.partitions)
+        return held
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has to answer something before it can be sent another command."""
+        return bool(self.pending) or self.evicting or self.owners is None or self.unreadable_commands
+
+    def blocked_topics(self) -> tuple[str, ...]:
+        """Topics of which everything counts as held, because what the consumer holds cannot be read."""
+        if self.owners is not None and not self.unreadable_commands:
+            return ()
+        registration = self.registration
+        if registration is None or registration.pattern != "static":
+            return (ALL_TOPICS,)
+        return tuple(sorted(registration.subscription))
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a change let go of."""
+
+    partitions: frozenset[TopicPartition]
+    unblocked: bool  # a block on whole topics ended: any partition may be free now
+
+
+@dataclass(slots=True)
+class GroupView:
+    """Everything of a group that decisions rest on."""
+
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    settings_version: int = 0
+    generation: int = 0
+    generation_version: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    tombstones: dict[str, Tombstone | None] = field(default_factory=dict)  # None: unreadable, holds everything
+    statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
+    incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
+    _holders: dict[TopicPartition, tuple[str, ...]] = field(default_factory=dict)
+    _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
+
+    def refresh(self, consumer: str) -> Released:
+        """Bring the index up to date after a change at one consumer; tell what nobody holds any more."""
+        member = self.members.get(consumer)
+        tombstone = self.tombstones.get(consumer)
+        held = member.held() if member else {}
+        if tombstone is not None:
+            held = {**tombstone.partitions, **held}
+        blocks = member.blocked_topics() if member else ()
+        if consumer in self.tombstones:
+            blocks += (ALL_TOPICS,) if tombstone is None else tombstone.topics
+        unblocked = bool(self._blocks.pop(consumer, ())) and not blocks
+        if blocks:
+            self._blocks[consumer] = blocks
+        return Released(frozenset(self._reindex(consumer, held)), unblocked)
+
+    def _reindex(self, consumer: str, held: dict[TopicPartition, int]) -> set[TopicPartition]:
+        before = self._held.get(consumer, {})
+        for partition in held.keys() - before.keys():
+            self._holders[partition] = (*self._holders.get(partition, ()), consumer)
+        released = set()
+        for partition in before.keys() - held.keys():
+            rest = tuple(other for other in self._holders[partition] if other != consumer)
+            if rest:
+                self._holders[partition] = rest
+            else:
+                del self._holders[partition]
+                released.add(partition)
+        if held:
+            self._held[consumer] = held
+        else:
+            self._held.pop(consumer, None)
+        return released
+
+    def remove(self, consumer: str) -> Released:
+        """Forget a consumer whose session is over; tell what nobody holds any more."""
+        self.members.pop(consumer, None)
+        return self.refresh(consumer)
+
+    def held_by(self, consumer: str) -> Mapping[TopicPartition, int]:
+        """Return partition -> consumer thread of what one consumer holds."""
+        return self._held.get(consumer, {})
+
+    def holders(self, partition: TopicPartition) -> tuple[str, ...]:
+        """Who holds a partition; more than one is a broken promise, none is free."""
+        return self._holders.get(partition, ())
+
+    def held_partitions(self) -> Iterable[TopicPartition]:
+        """Every partition that somebody holds."""
+        return self._holders.keys()
+
+    def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
+        """Whether a start of the partition may be sent to the consumer: nobody else holds it."""
+        if any(holder != consumer for holder in self.holders(partition)):
+            return False
+        return not any(
+            topic in {ALL_TOPICS, partition[0]}
+            for blocker, topics in self._blocks.items()
+            if blocker != consumer
+            for topic in topics
+        )

@@ -1,0 +1,276 @@
+"""The one kazoo wrapper: performs the calls of `protocol.calls` on a real ZooKeeper and hands back events.
+
+Watches only enqueue: every event (answers, watches, session changes) goes to one callback, in order, on the gevent hub
+of the thread that started the client. Calls are pipelined; no more than MAX_IN_FLIGHT are under way at once.
+
+A call belongs to the session in which it was made: while the session is suspended or lost it is refused at once, so
+no command is ever replayed into a new session. After SUSPENDED nothing is watched any more: kazoo drops its watches
+with the connection, and whoever gets `Connected` has to read anew what it watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import gevent
+from gevent.event import AsyncResult
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.gevent import SequentialGeventHandler
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.calls import Call, Refusal, Refused, Reply, ZooKeeperEvent
+from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailableError
+
+MAX_IN_FLIGHT = 2_000
+MAX_RECONNECT_DELAY_S = 0.5
+CONNECT_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
+_REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
+    (exceptions.NoNodeError, Refusal.NO_NODE),
+    (exceptions.NodeExistsError, Refusal.NODE_EXISTS),
+    (exceptions.BadVersionError, Refusal.BAD_VERSION),
+    (exceptions.NotEmptyError, Refusal.NOT_EMPTY),
+    (exceptions.SessionExpiredError, Refusal.SESSION_EXPIRED),
+    (exceptions.ConnectionLoss, Refusal.CONNECTION_LOST),
+    (exceptions.ConnectionClosedError, Refusal.CONNECTION_LOST),
+    (exceptions.OperationTimeoutError, Refusal.CONNECTION_LOST),
+    (exceptions.SessionMovedError, Refusal.CONNECTION_LOST),
+    (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
+)
+_ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+
+
+class _Answer(Protocol):
+    """What kazoo's asynchronous calls return."""
+
+    exception: BaseException | None
+
+    def get(self) -> Any: ...  # noqa: ANN401  # kazoo's results have a type per call
+
+
+class _SessionLog(logging.Logger):
+    """Takes the granted session timeout from kazoo's log: kazoo offers it nowhere else that is public."""
+
+    granted_session_timeout_ms = 0
+
+    def log(self, level: int, msg: object, *args: object, **_options: object) -> None:
+        if isinstance(msg, str) and msg.startswith("Session created") and isinstance(args[2], int):
+            self.granted_session_timeout_ms = args[2]
+        elif level >= logging.WARNING:
+            _log.log(level, msg, *args)
+
+
+class ZkClient:
+    """One ZooKeeper session at a time, reached through calls and events. Create, start and use it on one gevent hub."""
+
+    def __init__(self, hosts: str, session_timeout_ms: int, on_event: Callable[[ZooKeeperEvent], None]) -> None:
+        """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue."""
+        self._on_event = on_event
+        self._in_flight: set[int] = set()
+        self._waiting: deque[tuple[int, Call]] = deque()
+        self._session_log = _SessionLog("kazoo", logging.WARNING)
+        self._session_log.parent = _log
+        self._usable = False
+        self._kazoo = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_ms / 1000,
+            handler=SequentialGeventHandler(),
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.05, max_delay=MAX_RECONNECT_DELAY_S, ignore_expire=False
+            ),
+            logger=self._session_log,
+        )
+        self._kazoo.add_listener(self._session_changed)
+
+    def start(self) -> None:
+        """Begin to connect; `Connected` comes as an event."""
+        self._kazoo.start_async()
+
+    def close(self) -> None:
+        """End the session at the server, if it can be reached, and stop."""
+        self._usable = False
+        self._kazoo.stop()
+        self._kazoo.close()
+
+    @property
+    def credentials(self) -> tuple[int, bytes] | None:
+        """Session id and password while connected; with them the session can be expired on purpose."""
+        return self._kazoo.client_id  # type: ignore[no-any-return]
+
+    def request(self, call_id: int, call: Call) -> None:
+        """Perform a call; its answer comes as `Replied(call_id, …)`."""
+        if not self._usable:
+            self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
+        elif len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._waiting.append((call_id, call))
+        else:
+            self._send(call_id, call)
+
+    def _send(self, call_id: int, call: Call) -> None:
+        self._in_flight.add(call_id)
+        try:
+            answer = self._call(call)
+        except exceptions.ConnectionClosedError:
+            self._finish(call_id, Refused(Refusal.CONNECTION_LOST))
+            return
+        answer.rawlink(lambda result: self._finish(call_id, _read_answer(call, result)))
+
+    def _call(self, call: Call) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
+        if isinstance(call, calls.Get):
+            return self._kazoo.get_async(call.path, watch=self._content_changed if call.watch else None)
+        if isinstance(call, calls.ListChildren):
+            return self._kazoo.get_children_async(call.path, watch=self._children_changed if call.watch else None)
+        if isinstance(call, calls.Sync):
+            return self._kazoo.sync_async(call.path)
+        transaction = self._kazoo.transaction()
+        for operation in call.operations:
+            if isinstance(operation, calls.Create):
+                transaction.create(
+                    operation.path, operation.content, ephemeral=operation.ephemeral, sequence=operation.sequence
+                )
+            elif isinstance(operation, calls.SetContent):
+                transaction.set_data(operation.path, operation.content, operation.version)
+            elif isinstance(operation, calls.Delete):
+                transaction.delete(operation.path, operation.version)
+            else:
+                transaction.check(operation.path, operation.version)
+        return transaction.commit_async()
+
+    def _finish(self, call_id: int, reply: Reply) -> None:
+        self._in_flight.discard(call_id)
+        self._reply(call_id, reply)
+        while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
+            next_id, call = self._waiting.popleft()
+            if self._usable:
+                self._send(next_id, call)
+            else:
+                self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
+
+    def _reply(self, call_id: int, reply: Reply) -> None:
+        self._on_event(calls.Replied(call_id, reply))
+
+    def _session_changed(self, state: str) -> None:
+        self._usable = state == KazooState.CONNECTED
+        if state == KazooState.CONNECTED:
+            session_id, _password = self._kazoo.client_id
+            self._on_event(calls.Connected(session_id, self._session_log.granted_session_timeout_ms))
+        else:
+            self._on_event(calls.Lost() if state == KazooState.LOST else calls.Suspended())
+
+    def _content_changed(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            self._on_event(calls.Watched(event.path, children=False))
+
+    def _children_changed(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            self._on_event(calls.Watched(event.path, children=True))
+
+
+class BlockingZk:
+    """The same calls for commands and tests, one answer at a time; a context manager."""
+
+    def __init__(self, hosts: str, session_timeout_ms: int = 10_000) -> None:
+        """Connect to `hosts` ("HOST:PORT[,…][/CHROOT]").
+
+        Raises:
+            ZooKeeperUnavailableError: nobody answered within CONNECT_TIMEOUT_S.
+            ChrootMissingError: ZooKeeper is there, but the chroot is not.
+
+        """
+        self._hosts = hosts
+        self._connected: AsyncResult[calls.Connected] = AsyncResult()
+        self._answers: dict[int, AsyncResult[Reply]] = {}
+        self._client = ZkClient(hosts, session_timeout_ms, self._take)
+        self._next_id = 0
+        self._client.start()
+        try:
+            self._connected.get(timeout=CONNECT_TIMEOUT_S)
+            if self.perform(calls.ListChildren("/")) == Refused(Refusal.NO_NODE):
+                raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
+        except gevent.Timeout:
+            self.close()
+            raise ZooKeeperUnavailableError(f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s") from None
+        except ChrootMissingError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the connected client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the session."""
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()
+
+    def perform(self, call: Call) -> Reply:
+        """Perform one call and wait for its answer.
+
+        Raises:
+            ZooKeeperUnavailableError: the connection broke, so that the outcome is not known.
+
+        """
+        return self.perform_all([call])[0]
+
+    def perform_all(self, many: list[Call]) -> list[Reply]:
+        """Perform calls pipelined and return their answers in the same order."""
+        results: list[AsyncResult[Reply]] = []
+        for call in many:
+            self._next_id += 1
+            answer = self._answers[self._next_id] = AsyncResult()
+            results.append(answer)
+            self._client.request(self._next_id, call)
+        replies = [result.get() for result in results]
+        for reply in replies:
+            if isinstance(reply, Refused) and reply.outcome_unknown:
+                raise ZooKeeperUnavailableError(f"the connection to ZooKeeper at {self._hosts} broke during a call")
+        return replies
+
+    def _take(self, event: ZooKeeperEvent) -> None:
+        if isinstance(event, calls.Connected) and not self._connected.ready():
+            self._connected.set(event)
+        elif isinstance(event, calls.Replied):
+            self._answers.pop(event.call_id).set(event.reply)
+
+
+def _read_answer(call: Call, result: _Answer) -> Reply:
+    if result.exception is not None:
+        return Refused(_refusal(result.exception))
+    value = result.get()
+    if isinstance(call, calls.Get):
+        content, stat = value
+        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
+    if isinstance(call, calls.ListChildren):
+        return calls.Children(tuple(sorted(value)))
+    if isinstance(call, calls.Sync):
+        return calls.Done()
+    for index, entry in enumerate(value):
+        if isinstance(entry, Exception) and not isinstance(entry, _ROLLED_BACK):
+            return Refused(_refusal(entry), index)
+    return calls.Done(tuple(_operation_result(entry) for entry in value))
+
+
+def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo gives a path, a stat or True
+    if isinstance(entry, str):
+        return entry
+    return entry.version if hasattr(entry, "version") else None
+
+
+def _refusal(error: BaseException) -> Refusal:
+    for kind, refusal in _REFUSALS:
+        if isinstance(error, kind):
+            return refusal
+    raise error
