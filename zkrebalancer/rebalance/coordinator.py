@@ -39,6 +39,7 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
         self._planning: set[str] = set()
+        self._groups_known = False
         self._stopping = False
         self._refused_groups: set[str] = set()
 
@@ -111,7 +112,7 @@ class Coordinator:
         self.topic_listener.read_all()
         self.list_groups()
         for group in self.groups.values():
-            group.load("the connection is back")
+            group.load("reconnected")
 
     def _resigned(self, reason: str) -> None:
         self.desk.emit(
@@ -130,6 +131,7 @@ class Coordinator:
         self.topic_listener.forget()
         self.groups.clear()
         self._planning.clear()
+        self._groups_known = False
         self.subscriptions.clear()
         self.rebalance_request_queue = RebalanceRequestQueue()
         if self._stopping:
@@ -190,7 +192,9 @@ class Coordinator:
         for name in reply.names:
             if name not in self.groups and self._is_legal(name):
                 self.groups[name] = Group(name, self.leadership)
-                self.groups[name].load("found")
+                self.groups[name].load("group-created" if self._groups_known else "leader-elected")
+
+        self._groups_known = True
 
     def _is_legal(self, name: str) -> bool:
         try:

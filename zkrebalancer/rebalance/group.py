@@ -47,6 +47,7 @@ class Group:
         self.requested_us = 0
         self.ticket = 0  # the computation whose answer counts
         self._planning_cause: tuple[Cause, int] | None = None
+        self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
         self._last_planned_us = -(10**12)
@@ -69,14 +70,15 @@ class Group:
 
     # Loading ---------------------------------------------------------------------------------------------------
 
-    def load(self, reason: str) -> None:
-        """Read the group anew and forget every answer that is still awaited: a leader loads by this path at any time."""
+    def load(self, trigger: str) -> None:
+        """Read the group anew, because of `trigger`, and forget every answer that is still awaited: a leader loads by this path at any time."""
         self.desk.forget(self.name)
         self.leadership.rebalance_request_queue.discard(self.name)
         for member in self.view.members.values():
             if member.registration is not None:
                 self.leadership.subscriptions.remove(self.name, member.registration)
-        self.go(GroupState.LOADING, reason)
+        self.go(GroupState.LOADING, trigger)
+        self._load_trigger = trigger
         self.loading.begin()
 
     def loaded(self, view: GroupView) -> None:
@@ -94,7 +96,7 @@ class Group:
         self.moving.adopt()
         self.departures.adopt()
         self.static_members.adopt()
-        self.request("leader-elected" if self._last_planned_us < 0 else "reconciliation")
+        self.request(self._load_trigger)
         self._queue()
         missed, self._missed = sorted(self._missed), set()
         for path in missed:
@@ -250,7 +252,7 @@ class Group:
 
     def _reconcile(self) -> None:
         if self.state in REST:
-            self.load("periodic reconciliation")
+            self.load("reconciliation")
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1

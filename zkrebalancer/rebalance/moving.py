@@ -196,7 +196,7 @@ class Moving:
         elif index == batch.group_index:
             group.read_settings()
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
-            group.load(f"what was known is outdated: {reply.refusal.value}")
+            group.load("outdated")
         else:
             group.desk.warn(f"group {group.name}: commands were refused by ZooKeeper: {reply.refusal.value}")
             group.fail(reply.refusal.value)

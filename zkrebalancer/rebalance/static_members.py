@@ -98,7 +98,7 @@ class StaticMembers:
 
     def _deadline_written(self, reply: Reply) -> None:
         if not self._group.leadership.is_deposed(reply) and isinstance(reply, Refused) and not reply.outcome_unknown:
-            self._group.load("a static member's node changed")
+            self._group.load("outdated")
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
         group = self._group

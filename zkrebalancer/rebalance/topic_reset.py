@@ -100,7 +100,7 @@ class TopicReset:
             group.view.incarnations[topic] = incarnation
             group.request("topic-recreated")
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
-            group.load(f"offsets of {topic} changed while they were reset")
+            group.load("outdated")
 
     def reset(self) -> None:
         """The group is read anew: what was under way is found out from ZooKeeper."""

@@ -79,12 +79,17 @@ class ZkClient:
         self._session_log = _SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._usable = False
+        handler = SequentialGeventHandler()
         self._kazoo = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
-            handler=SequentialGeventHandler(),
+            handler=handler,
             connection_retry=KazooRetry(
-                max_tries=-1, delay=0.05, max_delay=MAX_RECONNECT_DELAY_S, ignore_expire=False
+                max_tries=-1,
+                delay=0.05,
+                max_delay=MAX_RECONNECT_DELAY_S,
+                ignore_expire=False,
+                sleep_func=handler.sleep_func,
             ),
             logger=self._session_log,
         )

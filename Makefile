@@ -1,0 +1,37 @@
+# `make demo` and `make test` do all set-up themselves; they need Python >= 3.11 and a JDK 17+.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-long lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "Python's venv module is needed (Debian: apt-get install python3-venv)" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/zkrebalancer demo
+
+test: setup
+	$(BIN)/python -m pytest -m 'not long' tests --ignore tests/benchmarks
+
+test-long: setup
+	$(BIN)/python -m pytest -m long tests --ignore tests/benchmarks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m tests.benchmarks.rebalance
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

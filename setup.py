@@ -1,0 +1,33 @@
+"""Packaging: what everybody needs, and as extras what only some users need."""
+
+from setuptools import find_packages, setup
+
+CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
+DEV = [
+    "hypothesis",
+    "mypy",
+    "psutil",
+    "pytest",
+    "pytest-timeout",
+    "ruff",
+    "types-psutil",
+    "types-setuptools",
+]
+
+setup(
+    name="zkrebalancer",
+    version="0.1.0",
+    description="A ZooKeeper-backed central rebalancer for Kafka consumer groups",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["zkrebalancer*", "consumer_agent*"]),
+    package_data={"zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"]},
+    install_requires=["click", "confluent-kafka", "gevent", "google-re2", "kazoo", "msgpack", "rich"],
+    extras_require={"cluster": CLUSTER, "spark": ["pyspark>=4.0,<5"], "docker": ["docker"], "dev": CLUSTER + DEV},
+    entry_points={
+        "console_scripts": [
+            "zkrebalancer = zkrebalancer.cli.main:main",
+            "consumer-agent = consumer_agent.cli:main",
+        ]
+    },
+)

@@ -1,0 +1,1 @@
+"""A ZooKeeper-backed central rebalancer for Kafka consumer groups."""

@@ -1,0 +1,84 @@
+"""`zkrebalancer`: the one command, whose sub-commands are loaded when they are called.
+
+An error that we raise on purpose becomes one line on stderr and an exit code; only a bug shows a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from zkrebalancer.protocol.errors import RebalancerError
+
+COMMANDS = {
+    "assign": "Run one assignment strategy on a JSON document.",
+    "cluster": "A ZooKeeper and a Kafka broker on this machine.",
+    "coordinator": "Run one coordinator process.",
+    "demo": "See a group being rebalanced, with a verdict at the end.",
+    "groups": "See and operate consumer groups.",
+    "topics": "Keep /brokers/topics where brokers do not use ZooKeeper.",
+}
+
+
+class LazyCommands(click.Group):
+    """Knows the commands by name; imports `zkrebalancer.cli.<name>` only for the one that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Return the names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"zkrebalancer.cli.{cmd_name}"), cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"zkrebalancer.cli.{cmd_name}.{cmd_name} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="zkrebalancer")
+def zkrebalancer() -> None:
+    """Central rebalancer for Kafka consumer groups, coordinated through ZooKeeper.
+
+    \b
+    Example:
+      zkrebalancer demo
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    run(zkrebalancer)
+
+
+def run(command: click.Command) -> NoReturn:
+    """Run a click command; exit codes: 0 done, 1 the operation failed, 2 wrong usage or bad input."""
+    try:
+        command.main(standalone_mode=False)
+    except click.ClickException as error:
+        _fail(f"{error.format_message()}", error.exit_code)
+    except RebalancerError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 1)
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing is wrong, and nothing can be written any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    click.echo(f"Error: {' '.join(line.split())}", err=True)
+    sys.exit(code)

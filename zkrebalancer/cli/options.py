@@ -1,0 +1,87 @@
+"""Options that several commands share, and what they check."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., object])
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Hosts(click.ParamType):
+    """HOST:PORT[,…][/CHROOT]."""
+
+    name = "HOST:PORT[,…][/CHROOT]"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what cannot be an address, before anybody waits for it."""
+        hosts, slash, chroot = value.partition("/")
+        for host in hosts.split(","):
+            name, _, port = host.rpartition(":")
+            if not name or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+                self.fail(f"{host!r} is not HOST:PORT", param, ctx)
+        if slash and (not chroot or "//" in value or chroot.endswith("/")):
+            self.fail(f"{slash + chroot!r} is not a chroot path", param, ctx)
+        return value
+
+
+def zookeeper_option(command: Command) -> Command:
+    """Add `--zookeeper`."""
+    return click.option(
+        "--zookeeper",
+        required=True,
+        type=Hosts(),
+        envvar="ZKREBALANCER_ZOOKEEPER",
+        show_envvar=True,
+        help="The ZooKeeper servers, and the chroot that Kafka uses.",
+    )(command)
+
+
+def events_option(command: Command) -> Command:
+    """Add `--events`: a folder for telemetry, created when it is missing."""
+    return click.option(
+        "--events",
+        "events_directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        callback=_make_directory,
+        help="Folder to which telemetry events are written, as *.jsonl.",
+    )(command)
+
+
+def log_level_option(command: Command) -> Command:
+    """Add `--log-level`; the log goes to stderr."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        default="warning",
+        show_default=True,
+        expose_value=False,
+        callback=_set_up_logging,
+        help="What is logged, on stderr.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
+
+
+def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        try:
+            value.mkdir(parents=True, exist_ok=True)
+            probe = value / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise click.BadParameter(f"{value}: {error.strerror}", ctx, param) from None
+    return value
+
+
+def _set_up_logging(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
+    logging.basicConfig(level=value.upper(), format="%(asctime)s %(levelname)s %(message)s")

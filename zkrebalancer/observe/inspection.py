@@ -1,0 +1,142 @@
+"""What a group looks like from outside: read from ZooKeeper by anybody, also while no coordinator runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration, settings
+from zkrebalancer.protocol.calls import Call, Children, Content, Get, ListChildren, Reply
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+EMPTY, STABLE, MOVING = "empty", "stable", "moving"
+
+
+class UnknownGroupError(RebalancerError):
+    """A group that is not in ZooKeeper."""
+
+
+@dataclass(slots=True)
+class MemberReport:
+    """One consumer; `registration` and `owners` are None where they cannot be read."""
+
+    consumer: str
+    registration: Registration | None = None
+    owners: OwnersRecord | None = None
+    pending_commands: int = 0
+
+
+@dataclass(slots=True)
+class GroupReport:
+    """One group at about one moment: reads of several nodes are not a snapshot."""
+
+    name: str
+    settings: GroupSettings
+    generation: int = 0
+    members: list[MemberReport] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """`empty`, `stable`, or `moving` while commands are pending or leases are waited for."""
+        if any(member.pending_commands for member in self.members) or self.evicted:
+            return MOVING
+        return STABLE if self.members else EMPTY
+
+    def owned(self) -> dict[TopicPartition, str]:
+        """Return partition -> consumer thread (`<consumer>-<thread>`)."""
+        return {
+            partition: f"{member.consumer}-{thread}"
+            for member in self.members
+            if member.owners is not None
+            for partition, thread in member.owners.partitions.items()
+        }
+
+
+def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
+    """Return who leads, None if nobody does; raises NodeContentError if that cannot be read."""
+    reply = zk.perform(Get(paths.COORDINATOR))
+    return cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None
+
+
+def read_group_names(zk: BlockingZk) -> list[str]:
+    """Return the names of all groups, sorted."""
+    return list(_names(zk.perform(ListChildren(paths.GROUPS))))
+
+
+def read_group(zk: BlockingZk, name: str) -> GroupReport:
+    """Read one group.
+
+    Raises:
+        InvalidNameError: not a legal name.
+        UnknownGroupError: ZooKeeper has no such group.
+
+    """
+    reply = zk.perform(Get(paths.group(paths.validate_name("group", name))))
+    if not isinstance(reply, Content):
+        raise UnknownGroupError(f"there is no group {name}; `groups list` shows those that are")
+    report = GroupReport(name, GroupSettings())
+    try:
+        report.settings = settings.decode(reply.content)
+        report.generation = _read_generation(zk, name)
+    except NodeContentError as error:
+        report.problems.append(str(error))
+    channels = _names(zk.perform(ListChildren(paths.channel(name))))
+    commands = zk.perform_all([ListChildren(paths.channel(name, consumer)) for consumer in channels])
+    pending = {consumer: len(_names(listed)) for consumer, listed in zip(channels, commands, strict=True)}
+    consumers = _names(zk.perform(ListChildren(paths.ids(name))))
+    reads: list[Call] = [Get(paths.ids(name, consumer)) for consumer in consumers]
+    reads += [Get(paths.owners(name, consumer)) for consumer in consumers]
+    answers = zk.perform_all(reads)
+    for index, consumer in enumerate(consumers):
+        ids, owners = answers[index], answers[len(consumers) + index]
+        report.members.append(_member(report, consumer, ids, owners, pending.get(consumer, 0)))
+    report.evicted = list(_names(zk.perform(ListChildren(paths.evicted(name)))))
+    return report
+
+
+def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
+    """Add the stored offsets to a report."""
+    topics = _names(zk.perform(ListChildren(paths.offsets(report.name))))
+    listed = zk.perform_all([ListChildren(paths.offsets(report.name, topic)) for topic in topics])
+    partitions = [
+        (topic, int(partition))
+        for topic, names in zip(topics, listed, strict=True)
+        for partition in _names(names)
+        if partition.isdigit()
+    ]
+    answers = zk.perform_all([Get(paths.offsets(report.name, topic, number)) for topic, number in partitions])
+    for partition, reply in zip(partitions, answers, strict=True):
+        if isinstance(reply, Content):
+            try:
+                report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", reply.content)
+            except NodeContentError as error:
+                report.problems.append(str(error))
+
+
+def _read_generation(zk: BlockingZk, name: str) -> int:
+    reply = zk.perform(Get(paths.generation(name)))
+    return cluster_nodes.decode_counter("generation", reply.content) if isinstance(reply, Content) else 0
+
+
+def _member(report: GroupReport, consumer: str, ids: Reply, owners: Reply, pending: int) -> MemberReport:
+    member = MemberReport(consumer, pending_commands=pending)
+    try:
+        if isinstance(ids, Content):
+            member.registration = registration.decode(ids.content)
+        if isinstance(owners, Content):
+            member.owners = ownership.decode_owners(owners.content)
+    except NodeContentError as error:
+        report.problems.append(f"{consumer}: {error}")
+    return member
+
+
+def _names(reply: Reply) -> tuple[str, ...]:
+    return reply.names if isinstance(reply, Children) else ()
