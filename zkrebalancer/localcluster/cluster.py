@@ -17,17 +17,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from zkrebalancer.localcluster import jars, state
-from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.programs import Workshop
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.calls import Children, Create, ListChildren, Multi, Refusal, Refused
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -113,7 +113,7 @@ class LocalCluster:
         """What tells this cluster from one that was started otherwise."""
         return {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
 
-    def __enter__(self) -> LocalCluster:
+    def __enter__(self) -> Self:
         """Start and return the cluster."""
         self.start()
         return self
@@ -142,21 +142,24 @@ class LocalCluster:
         try:
             self._guard = _begin_guard(self._directory)
             self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state))
-        except ServerStartError:
-            self._end_processes()
-            _keep_logs_only(self._directory)
-            self._forget(b"")
-            raise
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End every process and remove the folder; nothing happens if the cluster is not started."""
-        if self._directory is not None:
-            self._end_processes()
+        """End every process and remove the folder, but for the logs if a server failed to start.
+
+        Nothing happens if the cluster is not started.
+        """
+        if self._directory is None:
+            return
+        for program in self._programs:
+            program.kill()
+        if any(program.has_failed for program in self._programs):
+            _keep_logs_only(self._directory)
+        else:
             shutil.rmtree(self._directory)
-            self._forget(b"")
+        self._forget(b"")
 
     def release(self) -> None:
         """Let the servers run on after this process; `state.end_cluster` ends them."""
@@ -203,7 +206,9 @@ class LocalCluster:
         self._programs.append(mirror)
         mirror.spawn()
         with BlockingZk(self.zookeeper) as client:
-            mirror.wait_until(lambda: not isinstance(client.perform(ListChildren(paths.BROKER_TOPICS)), Refused))
+            mirror.wait_until(
+                lambda: client.perform(ListChildren(paths.BROKER_IDS)) not in (Children(()), Refused(Refusal.NO_NODE))
+            )
 
     def _write_state(self) -> None:
         """Write every process down that was begun so far."""
@@ -215,10 +220,6 @@ class LocalCluster:
             if program.process is not None
         )
         state.write(self.directory, state.ClusterState(self.zookeeper, self.bootstrap, self.settings, servers))
-
-    def _end_processes(self) -> None:
-        for program in self._programs:
-            program.kill()
 
     def _forget(self, last_word: bytes) -> None:
         """Send the guard its last word, if any, wait for its end, and be as before the start."""
@@ -234,7 +235,12 @@ def normal_chroot(chroot: str) -> str:
     if chroot in {"", "/"}:
         return ""
     for segment in chroot.removeprefix("/").split("/"):
-        if not chroot.startswith("/") or segment in {"", ".", ".."} or set(segment) & set(", ") or not segment.isprintable():
+        if (
+            not chroot.startswith("/")
+            or segment in {"", ".", ".."}
+            or set(segment) & set(", ")
+            or not segment.isprintable()
+        ):
             raise ConfigurationError(f"chroot {chroot!r} is not a path like /a/b")
     return chroot
 

@@ -10,7 +10,7 @@ class LocalClusterError(RebalancerError):
 
 
 class ServerStartError(LocalClusterError):
-    """A server ended or did not answer while it was started; the text ends with its last log lines and the log's path."""
+    """A server ended or did not answer while it was started; names its log, whose last lines are the error's note."""
 
 
 class MissingToolError(LocalClusterError):

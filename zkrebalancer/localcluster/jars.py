@@ -6,7 +6,6 @@ when it is complete; a lock keeps two processes from fetching at once. An existi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -14,14 +13,13 @@ import re
 import shutil
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster import maven
 from zkrebalancer.localcluster.errors import JarError, LocalClusterError, MissingToolError
+from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.protocol.errors import ConfigurationError
 
 KAFKA_3 = "3.9.1"  # the last line with ZooKeeper mode; brings ZooKeeper itself
@@ -74,7 +72,7 @@ def class_path(version: str, java: str, source: JarSource) -> str:
     if not folder.is_dir():
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            with _locked(cache / "lock", report):
+            with locked(cache / "lock", LOCK_DEADLINE_S, report):
                 if not folder.is_dir():
                     _fetch(version, sums, java, folder, report)
         except OSError as error:
@@ -168,7 +166,8 @@ def _ivy_module(version: str) -> str:
     )
     return (
         '<ivy-module version="2.0"><info organisation="zkrebalancer" module="localcluster"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
     )
 
 
@@ -179,20 +178,3 @@ def _pyspark_jars() -> Path:
             'PySpark, whose Ivy fetches the servers\' jars, is not installed: pip install "zkrebalancer[cluster]"'
         )
     return Path(found.origin).parent / "jars"
-
-
-@contextmanager
-def _locked(path: Path, report: Report) -> Iterator[None]:
-    """Hold the lock file; raises LocalClusterError if another process holds it for LOCK_DEADLINE_S."""
-    give_up_at = time.monotonic() + LOCK_DEADLINE_S
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                report("another process is fetching the jars, waiting for it")
-            if time.monotonic() > give_up_at:
-                raise LocalClusterError(f"another process has held {path} for {LOCK_DEADLINE_S:g} s")
-            time.sleep(0.2)
-        yield

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import base64
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.server import ASK_INTERVAL_S, START_DEADLINE_S, Server
 from zkrebalancer.localcluster.zookeeper import render_properties
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.runtime.zk import BlockingZk
 
 MAIN_CLASS = "kafka.Kafka"
 STORAGE_TOOL_CLASS = "kafka.tools.StorageTool"
@@ -55,6 +61,8 @@ def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mappin
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.voters": f"{BROKER_ID}@{HOST}:{controller_port}",
         "log.dirs": str(data),
+        "broker.session.timeout.ms": "3000",  # a killed broker may come back only after that
+        "broker.heartbeat.interval.ms": "500",
     }
     return render_properties({**properties, **_ONE_BROKER, **extra})
 
@@ -89,3 +97,27 @@ class BrokerProbe:
             return False
         self._client = None
         return answered
+
+
+class ZooKeeperModeBroker(Server):
+    """A 3.9 broker; once killed, it may not come back before ZooKeeper has forgotten the session of its old self."""
+
+    def __init__(self, command: list[str], log: Path, on_begin: Callable[[], None], port: int, zookeeper: str) -> None:
+        """Prepare the broker; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
+        super().__init__("kafka", command, log, on_begin, port=port, is_ready=BrokerProbe(f"{HOST}:{port}"))
+        self._zookeeper = zookeeper
+
+    def spawn(self) -> None:
+        """Begin the process; raises LocalClusterError if its port is taken or its old registration stays."""
+        if self.process is not None:
+            self._wait_until_unregistered()
+        super().spawn()
+
+    def _wait_until_unregistered(self) -> None:
+        give_up_at = time.monotonic() + START_DEADLINE_S
+        registration = Get(f"{paths.BROKER_IDS}/{BROKER_ID}")
+        with BlockingZk(self._zookeeper) as client:
+            while isinstance(client.perform(registration), Content):
+                if time.monotonic() > give_up_at:
+                    raise LocalClusterError(f"{registration.path} stays although kafka has ended: who else holds it?")
+                time.sleep(ASK_INTERVAL_S)

@@ -13,6 +13,7 @@ from zkrebalancer.localcluster.server import Program, Server
 
 MAX_PORTS = 3 * 3 + 2  # three ports a ZooKeeper server, two for a broker
 TOOL_HEAP_MB = 256
+MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
 _LOGGING = Path(__file__).parent / "log4j.properties"
 
 
@@ -50,29 +51,32 @@ class Workshop:
 
     def zookeeper_mode_broker(self, zookeeper_hosts: str, heap_mb: int, extra: Mapping[str, str]) -> Server:
         """Return a Kafka 3.9 broker whose metadata is in ZooKeeper."""
-        text = kafka.render_zookeeper_mode(self.ports[0], zookeeper_hosts, self.directory / "kafka-data", extra)
-        return self._broker(jars.KAFKA_3, text, heap_mb)
+        port = self.ports[0]
+        text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / "kafka-data", extra)
+        config = self._config("kafka", text)
+        command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, config)
+        return kafka.ZooKeeperModeBroker(command, self._log("kafka"), self.on_begin, port, zookeeper_hosts)
 
     def kraft_broker(self, heap_mb: int, extra: Mapping[str, str]) -> tuple[Program, Server]:
         """Return the tool that formats the folder of a Kafka 4 broker, to be run first, and the broker."""
-        text = kafka.render_kraft_mode(self.ports[0], self.ports[1], self.directory / "kafka-data", extra)
-        broker = self._broker(jars.KAFKA_4, text, heap_mb)
-        config = str(self.directory / "kafka.properties")
+        port, controller_port = self.ports[:2]
+        text = kafka.render_kraft_mode(port, controller_port, self.directory / "kafka-data", extra)
+        config = self._config("kafka", text)
         arguments = ["format", f"--cluster-id={kafka.new_cluster_id()}", "--config", config]
-        command = self._java_command(jars.KAFKA_4, TOOL_HEAP_MB, kafka.STORAGE_TOOL_CLASS, *arguments)
-        return self._program("kafka-format", command), broker
+        storage_tool = self._java_command(jars.KAFKA_4, TOOL_HEAP_MB, kafka.STORAGE_TOOL_CLASS, *arguments)
+        command = self._java_command(jars.KAFKA_4, heap_mb, kafka.MAIN_CLASS, config)
+        broker = self._server("kafka", command, port, kafka.BrokerProbe(f"{HOST}:{port}"))
+        return self._program("kafka-format", storage_tool), broker
 
     def mirror(self, bootstrap: str, zookeeper_hosts: str) -> Program:
         """Return the topic mirror."""
         command = [sys.executable, "-m", "zkrebalancer.cli.topics", "mirror"]
-        return self._program("mirror", [*command, "--bootstrap", bootstrap, "--zookeeper", zookeeper_hosts])
+        return self._program(
+            "mirror", [*command, "--bootstrap", bootstrap, "--zookeeper", zookeeper_hosts, *MIRROR_OPTIONS]
+        )
 
-    def _broker(self, version: str, config: str, heap_mb: int) -> Server:
-        command = self._java_command(version, heap_mb, kafka.MAIN_CLASS, self._config("kafka", config, "properties"))
-        return self._server("kafka", command, self.ports[0], kafka.BrokerProbe(f"{HOST}:{self.ports[0]}"))
-
-    def _config(self, name: str, text: str, ending: str = "cfg") -> str:
-        file = self.directory / f"{name}.{ending}"
+    def _config(self, name: str, text: str) -> str:
+        file = self.directory / f"{name}.properties"
         file.write_text(text)
         return str(file)
 
@@ -82,8 +86,10 @@ class Workshop:
         return [self.java, *options, "-cp", self.class_paths[version], *main]
 
     def _program(self, name: str, command: list[str]) -> Program:
-        return Program(name, command, self.directory / f"{name}.log", self.on_begin)
+        return Program(name, command, self._log(name), self.on_begin)
 
     def _server(self, name: str, command: list[str], port: int, is_ready: Callable[[], bool]) -> Server:
-        log = self.directory / f"{name}.log"
-        return Server(name, command, log, self.on_begin, port=port, is_ready=is_ready)
+        return Server(name, command, self._log(name), self.on_begin, port=port, is_ready=is_ready)
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
 ASK_INTERVAL_S = 0.03
 LOG_TAIL_LINES = 12
+_TROUBLE = re.compile(r"\b(ERROR|FATAL)\b|^Error\b|^Exception\b|^Caused by: ")
 
 
 class Program:
@@ -30,6 +32,7 @@ class Program:
         self.process: ProcessRecord | None = None
         self._command = command
         self._on_begin = on_begin
+        self.has_failed = False
         self._child: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
@@ -100,9 +103,12 @@ class Program:
         return self._child
 
     def _failure(self, what: str) -> ServerStartError:
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        tail = "".join(f"\n  {line}" for line in lines)
-        return ServerStartError(f"{self.name} {what}; log: {self.log}{tail}")
+        self.has_failed = True
+        lines = self.log.read_text(errors="replace").splitlines()
+        telling = [line for line in lines if _TROUBLE.search(line)] or lines or ["nothing was logged"]
+        error = ServerStartError(f"{self.name} {what} ({telling[-1].strip()}); log: {self.log}")
+        error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
+        return error
 
 
 class Server(Program):
@@ -126,7 +132,9 @@ class Server(Program):
     def spawn(self) -> None:
         """Begin the process; raises LocalClusterError if its port is taken."""
         if not self.is_running and not is_free(self.port):
-            raise LocalClusterError(f"port {self.port} on {HOST}, which {self.name} needs, is in use by another program")
+            raise LocalClusterError(
+                f"port {self.port} on {HOST}, which {self.name} needs, is in use by another program"
+            )
         super().spawn()
 
     def start(self) -> None:

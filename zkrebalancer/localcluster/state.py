@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +37,7 @@ def write(directory: Path, state: ClusterState) -> None:
     """Replace the state file in one step."""
     partial = directory / f"{FILE_NAME}.partial"
     partial.write_text(json.dumps(asdict(state), indent=1))
-    os.replace(partial, directory / FILE_NAME)
+    partial.replace(directory / FILE_NAME)
 
 
 def read(directory: Path) -> ClusterState | None:

@@ -1,0 +1,122 @@
+"""Faults as named tools, for tests, the demo and experiments: kill, freeze, expire a session, restart ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.server import Server
+from zkrebalancer.localcluster.zookeeper import split_hosts
+
+EFFECT_DEADLINE_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+ASK_INTERVAL_S = 0.005
+_SESSION_TIMEOUT_MS = 10_000
+_CLOSE_SESSION = -11
+_MAX_REPLY_BYTES = 1024
+
+
+def kill(pid: int) -> None:
+    """End a process with SIGKILL and wait until it is gone (a child of ours stays a zombie until it is reaped)."""
+    handle = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        if not poller.poll(EFFECT_DEADLINE_S * 1000):
+            raise LocalClusterError(f"process {pid} did not end within {EFFECT_DEADLINE_S:g} s of SIGKILL")
+    finally:
+        os.close(handle)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process where it stands (SIGSTOP) and wait until all its threads stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    give_up_at = time.monotonic() + EFFECT_DEADLINE_S
+    while any(_thread_state(task) not in "TtZX" for task in Path(f"/proc/{pid}/task").iterdir()):
+        if time.monotonic() > give_up_at:
+            raise LocalClusterError(f"process {pid} did not stand still within {EFFECT_DEADLINE_S:g} s of SIGSTOP")
+        time.sleep(ASK_INTERVAL_S)
+
+
+def thaw(pid: int) -> None:
+    """Let a frozen process go on (SIGCONT)."""
+    os.kill(pid, signal.SIGCONT)
+
+
+def stop_zookeeper(server: Server) -> None:
+    """Kill one ZooKeeper server; with it goes the service, or its ensemble elects anew."""
+    server.kill()
+
+
+def restart_zookeeper(server: Server) -> None:
+    """Kill one ZooKeeper server, start it on the same port and data, and wait until it serves; sessions live on."""
+    server.kill()
+    server.start()
+
+
+def expire_session(hosts: str, session_id: int, password: bytes) -> None:
+    """End somebody's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: connect with its id, then close it.
+
+    The session's ephemeral nodes are gone when this returns; its owner learns it when it reconnects. A session that is
+    over already is fine.
+
+    Raises:
+        LocalClusterError: no server took the request.
+
+    """
+    problem: OSError | None = None
+    for host, port in split_hosts(hosts):
+        try:
+            with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
+                _close_session(connection, session_id, password)
+                return
+        except OSError as error:
+            problem = error
+    raise LocalClusterError(f"session {session_id:#x} could not be ended at {hosts}: {problem}")
+
+
+def _close_session(connection: socket.socket, session_id: int, password: bytes) -> None:
+    """Speak the three messages of ZooKeeper's protocol that this takes; each is preceded by its length."""
+    protocol_version, last_zxid, read_only = 0, 0, False
+    connect = struct.pack(">iqiqi", protocol_version, last_zxid, _SESSION_TIMEOUT_MS, session_id, len(password))
+    _send(connection, connect + password + struct.pack(">?", read_only))
+    _version, granted_timeout_ms, _session_id = struct.unpack_from(">iiq", _receive(connection))
+    if granted_timeout_ms <= 0:
+        return  # the server's way to say that the session is over
+    _send(connection, struct.pack(">ii", 1, _CLOSE_SESSION))
+    _receive(connection)
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
+    connection.sendall(struct.pack(">i", len(message)) + message)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    (length,) = struct.unpack(">i", _receive_exactly(connection, 4))
+    if not 0 <= length <= _MAX_REPLY_BYTES:
+        raise ConnectionError(f"a reply of {length} bytes is not ZooKeeper's")
+    return _receive_exactly(connection, length)
+
+
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = connection.recv(count - len(received))
+        if not chunk:
+            raise ConnectionError("the server closed the connection")
+        received += chunk
+    return received
+
+
+def _thread_state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"  # ended meanwhile

@@ -1,0 +1,233 @@
+"""Keeps `/brokers/topics` and `/brokers/ids` equal to Kafka's metadata, where brokers do not write them (KRaft mode).
+
+Each round reads both sides, and the pure `plan` says which transactions make them equal; nothing is remembered but
+which topics were missing in the round before. So a lost session, a refused write or a restart needs no special care:
+the next round sees what is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import gevent
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.runtime.zk import BlockingZk
+
+REQUEST_TIMEOUT_S = 5.0
+SESSION_TIMEOUT_MS = 10_000
+TOPIC_NODE_VERSION = 3  # what Kafka 3.x writes
+BROKER_NODE_VERSION = 5
+_URL_SAFE = str.maketrans("+/", "-_")  # Kafka writes ids in the URL-safe alphabet, librdkafka in the ordinary one
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as clients reach it."""
+
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's id and, per partition, the brokers that hold it, the preferred leader first."""
+
+    topic_id: str
+    replicas: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMetadata:
+    """What Kafka says; `names` are all topics, `topics` those that could be described."""
+
+    brokers: Mapping[int, Broker]
+    names: frozenset[str]
+    topics: Mapping[str, Topic]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What stands in ZooKeeper: the contents below `/brokers/ids` and `/brokers/topics`, by name."""
+
+    brokers: Mapping[str, bytes]
+    topics: Mapping[str, bytes]
+
+
+def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], now_ms: int) -> list[Multi]:
+    """Return the transactions that make ZooKeeper equal to Kafka.
+
+    A topic is deleted only if Kafka did not name it in the round before either (`missing_before`), and partitions of
+    the same topic never become fewer: a broker that lags behind the others answers with older metadata.
+    """
+    changes: list[tuple[Operation, ...]] = []
+    for number, broker in sorted(kafka.brokers.items()):
+        path = f"{paths.BROKER_IDS}/{number}"
+        existing = nodes.brokers.get(str(number))
+        if existing is None:
+            changes.append((Create(path, _encode_broker(broker, now_ms), ephemeral=True),))
+        elif _broker_address(existing) != (broker.host, broker.port, broker.rack):
+            changes.append((SetContent(path, _encode_broker(broker, now_ms)),))
+    gone = [f"{paths.BROKER_IDS}/{name}" for name in nodes.brokers if name not in map(str, kafka.brokers)]
+    gone += [paths.topic(name) for name in missing_topics(kafka, nodes) & missing_before]
+    changes += [(Delete(path),) for path in sorted(gone)]
+    changes += [
+        _topic_change(paths.topic(name), topic, nodes.topics.get(name)) for name, topic in sorted(kafka.topics.items())
+    ]
+    return [Multi(operations) for operations in changes if operations]
+
+
+def missing_topics(kafka: KafkaMetadata, nodes: Nodes) -> frozenset[str]:
+    """Return the topics that ZooKeeper has and Kafka does not name."""
+    return frozenset(nodes.topics.keys() - kafka.names)
+
+
+def _topic_change(path: str, topic: Topic, existing: bytes | None) -> tuple[Operation, ...]:
+    content = _encode_topic(topic)
+    if existing is None:
+        return (Create(path, content),)
+    document = _read_document(existing)
+    if document.get("topic_id") != topic.topic_id:  # deleted and created again: the node's creation must tell it too
+        return (Delete(path), Create(path, content))
+    partitions = document.get("partitions")
+    if isinstance(partitions, dict) and len(partitions) > len(topic.replicas):
+        return ()
+    return () if document == json.loads(content) else (SetContent(path, content),)
+
+
+def _encode_topic(topic: Topic) -> bytes:
+    document = {
+        "partitions": {str(partition): list(brokers) for partition, brokers in sorted(topic.replicas.items())},
+        "topic_id": topic.topic_id,
+        "adding_replicas": {},
+        "removing_replicas": {},
+        "version": TOPIC_NODE_VERSION,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _encode_broker(broker: Broker, now_ms: int) -> bytes:
+    document: dict[str, object] = {
+        "features": {},
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "endpoints": [f"PLAINTEXT://{broker.host}:{broker.port}"],
+        "jmx_port": -1,
+        "port": broker.port,
+        "host": broker.host,
+        "version": BROKER_NODE_VERSION,
+        "timestamp": str(now_ms),
+    }
+    if broker.rack is not None:
+        document["rack"] = broker.rack
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _broker_address(content: bytes) -> tuple[object, object, object]:
+    document = _read_document(content)
+    return document.get("host"), document.get("port"), document.get("rack")
+
+
+def _read_document(content: bytes) -> dict[str, object]:
+    """Return a node's JSON object; {} for anything else, which is then replaced."""
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def run(bootstrap: str, zookeeper: str, interval_s: float) -> None:
+    """Mirror until interrupted, one round every `interval_s`.
+
+    Raises:
+        ZooKeeperUnavailableError, ChrootMissingError: at the start; later troubles are logged and outlived.
+
+    """
+    kafka = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    missing: frozenset[str] = frozenset()
+    with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
+        while True:
+            try:
+                # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
+                metadata = gevent.get_hub().threadpool.apply(read_kafka, (kafka,))
+                nodes = _read_nodes(client)
+                _carry_out(client, plan(metadata, nodes, missing, time.time_ns() // 1_000_000))
+                missing = missing_topics(metadata, nodes)
+            except KafkaException as error:
+                _log.warning("Kafka at %s does not answer (%s), trying again", bootstrap, error.args[0])
+            except ZooKeeperUnavailableError as error:
+                _log.warning("%s, trying again", error)
+            gevent.sleep(interval_s)
+
+
+def read_kafka(kafka: AdminClient) -> KafkaMetadata:
+    """Read brokers, topics and replicas; raises KafkaException if Kafka does not answer."""
+    cluster = kafka.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
+    brokers = {node.id: Broker(node.host, node.port, node.rack) for node in cluster.nodes}
+    names = frozenset(kafka.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+    topics: dict[str, Topic] = {}
+    if names:
+        described = kafka.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
+        for name, future in described.items():
+            try:
+                description = future.result(REQUEST_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since it was listed
+                    raise
+                continue
+            replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
+            topics[name] = Topic(str(description.topic_id).translate(_URL_SAFE), replicas)
+    return KafkaMetadata(brokers, names, topics)
+
+
+def _read_nodes(client: BlockingZk) -> Nodes:
+    return Nodes(_contents(client, paths.BROKER_IDS), _contents(client, paths.BROKER_TOPICS))
+
+
+def _contents(client: BlockingZk, parent: str) -> dict[str, bytes]:
+    """Return the contents of the children; a parent that is missing is created."""
+    listed = client.perform(ListChildren(parent))
+    if not isinstance(listed, Children):
+        grandparent = parent.rpartition("/")[0]
+        for path in (grandparent, parent):
+            created = client.perform(Multi((Create(path),)))
+            if isinstance(created, Refused) and created.refusal is not Refusal.NODE_EXISTS:
+                raise LocalClusterError(f"ZooKeeper refused to create {path}: {created.refusal.value}")
+        return {}
+    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names])
+    return {
+        name: reply.content for name, reply in zip(listed.names, replies, strict=True) if isinstance(reply, Content)
+    }
+
+
+def _carry_out(client: BlockingZk, transactions: list[Multi]) -> None:
+    for transaction, reply in zip(transactions, client.perform_all(list(transactions)), strict=True):
+        what = " and ".join(f"{type(one).__name__} {one.path}" for one in transaction.operations)
+        if isinstance(reply, Refused):
+            _log.warning("%s was refused (%s), looking again in the next round", what, reply.refusal.value)
+        else:
+            _log.info("%s", what)

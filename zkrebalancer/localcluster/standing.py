@@ -1,0 +1,109 @@
+"""The one cluster of a user that stays up after the command that started it: begin it, look at it, end it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster import state
+from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.jars import Report
+from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.state import ClusterState
+from zkrebalancer.protocol.errors import ConfigurationError
+
+LOCK_DEADLINE_S = 900.0  # the holder may be fetching jars
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The cluster that a user asks for."""
+
+    zookeepers: int
+    broker: BrokerKind
+    chroot: str
+    cache: Path | None
+    kafka_home: Path | None
+
+
+def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this user's standing cluster, by the XDG convention."""
+    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
+
+
+def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bool]:
+    """Start the cluster, or find it running; return its state and whether it was started now.
+
+    Raises:
+        ConfigurationError: one with other settings runs.
+        LocalClusterError: one runs with dead servers, or it could not be started; nothing is left running then.
+
+    """
+    cluster = LocalCluster(
+        zookeepers=wish.zookeepers,
+        broker=wish.broker,
+        chroot=wish.chroot,
+        directory=directory,
+        cache=wish.cache,
+        kafka_home=wish.kafka_home,
+        report=report,
+    )
+    with _only_one(directory, report):
+        running = look(directory)
+        if running is not None:
+            _check_same(running, cluster.settings)
+            return running, False
+        shutil.rmtree(directory, ignore_errors=True)  # logs of a start that failed, or what a reboot left
+        cluster.start()
+        cluster.release()
+        started = state.read(directory)
+        if started is None:
+            raise LocalClusterError(f"{directory / state.FILE_NAME} disappeared while the cluster was started")
+        return started, True
+
+
+def look(directory: Path) -> ClusterState | None:
+    """Return the state of the cluster if at least one of its servers runs."""
+    found = state.read(directory)
+    if found is None or len(state.dead_servers(found)) == len(found.servers):
+        return None
+    return found
+
+
+def finish(directory: Path, report: Report) -> int:
+    """End the cluster, remove its folder, and return how many servers were ended; nothing to end is fine."""
+    if not directory.exists():
+        return 0
+    with _only_one(directory, report):
+        running = look(directory)
+        count = 0 if running is None else len(running.servers) - len(state.dead_servers(running))
+        state.end_cluster(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # without a state file it holds the logs of a failed start
+        return count
+
+
+def _check_same(running: ClusterState, wanted: dict[str, str]) -> None:
+    if running.settings != wanted:
+        have = " ".join(f"--{name} {value or '/'}" for name, value in running.settings.items())
+        raise ConfigurationError(
+            f"a cluster with other settings runs already ({have}): end it with `zkrebalancer cluster down` first"
+        )
+    dead = state.dead_servers(running)
+    if dead:
+        names = ", ".join(f"{server.name} (log: {server.log})" for server in dead)
+        raise LocalClusterError(f"the cluster runs, but not {names}: end it with `zkrebalancer cluster down` first")
+
+
+@contextmanager
+def _only_one(directory: Path, report: Report) -> Iterator[None]:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with locked(directory.with_suffix(".lock"), LOCK_DEADLINE_S, report):
+            yield
+    except OSError as error:
+        raise LocalClusterError(f"the cluster's folder {directory} cannot be used: {error}") from None
