@@ -82,3 +82,7 @@ def run(command: click.Command) -> NoReturn:
 def _fail(line: str, code: int) -> NoReturn:
     click.echo(f"Error: {' '.join(line.split())}", err=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

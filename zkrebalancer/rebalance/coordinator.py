@@ -72,6 +72,7 @@ class Coordinator:
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
+            self.desk.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
             self.coordinator_elector.suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()

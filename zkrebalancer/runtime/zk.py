@@ -65,7 +65,7 @@ class _SessionLog(logging.Logger):
         if isinstance(msg, str) and msg.startswith("Session created") and isinstance(args[2], int):
             self.granted_session_timeout_ms = args[2]
         elif level >= logging.WARNING:
-            _log.log(level, msg, *args)
+            _log.info(msg, *args)  # our own events tell what a person has to know
 
 
 class ZkClient:

@@ -1,0 +1,248 @@
+"""A lab: a local cluster with coordinators, agents and producers as processes, all writing events into one folder.
+
+The demo, the integration tests and the benchmarks do what they do through it; every wait asks, with a named deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import gevent
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.server import Program
+from zkrebalancer.observe import inspection
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Children, Create, Get, ListChildren, Multi, Refused, SetContent
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+ASK_INTERVAL_S = 0.02
+ADMIN_DEADLINE_S = 30.0
+SETTLE_DEADLINE_S = 60.0
+END_DEADLINE_S = 30.0
+
+
+class NotReachedError(RebalancerError):
+    """What a run waited for did not come within its deadline."""
+
+
+@dataclass(slots=True)
+class Lab:
+    """Start and break things in one cluster; a context manager around a started `LocalCluster`."""
+
+    cluster: LocalCluster
+    events: Path
+    session_timeout_ms: int = 2_000
+    programs: dict[str, Program] = field(default_factory=dict)
+    _zk: BlockingZk | None = None
+    _log: EventLog | None = None
+    _started: float = 0.0
+
+    def __enter__(self) -> Self:
+        """Connect to the cluster's ZooKeeper and open the run's own event file."""
+        self.events.mkdir(parents=True, exist_ok=True)
+        self._zk = BlockingZk(self.cluster.zookeeper)
+        self._log = EventLog(self.events, "lab")
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End every process that still runs."""
+        for program in self.programs.values():
+            program.kill()
+        if self._zk is not None:
+            self._zk.close()
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def zk(self) -> BlockingZk:
+        """The lab's own ZooKeeper session."""
+        if self._zk is None:
+            raise LocalClusterError("the lab is not open")
+        return self._zk
+
+    def elapsed_s(self) -> float:
+        """Seconds since the lab was opened."""
+        return time.monotonic() - self._started
+
+    # Processes ------------------------------------------------------------------------------------------------------
+
+    def start_coordinator(self, broker_id: int, environment: Mapping[str, str] | None = None) -> Program:
+        """Begin a coordinator; it may lead or stand by."""
+        command = [sys.executable, "-m", "zkrebalancer.cli.main", "coordinator"]
+        options = {"--zookeeper": self.cluster.zookeeper, "--broker-id": broker_id, "--events": self.events}
+        options["--session-timeout-ms"] = self.session_timeout_ms
+        return self._spawn(f"coordinator-{broker_id}", command, options, environment)
+
+    def start_agent(
+        self,
+        name: str,
+        group: str,
+        topics: tuple[str, ...] = (),
+        *,
+        pattern: str | None = None,
+        options: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Program:
+        """Begin a consumer agent whose client id is `name`."""
+        command = [sys.executable, "-m", "consumer_agent.cli", "run", "--quiet"]
+        for topic in topics:
+            command += ["--topic", topic]
+        if pattern is not None:
+            command += ["--pattern", pattern]
+        all_options: dict[str, object] = {
+            "--zookeeper": self.cluster.zookeeper,
+            "--bootstrap": self.cluster.bootstrap,
+            "--group": group,
+            "--client-id": name,
+            "--session-timeout-ms": self.session_timeout_ms,
+            "--events": self.events,
+            **(options or {}),
+        }
+        return self._spawn(name, command, all_options, environment)
+
+    def start_producer(self, name: str, topics: Mapping[str, int], records_per_s: int) -> Program:
+        """Begin a producer of numbered records to topics (name -> partitions)."""
+        command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
+        for topic, partitions in topics.items():
+            command += ["--topic", f"{topic}:{partitions}"]
+        options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
+        return self._spawn(name, command, {**options, "--name": name}, None)
+
+    def _spawn(
+        self, name: str, command: list[str], options: Mapping[str, object], environment: Mapping[str, str] | None
+    ) -> Program:
+        arguments = [text for key, value in options.items() for text in (key, str(value))]
+        program = self.programs[name] = self.cluster.program(name, command + arguments, environment)
+        program.spawn()
+        return program
+
+    def stop(self, name: str) -> None:
+        """End a process in good order (SIGTERM) and wait; raises ServerStartError if it reports an error."""
+        os.kill(self.programs[name].pid, signal.SIGTERM)
+        self.programs[name].wait_end(END_DEADLINE_S)
+
+    # Faults ---------------------------------------------------------------------------------------------------------
+
+    def fault(self, name: str, target: str) -> None:
+        """Write a fault into the events, right before it is caused."""
+        if self._log is not None:
+            self._log.write("fault", name=name, target=target)
+
+    def kill(self, name: str, fault_name: str = "kill") -> None:
+        """End a process with SIGKILL."""
+        self.fault(fault_name, name)
+        self.programs[name].kill()
+
+    def freeze(self, name: str) -> None:
+        """Stop a process where it stands."""
+        self.fault("freeze", name)
+        faults.freeze(self.programs[name].pid)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen process go on."""
+        self.fault("thaw", name)
+        faults.thaw(self.programs[name].pid)
+
+    # Topics and groups ----------------------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic and wait until the coordinator can see it."""
+        _wait_all(self._admin().create_topics([NewTopic(topic, partitions, 1)]))
+        self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """Raise a topic's number of partitions."""
+        _wait_all(self._admin().create_partitions([NewPartitions(topic, partitions)]))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        _wait_all(self._admin().delete_topics([topic]))
+        self.wait_for(f"end of topic {topic}", lambda: isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+
+    def configure(self, group: str, group_settings: GroupSettings) -> None:
+        """Create the group with these settings, or change them."""
+        content = settings.encode(group_settings)
+        if isinstance(self.zk.perform(ListChildren(paths.GROUPS)), Refused):
+            for path in (paths.CONSUMERS, paths.GROUPS):
+                self.zk.perform(Multi((Create(path),)))
+        if isinstance(self.zk.perform(Multi((Create(paths.group(group), content),))), Refused):
+            self.zk.perform(Multi((SetContent(paths.group(group), content),)))
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, what: str, is_so: Callable[[], bool], deadline_s: float = SETTLE_DEADLINE_S) -> None:
+        """Ask until it is so; raises NotReachedError."""
+        give_up_at = time.monotonic() + deadline_s
+        while not is_so():
+            if time.monotonic() > give_up_at:
+                raise NotReachedError(f"{what}: not reached within {deadline_s:g} s; logs in {self.cluster.directory}")
+            gevent.sleep(ASK_INTERVAL_S)
+
+    def leader(self) -> int | None:
+        """Return the broker id of the coordinator that leads."""
+        address = inspection.read_leader(self.zk)
+        return address.brokerid if address else None
+
+    def wait_leader(self, other_than: int | None = None) -> int:
+        """Wait until somebody leads (other than a given one) and return its broker id."""
+        self.wait_for("a leader", lambda: self.leader() not in {None, other_than})
+        leader = self.leader()
+        if leader is None:
+            raise NotReachedError("the leader is gone again")
+        return leader
+
+    def group(self, group: str) -> GroupReport:
+        """Read a group."""
+        return inspection.read_group(self.zk, group)
+
+    def is_settled(self, group: str, partitions: Mapping[str, int], clients: frozenset[str]) -> bool:
+        """Whether just these clients are members and own every partition of the topics, with nothing under way."""
+        names = self.zk.perform(ListChildren(paths.GROUPS))
+        if not isinstance(names, Children) or group not in names.names:
+            return False
+        report = self.group(group)
+        registered = [member.registration.client_id for member in report.members if member.registration]
+        wanted = {(topic, number) for topic, count in partitions.items() for number in range(count)}
+        owned = [tp for member in report.members if member.owners for tp in member.owners.partitions]
+        is_total = len(owned) == len(set(owned)) and set(owned) == wanted
+        return is_total and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
+
+    def wait_settled(
+        self, group: str, partitions: Mapping[str, int], *clients: str, deadline_s: float = SETTLE_DEADLINE_S
+    ) -> None:
+        """Wait until `is_settled`; raises NotReachedError."""
+        wanted = frozenset(clients)
+        what = f"group {group} settled on {', '.join(sorted(wanted))}"
+        self.wait_for(what, lambda: self.is_settled(group, partitions, wanted), deadline_s)
+
+
+def _wait_all(futures: Mapping[str, object]) -> None:
+    for name, future in futures.items():
+        try:
+            future.result(ADMIN_DEADLINE_S)  # type: ignore[attr-defined]  # a concurrent.futures.Future
+        except Exception as error:  # noqa: BLE001  # the client raises its own KafkaException, and time-outs
+            raise LocalClusterError(f"topic {name}: {error}") from error
+
+

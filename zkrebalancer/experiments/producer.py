@@ -1,0 +1,109 @@
+"""Produces numbered records at a steady rate, and writes down what the broker has acknowledged.
+
+`python -m zkrebalancer.experiments.producer`: a process of its own, so that nothing that it measures is in its way. The
+value of each record is its number within its partition; one producer writes a partition, so number and offset agree.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import click
+from confluent_kafka import KafkaError, Message, Producer
+
+from zkrebalancer.cli.main import run
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import RebalancerError
+
+TICK_S = 0.02
+FLUSH_DEADLINE_S = 30.0
+MAX_QUEUED_RECORDS = 100_000
+
+
+class ProducerError(RebalancerError):
+    """The broker refused a record."""
+
+
+class NumberedProducer:
+    """Deals numbered records over partitions; `acknowledged` ranges become `produced` events."""
+
+    def __init__(self, bootstrap: str, topics: dict[str, int], event_log: EventLog) -> None:
+        """`topics` gives the number of partitions of each topic."""
+        self._partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
+        self._next_number = dict.fromkeys(self._partitions, 0)
+        self._acknowledged: dict[tuple[str, int], list[int]] = {}
+        self._turn = 0
+        self._event_log = event_log
+        self._error: KafkaError | None = None
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": MAX_QUEUED_RECORDS,
+            }
+        )
+
+    def produce(self, count: int) -> None:
+        """Send that many records, dealt over the partitions in turn."""
+        for _ in range(count):
+            topic, partition = self._partitions[self._turn % len(self._partitions)]
+            self._turn += 1
+            number = self._next_number[topic, partition]
+            self._next_number[topic, partition] += 1
+            self._producer.produce(
+                topic, str(number).encode(), partition=partition, on_delivery=self._delivered
+            )
+        self._producer.poll(0)
+        self._write_down()
+
+    def finish(self) -> None:
+        """Wait for every acknowledgement; raises ProducerError if some record was refused."""
+        left = self._producer.flush(FLUSH_DEADLINE_S)
+        self._write_down()
+        if left or self._error is not None:
+            raise ProducerError(f"{left} records were not acknowledged, last error: {self._error}")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._error = error
+            return
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if topic is not None and partition is not None and offset is not None:
+            self._acknowledged.setdefault((topic, partition), []).append(offset)
+
+    def _write_down(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        for (topic, partition), offsets in acknowledged.items():
+            self._event_log.write(
+                "produced", topic=topic, partition=partition, first_offset=min(offsets), last_offset=max(offsets)
+            )
+
+
+@click.command()
+@click.option("--bootstrap", required=True)
+@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME:PARTITIONS")
+@click.option("--rate", required=True, type=click.IntRange(min=1), help="Records a second, all partitions together.")
+@click.option("--events", required=True, type=click.Path(path_type=Path))
+@click.option("--name", required=True)
+def produce(bootstrap: str, topics: tuple[str, ...], rate: int, events: Path, name: str) -> None:
+    """Produce until SIGTERM."""
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
+    counts = {topic.rpartition(":")[0]: int(topic.rpartition(":")[2]) for topic in topics}
+    event_log = EventLog(events, name)
+    producer = NumberedProducer(bootstrap, counts, event_log)
+    began, sent = time.monotonic(), 0
+    while not ended.wait(TICK_S):
+        due = int((time.monotonic() - began) * rate)
+        producer.produce(due - sent)
+        sent = due
+    producer.finish()
+    event_log.close()
+
+
+if __name__ == "__main__":
+    run(produce)
