@@ -39,7 +39,12 @@ class _Value:
     content: Any
 
     def error(self, expected: str) -> InputError:
-        shown = {dict: "an object", list: "a list"}.get(type(self.content)) or json.dumps(self.content)
+        if isinstance(self.content, dict):
+            shown = "an object"
+        elif isinstance(self.content, list):
+            shown = "a list"
+        else:
+            shown = json.dumps(self.content)
         return InputError(f"{self.path or 'input'}: {expected} is expected, not {shown:.60}")
 
     def entries(self) -> dict[str, _Value]:

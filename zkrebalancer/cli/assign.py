@@ -16,7 +16,6 @@ from zkrebalancer.assignment import STRATEGIES, strategy
 from zkrebalancer.assignment.document import InputError, partitions_of_member, printable, read_problem, write_result
 from zkrebalancer.assignment.model import Assignment
 from zkrebalancer.assignment.result import Summary, summarize
-from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import to_ranges
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
@@ -28,12 +27,8 @@ MAX_INPUT_BYTES = 256 * 1024 * 1024
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def assign(strategy_name: str, input_name: str, as_json: bool) -> None:
     """Run one strategy on topics, members and what they own, without touching any group."""
-    try:
-        decide = strategy(strategy_name)
-        problem = read_problem(_read_input(input_name))
-    except RebalancerError as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+    decide = strategy(strategy_name)
+    problem = read_problem(_read_input(input_name))
     started = time.perf_counter()
     assignment = decide(problem)
     elapsed_ms = (time.perf_counter() - started) * 1_000

@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from zkrebalancer.assignment.model import Assignment, Member, Problem
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 TOPIC_NAMES = ("a", "b", "c", "d")
 CONSUMER_NAMES = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -23,7 +27,7 @@ def problems(
     max_members: int = 5,
     max_threads: int = 3,
 ) -> Problem:
-    """A group whose members differ in topics and threads, hold partitions (some twice, some that do not exist)."""
+    """Draw a group: members differ in topics and threads, and hold partitions (some twice, some that do not exist)."""
     topics = draw(st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(0, max_partitions), max_size=4))
     consumers = draw(st.lists(st.sampled_from(CONSUMER_NAMES), unique=True, max_size=max_members))
     subscriptions = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(1, max_threads))
@@ -76,7 +80,7 @@ def readable(problem: Problem) -> set[tuple[str, int]]:
 
 
 def holding(problem: Problem, assignment: Assignment) -> Problem:
-    """The same group after the assignment took effect."""
+    """Return the same group after the assignment took effect."""
     owned: dict[str, dict[str, dict[int, int]]] = {consumer: {} for consumer in problem.members}
     for consumer, thread, topic, partition in placed(assignment):
         owned[consumer].setdefault(topic, {})[partition] = thread
@@ -90,22 +94,22 @@ def holding(problem: Problem, assignment: Assignment) -> Problem:
 
 
 def shuffled(problem: Problem, order: Iterable[int]) -> Problem:
-    """The same group with every dictionary in another order."""
+    """Return the same group with every dictionary in another order."""
     ranks = itertools.cycle(tuple(order) or (0,))
 
-    def reorder(entries: Mapping[object, object]) -> dict[object, object]:
-        return dict(sorted(reversed(entries.items()), key=lambda _: next(ranks)))
+    def reorder(entries: Mapping[Key, Value]) -> dict[Key, Value]:
+        return dict(sorted(entries.items(), key=lambda _: next(ranks)))
 
     members = {
         name: Member(
-            reorder(member.threads),  # type: ignore[arg-type]
-            {topic: reorder(partitions) for topic, partitions in reorder(member.owned).items()},  # type: ignore
+            reorder(member.threads),
+            {topic: reorder(partitions) for topic, partitions in reorder(member.owned).items()},
             member.generation,
             member.instance_id,
         )
         for name, member in problem.members.items()
     }
-    return Problem(reorder(problem.topics), reorder(members))  # type: ignore[arg-type]
+    return Problem(reorder(problem.topics), reorder(members))
 
 
 def best_by_brute_force(problem: Problem, current: Mapping[tuple[str, int], str]) -> tuple[int, int]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.unit.assignment.conftest import Run
 from zkrebalancer.assignment.document import MAX_PARTITIONS
-from zkrebalancer.cli.assign import assign
 
 INPUT: dict[str, Any] = {
     "topics": {"orders": 3, "payments": 2, "__offsets": 1, "idle": 1},
@@ -25,12 +24,8 @@ INPUT: dict[str, Any] = {
 }
 
 
-def run(content: str | bytes, *arguments: str) -> Result:
-    return CliRunner().invoke(assign, ["--strategy", "sticky", "--input", "-", *arguments], input=content)
-
-
-def test_json_document() -> None:
-    result = run(json.dumps(INPUT), "--json")
+def test_json_document(run: Run) -> None:
+    result = run("--json", content=json.dumps(INPUT))
     assert (result.exit_code, result.stderr) == (0, "")
     output = json.loads(result.stdout)
     assert output.pop("elapsed_ms") >= 0
@@ -46,19 +41,19 @@ def test_json_document() -> None:
     }
 
 
-def test_what_is_withheld_stands_in_unassigned() -> None:
+def test_what_is_withheld_stands_in_unassigned(run: Run) -> None:
     members = {"c1": {"topics": ["t"], "owned": {"t": [0, 1]}}, "c2": {"topics": ["t"]}}
     content = json.dumps({"topics": {"t": 2}, "members": members})
-    result = CliRunner().invoke(assign, ["--strategy", "cooperative_sticky", "--input", "-", "--json"], input=content)
+    result = run("--json", strategy="cooperative_sticky", content=content)
     output = json.loads(result.stdout)
     assert output["unassigned"] == {"t": [{"partition": 1, "reason": "withheld until revoked"}]}
     assert (output["kept"], output["moved"]) == (1, 0)
 
 
-def test_table_for_people(tmp_path: Path) -> None:
+def test_table_for_people(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "input.json"
     path.write_text(json.dumps(INPUT))
-    result = CliRunner().invoke(assign, ["--strategy", "range", "--input", str(path)])
+    result = run(strategy="range", input_name=str(path))
     assert result.exit_code == 0
     rows = [line.split("│")[1:-1] for line in result.stdout.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in rows] == [
@@ -70,11 +65,11 @@ def test_table_for_people(tmp_path: Path) -> None:
     assert "kept 1, moved 0" in result.stdout
 
 
-def test_table_shows_hostile_names_as_text() -> None:
+def test_table_shows_hostile_names_as_text(run: Run) -> None:
     content = json.dumps(
         {"topics": {"t\x1b[31m": 1, "[red]": 1}, "members": {"c\n": {"topics": ["t\x1b[31m", "[red]"]}}}
     )
-    result = run(content)
+    result = run(content=content)
     assert result.exit_code == 0
     assert "\x1b" not in result.stdout
     assert r'"c\n"' in result.stdout
@@ -92,23 +87,23 @@ def test_table_shows_hostile_names_as_text() -> None:
     ],
 )
 def test_patterns_search_and_never_match_internal_topics(
-    pattern_type: str, expression: str, expected: set[str]
+    pattern_type: str, expression: str, expected: set[str], run: Run
 ) -> None:
     topics = {"orders": 1, "payments": 1, "__offsets": 1}
     members = {"c": {"pattern": expression, "pattern_type": pattern_type}}
-    result = run(json.dumps({"topics": topics, "members": members}), "--json")
+    result = run("--json", content=json.dumps({"topics": topics, "members": members}))
     assert json.loads(result.stdout)["assignment"]["c"].keys() == expected
 
 
-def test_a_pattern_without_a_type_is_a_white_list() -> None:
-    result = run(json.dumps({"topics": {"a": 1, "b": 1}, "members": {"c": {"pattern": "a"}}}), "--json")
+def test_a_pattern_without_a_type_is_a_white_list(run: Run) -> None:
+    result = run("--json", content=json.dumps({"topics": {"a": 1, "b": 1}, "members": {"c": {"pattern": "a"}}}))
     assert json.loads(result.stdout)["assignment"] == {"c": {"a": [0]}}
 
 
-def test_threads_count_for_range() -> None:
+def test_threads_count_for_range(run: Run) -> None:
     members = {"c1": {"topics": ["t"], "threads": 3}, "c2": {"topics": ["t"]}}
     content = json.dumps({"topics": {"t": 8}, "members": members})
-    result = CliRunner().invoke(assign, ["--strategy", "range", "--input", "-", "--json"], input=content)
+    result = run("--json", strategy="range", content=content)
     assert json.loads(result.stdout)["assignment"] == {"c1": {"t": [0, 1, 2, 3, 4, 5]}, "c2": {"t": [6, 7]}}
 
 
@@ -184,8 +179,8 @@ TEXT_ERRORS = [
     [*((json.dumps(document), message) for document, message in DOCUMENT_ERRORS), *TEXT_ERRORS],
     ids=lambda value: str(value)[:60],
 )
-def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message: str) -> None:
-    result = run(content, "--json")
+def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message: str, run: Run) -> None:
+    result = run("--json", content=content)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith(f"Error: {message}")
@@ -193,15 +188,15 @@ def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message
 
 
 @pytest.mark.parametrize("name", ["no/such/file", "."])
-def test_a_file_that_cannot_be_read_is_one_line(name: str) -> None:
-    result = CliRunner().invoke(assign, ["--strategy", "sticky", "--input", name])
+def test_a_file_that_cannot_be_read_is_one_line(name: str, run: Run) -> None:
+    result = run(input_name=name)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: --input {name}: cannot be read (")
     assert result.stderr.count("\n") == 1
 
 
-def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    result = CliRunner().invoke(assign, ["--strategy", "fair", "--input", "-"], input=json.dumps(INPUT))
+def test_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
+    result = run(strategy="fair", content=json.dumps(INPUT))
     assert result.exit_code == 2
     assert result.stderr == (
         "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky\n"

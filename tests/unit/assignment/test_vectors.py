@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from zkrebalancer.cli.assign import assign
+from tests.unit.assignment.conftest import Run
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "assignors.json"
 CASES = json.loads(VECTORS.read_text())["cases"]
@@ -17,16 +16,14 @@ EXPECTATIONS = {"expect", "sizes", "member_sizes", "kept", "must_hold"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['strategy']}: {case['name']}")
-def test_vector(case: dict[str, Any]) -> None:
+def test_vector(case: dict[str, Any], run: Run) -> None:
     expected = case.keys() - {"name", "strategy", "input"}
     assert expected, "a case without an expectation proves nothing"
     assert expected <= EXPECTATIONS, "a case with an expectation that this test does not know"
 
-    run = CliRunner().invoke(
-        assign, ["--strategy", case["strategy"], "--input", "-", "--json"], input=json.dumps(case["input"])
-    )
-    assert run.exit_code == 0, run.output
-    output = json.loads(run.stdout)
+    outcome = run("--json", strategy=case["strategy"], content=json.dumps(case["input"]))
+    assert outcome.exit_code == 0, outcome.stderr
+    output = json.loads(outcome.stdout)
     assignment = output["assignment"]
     member_sizes = {name: sum(map(len, topics.values())) for name, topics in assignment.items()}
     assert output["strategy"] == case["strategy"]
