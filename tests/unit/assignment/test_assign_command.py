@@ -107,6 +107,12 @@ def test_threads_count_for_range(run: Run) -> None:
     assert json.loads(result.stdout)["assignment"] == {"c1": {"t": [0, 1, 2, 3, 4, 5]}, "c2": {"t": [6, 7]}}
 
 
+def test_partitions_of_several_threads_are_sorted_together(run: Run) -> None:
+    content = json.dumps({"topics": {"t": 4}, "members": {"c": {"topics": ["t"], "threads": 2}}})
+    result = run("--json", strategy="round_robin", content=content)
+    assert json.loads(result.stdout)["assignment"] == {"c": {"t": [0, 1, 2, 3]}}
+
+
 MEMBER_ERRORS = [
     ({}, "members.c: either topics or pattern is expected"),
     ({"topics": [], "pattern": "a"}, "members.c: either topics or pattern is expected"),
