@@ -1,0 +1,25 @@
+"""The consumer agent: a thin consumer whose partitions are decided by the coordinator. `Consumer` is the public API."""
+
+from consumer_agent.buffer import Record
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.consumer import Consumer
+from consumer_agent.errors import (
+    CommitFailedError,
+    CommitTimeoutError,
+    ConsumerError,
+    ConsumerStateError,
+    KafkaUnavailableError,
+    RegistrationError,
+)
+
+__all__ = [
+    "CommitFailedError",
+    "CommitTimeoutError",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerError",
+    "ConsumerStateError",
+    "KafkaUnavailableError",
+    "Record",
+    "RegistrationError",
+]

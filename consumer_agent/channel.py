@@ -1,0 +1,75 @@
+"""The order in which commands are taken from `channel/<consumer>`, and what becomes of one that cannot be read. Pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+
+from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation
+
+MAX_QUARANTINED = 100
+MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node; its copy must still fit into one
+QUARANTINE_VERSION = 1
+
+
+@dataclass(slots=True)
+class Channel:
+    """Commands by their sequence number: each is handled once, in order."""
+
+    waiting: list[str] = field(default_factory=list)
+    current: str | None = None
+    last_sequence: int = -1
+
+    def listed(self, names: tuple[str, ...]) -> bool:
+        """Take in the names that stand in the channel; return whether the current command is still among them."""
+        self.waiting = sorted(
+            (name for name in names if name != self.current and _sequence(name) > self.last_sequence), key=_sequence
+        )
+        return self.current is None or self.current in names
+
+    def begin_next(self) -> str | None:
+        """Make the first waiting command the current one and return its name."""
+        if self.current is None and self.waiting:
+            self.current = self.waiting.pop(0)
+            self.last_sequence = _sequence(self.current)
+            return self.current
+        return None
+
+    def finish(self) -> None:
+        """The current command is dealt with."""
+        self.current = None
+
+    def known(self) -> list[str]:
+        """Names that may still stand in the channel."""
+        return ([self.current] if self.current else []) + self.waiting
+
+
+def quarantine_id(content: bytes) -> str:
+    """Name the quarantine node of a refused command."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def quarantine(group: str, command: str, content: bytes, reason: str, existing: tuple[str, ...]) -> Multi:
+    """Copy a refused command to `quarantine/`, and delete others so that no more than MAX_QUARANTINED stay."""
+    identity = quarantine_id(content)
+    encoded = base64.b64encode(content).decode()
+    document = {
+        "version": QUARANTINE_VERSION,
+        "command": command,
+        "reason": reason,
+        "content_base64": encoded[:MAX_QUARANTINED_BASE64],
+    }
+    others = [name for name in existing if name != identity]
+    operations: list[Operation] = [
+        Delete(paths.quarantine(group, name)) for name in others[: max(0, len(others) - MAX_QUARANTINED + 1)]
+    ]
+    if identity not in existing:
+        operations.append(Create(paths.quarantine(group, identity), fields.write_document(document)))
+    return Multi(tuple(operations))
+
+
+def _sequence(name: str) -> int:
+    digits = name.removeprefix(paths.COMMAND_PREFIX)
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else -1

@@ -1,0 +1,242 @@
+"""The engine thread: performs what the machine decides, on its own gevent hub with its own ZooKeeper session.
+
+A blocked application therefore never costs the session or the lease. Every event goes through one queue; other threads
+add to it with `send`. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import gevent
+from gevent.event import Event as Flag
+
+from consumer_agent import failpoints, signals
+from consumer_agent.errors import ConsumerError
+from consumer_agent.handover import Handover, Tell
+from consumer_agent.machine import Machine
+from consumer_agent.signals import Effect, Event
+from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime.zk import ZkClient
+
+if TYPE_CHECKING:
+    from consumer_agent.fetcher import Fetcher
+    from zkrebalancer.observe.events import EventLog
+
+MAX_EVENTS = 100_000  # waiting; more means that the engine has stopped
+EVENTS_PER_ROUND = 1_000  # between two looks at the clock
+SESSION_CLOSE_TIMEOUT_S = 1.0
+
+_log = logging.getLogger(__name__)
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps, as the lease does
+
+
+def now_ms() -> int:
+    """The clock of leases, in milliseconds."""
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+
+
+class Engine:
+    """Runs one machine in a thread of its own."""
+
+    def __init__(
+        self,
+        zookeeper: str,
+        session_timeout_ms: int,
+        machine: Machine,
+        handover: Handover,
+        fetcher: Fetcher,
+        event_log: EventLog | None,
+        group: str,
+    ) -> None:
+        """Prepare; nothing runs before `start`."""
+        self._zookeeper = zookeeper
+        self._session_timeout_ms = session_timeout_ms
+        self._machine = machine
+        self._handover = handover
+        self._fetcher = fetcher
+        self._event_log = event_log
+        self._group = group
+        self._events: deque[Event] = deque()
+        self._client: ZkClient | None = None
+        self._running = True
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="consumer-agent-engine", daemon=True)
+        self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
+
+    def start(self) -> None:
+        """Start the thread; `send` may be called afterwards."""
+        self._thread.start()
+        self._started.wait()
+
+    def send(self, event: Event) -> None:
+        """Give the machine an event, from any thread."""
+        if len(self._events) >= MAX_EVENTS:
+            raise ConsumerError("the consumer's engine has stopped")
+        self._events.append(event)
+        self._wake.send()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join(timeout_s)
+
+    # ---- the engine's own thread
+
+    def _run(self) -> None:
+        self._flag = Flag()
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._flag.set)
+        self._started.set()
+        try:
+            while self._running:
+                self._round()
+        finally:
+            self._handover.emit_until(0)
+            if self._running:
+                self._handover.fail(ConsumerError("the consumer's engine has stopped"))
+            self._handover.become_closed()
+            self._close_session()
+            self._wake.close()
+
+    def _round(self) -> None:
+        self._flag.clear()
+        for _ in range(min(len(self._events), EVENTS_PER_ROUND)):
+            self._step(self._events.popleft())
+        wake_at_ms, now = self._machine.wake_at_ms, now_ms()
+        if wake_at_ms is not None and now >= wake_at_ms:
+            self._step(signals.Tick())
+        elif not self._events and self._running:
+            self._flag.wait(None if wake_at_ms is None else (wake_at_ms - now) / 1_000)
+
+    def _step(self, event: Event) -> None:
+        for effect in self._machine.step(event, now_ms()):
+            self._performers[type(effect)](effect)
+
+    def _table(self) -> dict[type[Effect], Callable[..., None]]:
+        handover = self._handover
+        return {
+            signals.OpenSession: lambda _: self._open_session(),
+            signals.CloseSession: lambda _: self._close_session(),
+            signals.Request: self._request,
+            signals.EmitUntil: lambda effect: handover.emit_until(effect.until_ms),
+            signals.ReadProgress: lambda effect: self._answer_progress(effect.token),
+            signals.StopEmitting: self._stop_emitting,
+            signals.ResolveOffsets: self._resolve,
+            signals.StartFetching: self._start_fetching,
+            signals.ResumeFetching: lambda effect: self._fetcher.assign(handover.resume(effect.partitions)),
+            signals.Forget: self._forget,
+            signals.TellAssigned: lambda effect: handover.tell(Tell.ASSIGNED, effect.partitions),
+            signals.AskRevoke: lambda effect: handover.tell(Tell.REVOKE, effect.partitions, effect.token),
+            signals.TellLost: lambda _: handover.tell(Tell.LOST),
+            signals.CommitFinished: lambda effect: handover.commit_finished(effect.tokens, effect.error),
+            signals.BecameOut: lambda _: handover.become_out(),
+            signals.Failed: lambda effect: handover.fail(effect.error),
+            signals.Closed: lambda _: self._end(),
+            signals.Record: self._record,
+            signals.RecordLost: self._record_lost,
+            signals.RecordQuarantined: self._record_quarantined,
+            signals.Warn: lambda effect: _log.warning("%s", effect.text),
+            signals.Failpoint: lambda effect: failpoints.reach(effect.name),
+        }
+
+    def _end(self) -> None:
+        self._running = False
+
+    # ---- session
+
+    def _open_session(self) -> None:
+        def take(event: ZooKeeperEvent) -> None:
+            if self._client is client:
+                self._events.append(event)
+                self._flag.set()
+
+        client = ZkClient(self._zookeeper, self._session_timeout_ms, take)
+        self._client = client
+        client.start()
+
+    def _close_session(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            closing = gevent.spawn(client.close)
+            if not self._running:
+                closing.join(SESSION_CLOSE_TIMEOUT_S)
+
+    def _request(self, effect: signals.Request) -> None:
+        if self._client is not None:
+            self._client.request(effect.call_id, effect.call)
+
+    # ---- partitions
+
+    def _stop_emitting(self, effect: signals.StopEmitting) -> None:
+        self._handover.stop(effect.partitions)
+        self._answer_progress(effect.token)
+        self._fetcher.unassign(effect.partitions)
+
+    def _answer_progress(self, token: int) -> None:
+        self._events.appendleft(signals.Progress(token, self._handover.positions()))
+
+    def _start_fetching(self, effect: signals.StartFetching) -> None:
+        for partition, position in effect.positions.items():
+            self._handover.admit(partition, effect.generation, position)
+        self._fetcher.assign(effect.positions)
+
+    def _forget(self, effect: signals.Forget) -> None:
+        self._handover.forget(effect.partitions)
+        self._fetcher.unassign(effect.partitions)
+
+    def _resolve(self, effect: signals.ResolveOffsets) -> None:
+        self._fetcher.resolve(
+            effect.partitions, lambda offsets: self.send(signals.OffsetsResolved(effect.token, offsets))
+        )
+
+    # ---- telemetry
+
+    def _record(self, effect: signals.Record) -> None:
+        if self._event_log is None:
+            return
+        common = {"group": self._group, "generation": effect.generation, "cause_id": effect.cause_id}
+        if effect.kind == "committed":
+            for (topic, partition), offset in sorted(effect.positions.items()):
+                self._event_log.write(
+                    "committed", **common, member=effect.member, topic=topic, partition=partition, offset=offset
+                )
+            return
+        reason = {} if effect.reason is None else {"reason": effect.reason}
+        for topic, positions in _by_topic(effect.positions).items():
+            self._event_log.write(
+                effect.kind,
+                **common,
+                member=effect.member,
+                topic=topic,
+                partitions=list(positions),
+                positions=list(positions.values()),
+                **reason,
+            )
+
+    def _record_lost(self, effect: signals.RecordLost) -> None:
+        positions = self._handover.positions()
+        returned = {partition: positions[partition].returned for partition in effect.partitions if partition in positions}
+        self._record(signals.Record("fetcher_stopped", effect.member, effect.generation, None, returned, "lost"))
+
+    def _record_quarantined(self, effect: signals.RecordQuarantined) -> None:
+        if self._event_log is not None:
+            self._event_log.write(
+                "command_quarantined",
+                group=self._group,
+                member=effect.member,
+                command=effect.command,
+                reason=effect.reason,
+            )
+
+
+def _by_topic(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    by_topic: dict[str, dict[int, int]] = {}
+    for topic, partition in sorted(positions):
+        by_topic.setdefault(topic, {})[partition] = positions[topic, partition]
+    return by_topic

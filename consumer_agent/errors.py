@@ -1,0 +1,39 @@
+"""What the application may have to deal with, besides the errors of `zkrebalancer.protocol.errors`."""
+
+from __future__ import annotations
+
+from zkrebalancer.protocol.errors import RebalancerError
+
+
+class ConsumerError(RebalancerError):
+    """Base of the errors of a consumer."""
+
+
+class IllegalTransitionError(ConsumerError):
+    """The machine was asked for a step that its table does not allow; the text tells how it came there."""
+
+
+class ConsumerStateError(ConsumerError):
+    """A method was called where it may not be: after close, before subscribe, or from within a callback."""
+
+    exit_code = 2
+
+
+class RegistrationError(ConsumerError):
+    """ZooKeeper refused the registration for a reason that trying again does not change."""
+
+
+class CommitFailedError(ConsumerError):
+    """The partitions were lost before their offsets were stored; other consumers will read these records again."""
+
+
+class CommitTimeoutError(ConsumerError):
+    """It is not known in time whether the offsets are stored; committing again is safe."""
+
+    retriable = True
+
+
+class KafkaUnavailableError(ConsumerError):
+    """No Kafka broker answered in time."""
+
+    retriable = True

@@ -1,0 +1,245 @@
+"""Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol, used by one thread only.
+
+confluent-kafka lets one thread at a time into a consumer, and a poll that is under way cannot be interrupted. So other
+threads leave what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages
+that it holds at that moment of a partition with a waiting change belong to an earlier start and are dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from consumer_agent import failpoints
+from consumer_agent.buffer import Record
+from consumer_agent.config import ConsumerConfig, KafkaSetting
+from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.handover import Handover
+from zkrebalancer.protocol import fields
+
+CONNECT_TIMEOUT_S = 10.0
+POLL_TIMEOUT_S = 0.01  # how long a round takes at most, and so how long a new partition waits to be assigned
+MAX_ROUND_RECORDS = 500
+MAX_WARMED_BROKERS = 16
+RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
+OFFSET_SPEC = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names the two ends
+
+ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
+
+_log = logging.getLogger(__name__)
+
+
+def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
+    """Return librdkafka's settings: those that let a newly assigned partition deliver soon, then the user's own."""
+    settings: dict[str, KafkaSetting] = {
+        "bootstrap.servers": config.bootstrap,
+        "group.id": config.group,
+        "client.id": config.client_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": config.auto_offset_reset,
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 50,  # one fetch per broker is under way: a new partition waits for the one that is parked
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": 16_384,
+        "topic.metadata.refresh.fast.interval.ms": 50,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1_000,
+        "socket.nagle.disable": True,
+    }
+    if config.rack is not None:
+        settings["client.rack"] = config.rack
+    settings.update(config.kafka_config)
+    return settings
+
+
+class Fetcher:
+    """The Kafka side of a consumer. `assign`, `unassign` and `resolve` may be called from any thread and do not wait."""
+
+    def __init__(self, config: ConsumerConfig, topics: Collection[str], handover: Handover) -> None:
+        """Prepare; nothing is connected before `start`.
+
+        Raises:
+            KafkaException: librdkafka does not take a setting.
+
+        """
+        self._bootstrap = config.bootstrap
+        self._topics = topics
+        self._end = OFFSET_SPEC[config.auto_offset_reset]
+        self._handover = handover
+        self._consumer = KafkaConsumer(kafka_settings(config), logger=_log)
+        self._assigned: set[fields.TopicPartition] = set()
+        self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
+        self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
+        self._complained: set[tuple[str, int, int]] = set()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
+
+    def start(self) -> None:
+        """Connect and begin to fetch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make the thread end; does not wait."""
+        with self._handover.fetcher_wake:
+            self._stopping = True
+            self._handover.fetcher_wake.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has closed the connections."""
+        self._thread.join(timeout_s)
+
+    def assign(self, positions: Mapping[fields.TopicPartition, int]) -> None:
+        """Fetch these partitions from the given offsets."""
+        with self._handover.fetcher_wake:
+            self._changes.update(positions)
+            self._handover.fetcher_wake.notify()
+
+    def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
+        """Fetch these partitions no more."""
+        with self._handover.fetcher_wake:
+            self._changes.update(dict.fromkeys(partitions))
+            self._handover.fetcher_wake.notify()
+
+    def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
+        """Ask Kafka where partitions begin (or end, by `auto_offset_reset`); `answer` is called in the fetcher's thread."""
+        with self._handover.fetcher_wake:
+            self._questions.append((partitions, answer))
+            self._handover.fetcher_wake.notify()
+
+    # ---- the fetcher's own thread
+
+    def _run(self) -> None:
+        try:
+            self._connect()
+            while not self._stopping:
+                room = self._begin_round()
+                if room:
+                    self._fetch(room)
+        finally:
+            self._consumer.close()
+
+    def _connect(self) -> None:
+        """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
+        try:
+            topics: dict[str, Any] = {}
+            for topic in list(self._topics) or [None]:
+                topics.update(self._list_topics(topic))
+            leaders: dict[int, TopicPartition] = {}
+            for topic, metadata in topics.items():
+                if metadata.error is not None and topic in self._topics:
+                    _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
+                for number, partition in metadata.partitions.items():
+                    leaders.setdefault(partition.leader, TopicPartition(topic, number))
+            for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
+                self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
+        except KafkaException as error:
+            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
+            self._handover.fail(KafkaUnavailableError(text))
+
+    def _list_topics(self, topic: str | None) -> dict[str, Any]:
+        timeout_s = CONNECT_TIMEOUT_S
+        if topic is None:
+            return dict(self._consumer.list_topics(timeout=timeout_s).topics)
+        return dict(self._consumer.list_topics(topic, timeout=timeout_s).topics)
+
+    def _begin_round(self) -> int:
+        """Do what others want; wait while there is nothing to fetch; return how many records the buffer takes."""
+        with self._handover.fetcher_wake:
+            idle = not (self._changes or self._questions or self._stopping)
+            if idle and not (self._assigned and self._handover.buffer.room):
+                self._handover.fetcher_wake.wait()
+            changes, self._changes = self._changes, {}
+            questions = list(self._questions)
+            self._questions.clear()
+        if changes:
+            self._change_assignment(changes)
+        for partitions, answer in questions:
+            answer(self._resolved(partitions))
+        with self._handover.lock:
+            return self._handover.buffer.room if self._assigned else 0
+
+    def _change_assignment(self, changes: Mapping[fields.TopicPartition, int | None]) -> None:
+        leaving = self._assigned.intersection(changes)
+        if leaving:
+            self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+        coming = {partition: offset for partition, offset in changes.items() if offset is not None}
+        if coming:
+            self._consumer.incremental_assign(
+                [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
+            )
+        self._assigned = (self._assigned - leaving) | coming.keys()
+
+    def _resolved(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
+        asked = [TopicPartition(topic, number, self._end) for topic, number in sorted(partitions)]
+        found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
+        try:
+            answers = self._consumer.offsets_for_times(asked, timeout=RESOLVE_TIMEOUT_S)
+        except KafkaException as error:
+            _log.warning("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
+            return found
+        for answer in answers:
+            if answer.error is None and answer.offset >= 0:
+                found[answer.topic, answer.partition] = answer.offset
+        return found
+
+    def _fetch(self, room: int) -> None:
+        first = self._consumer.poll(POLL_TIMEOUT_S)
+        if first is None:
+            return
+        messages = [first]
+        if room > 1:
+            messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
+        by_partition: dict[fields.TopicPartition, list[Message]] = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            else:
+                self._complain(message, error)
+        self._put(by_partition)
+
+    def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
+        with self._handover.lock:
+            generations = {partition: self._handover.buffer.generation(partition) for partition in by_partition}
+        records = {
+            partition: [_record(partition, message, generation) for message in by_partition[partition]]
+            for partition, generation in generations.items()
+            if generation is not None
+        }
+        failpoints.reach("before-emit")
+        with self._handover.changed:
+            for partition, fetched in records.items():
+                if partition not in self._changes:
+                    self._handover.buffer.put(partition, fetched)
+            self._handover.changed.notify()
+
+    def _complain(self, message: Message, error: KafkaError) -> None:
+        """Log an error once per partition; librdkafka goes on trying by itself."""
+        key = (message.topic() or "", message.partition() or 0, error.code())
+        if key not in self._complained:
+            self._complained.add(key)
+            _log.warning("fetching %s/%s: %s", key[0], key[1], error.str())
+
+
+def _record(partition: fields.TopicPartition, message: Message, generation: int) -> Record:
+    topic, number = partition
+    time_type, timestamp_ms = message.timestamp()
+    headers = message.headers()
+    return Record(
+        topic,
+        number,
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple(headers) if headers else (),
+        timestamp_ms if time_type else None,
+        generation,
+    )

@@ -1,0 +1,173 @@
+"""What the three threads share, under one lock: the buffer, the lease, and what the application has to be told.
+
+The engine thread writes what the machine decides, the fetcher thread puts records, the application's thread takes them
+and runs its callbacks, outside the lock. Whatever wakes the application's poll goes through `changed`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.signals import Position
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+
+DeliveryRecorder = Callable[[list[list[Record]]], None]
+
+
+class Tell(Enum):
+    """Which callback a notice is for."""
+
+    ASSIGNED = auto()
+    REVOKE = auto()
+    LOST = auto()
+
+
+@dataclass(slots=True)
+class Notice:
+    """Something that the application's thread has to run, in order."""
+
+    tell: Tell
+    partitions: set[TopicPartition]
+    token: int = 0
+
+
+class Handover:
+    """The state between the threads. Methods take the lock themselves, but for those of `buffer`."""
+
+    def __init__(self, buffer: RecordBuffer, now_ms: Callable[[], int]) -> None:
+        """Begin empty, outside of any group, with no right to emit."""
+        lock = threading.Lock()
+        self.lock = lock
+        self.changed = threading.Condition(lock)  # wakes the application
+        self.fetcher_wake = threading.Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
+        self.buffer = buffer
+        self._now_ms = now_ms
+        self._emit_until_ms = 0
+        self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
+        self._told: set[TopicPartition] = set()  # what the application knows to be its own
+        self._commits: dict[int, str | None] = {}
+        self._failure: RebalancerError | None = None
+        self.is_out = True
+        self.is_closed = False
+
+    # ---- the engine's side
+
+    def emit_until(self, until_ms: int) -> None:
+        """Records may be returned while the clock is below `until_ms`."""
+        with self.changed:
+            self._emit_until_ms = until_ms
+            self.changed.notify()
+
+    def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
+        """Take in records of a partition."""
+        with self.lock:
+            self.buffer.admit(partition, generation, position)
+
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
+        """Return nothing more of these partitions."""
+        with self.lock:
+            self.buffer.stop(partitions)
+            self.fetcher_wake.notify()
+
+    def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Go on with stopped partitions; return from where."""
+        with self.lock:
+            return self.buffer.resume(partitions)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop partitions that are owned no longer; the application need not hear any more of them."""
+        with self.lock:
+            self.buffer.forget(partitions)
+            for notice in self._notices:
+                if notice.tell is Tell.ASSIGNED:
+                    notice.partitions.difference_update(partitions)
+            self.fetcher_wake.notify()
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Where every partition stands."""
+        with self.lock:
+            return self.buffer.positions()
+
+    def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
+        """Queue a callback; LOST replaces all that were not run yet."""
+        with self.changed:
+            last = self._notices[-1] if self._notices else None
+            if tell is Tell.LOST:
+                self._notices.clear()
+            if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
+                last.partitions.update(partitions)
+            else:
+                self._notices.append(Notice(tell, set(partitions), token))
+            self.changed.notify()
+
+    def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
+        """Commits are stored, or failed."""
+        with self.changed:
+            self._commits.update(dict.fromkeys(tokens, error))
+            self.changed.notify()
+
+    def fail(self, error: RebalancerError) -> None:
+        """Raise this in the application's next poll."""
+        with self.changed:
+            self._failure = error
+            self.changed.notify()
+
+    def become_out(self) -> None:
+        """The application's poll has to ask for a new registration."""
+        with self.changed:
+            self.is_out = True
+            self.changed.notify()
+
+    def become_closed(self) -> None:
+        """Nothing follows."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify()
+
+    # ---- the application's side
+
+    def take(self, max_records: int, record_delivery: DeliveryRecorder) -> list[Record]:
+        """Return records if the lease holds at this very moment; the lock must be held.
+
+        The delivery is recorded under the lock, so that it never comes after the partition's stop.
+        """
+        if not self.buffer.has_records or self._now_ms() >= self._emit_until_ms:
+            return []
+        runs = self.buffer.take(max_records)
+        record_delivery(runs)
+        self.fetcher_wake.notify()
+        return runs[0] if len(runs) == 1 else [record for run in runs for record in run]
+
+    def next_notice(self) -> Notice | None:
+        """Return the next callback to run, with what the application is to be told; the lock must be held."""
+        while self._notices:
+            notice = self._notices.popleft()
+            if notice.tell is Tell.ASSIGNED:
+                self._told |= notice.partitions
+            elif notice.tell is Tell.REVOKE:
+                self._told -= notice.partitions
+            else:
+                notice.partitions, self._told = self._told, set()
+            if notice.partitions or notice.tell is Tell.REVOKE:
+                return notice
+        return None
+
+    def take_failure(self) -> RebalancerError | None:
+        """Return what went wrong, once; the lock must be held."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def take_commit(self, token: int) -> tuple[bool, str | None]:
+        """Return whether a commit is over, and its error; the lock must be held."""
+        return (True, self._commits.pop(token)) if token in self._commits else (False, None)
+
+    def finish(self) -> None:
+        """All that was returned is finished."""
+        with self.lock:
+            self.buffer.finish()

@@ -1,0 +1,332 @@
+"""The consumer as a pure machine: `step(event, now_ms) -> effects`. It decides every ZooKeeper call and its order.
+
+No clock, no randomness, no I/O: time and names come in with events, a shell performs the effects (`engine.py`, or a
+simulation). When `wake_at_ms` comes, the shell has to send `Tick`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from consumer_agent.channel import quarantine
+from consumer_agent.errors import IllegalTransitionError
+from consumer_agent.joining import Joining
+from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings
+from consumer_agent.outbox import Outbox, Purpose
+from consumer_agent.signals import (
+    Abandoned,
+    BecameOut,
+    Closed,
+    CloseRequested,
+    CloseSession,
+    CommitFinished,
+    CommitRequested,
+    Effect,
+    EmitUntil,
+    Event,
+    Failed,
+    Forget,
+    OffsetsResolved,
+    OpenSession,
+    Polled,
+    Progress,
+    RecordLost,
+    RecordQuarantined,
+    Revoked,
+    TellLost,
+    Tick,
+    Warn,
+)
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Connected,
+    ListChildren,
+    Lost,
+    Replied,
+    Reply,
+    Suspended,
+    Watched,
+)
+from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.registration import Registration
+
+STORY_LENGTH = 50
+QUARANTINE_TIMEOUT_MS = 5_000
+
+
+class State(Enum):
+    """Where a consumer is in its life."""
+
+    OUT = "out"  # in no group, no session; leaves when the application polls
+    CONNECTING = "connecting"  # waits for a session; leaves when connected
+    REGISTERING = "registering"  # creates the group and its own nodes; leaves when they stand, or are refused
+    ACTIVE = "active"  # a member; leaves when the application closes, or the membership is lost
+    LEAVING = "leaving"  # finishes, commits, deletes its nodes; leaves when that is done or given up
+    RESIGNING = "resigning"  # a command could not be read: puts it into quarantine, then gives up the session
+    CLOSED = "closed"  # the end
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.OUT: frozenset({State.CONNECTING, State.CLOSED}),
+    State.CONNECTING: frozenset({State.REGISTERING, State.OUT, State.CLOSED}),
+    State.REGISTERING: frozenset({State.ACTIVE, State.OUT, State.CLOSED}),
+    State.ACTIVE: frozenset({State.LEAVING, State.RESIGNING, State.OUT, State.CLOSED}),
+    State.LEAVING: frozenset({State.CLOSED}),
+    State.RESIGNING: frozenset({State.OUT, State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """What the machine has to know of the configuration; timestamp and session timeout are filled in at registration."""
+
+    member: MemberSettings
+    registration: Registration
+    connect_timeout_ms: int = 10_000
+
+
+class Machine:
+    """One consumer. `state` and everything below it is plain data; `story` is only for error messages."""
+
+    def __init__(self, settings: MachineSettings) -> None:
+        """Begin in no group."""
+        self._settings = settings
+        self._outbox = Outbox()
+        self.state = State.OUT
+        self.story: deque[str] = deque(maxlen=STORY_LENGTH)
+        self.joining: Joining | None = None
+        self.member: Member | None = None
+        self.session_id: int | None = None
+        self.was_ever_connected = False
+        self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
+        self.refused_content = b""
+        self.refused_command = ""
+        self.refusal = ""
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take in one event and return what is to be done, in order.
+
+        Raises:
+            IllegalTransitionError: the table does not allow what the event leads to; the text tells the story.
+
+        """
+        self.story.append(f"{now_ms} {self.state.value}: {type(event).__name__}")
+        if self.state is not State.CLOSED:
+            self._dispatch(event, now_ms)
+            self._settle(now_ms)
+        return self._outbox.take()
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the next `Tick` is due, None if there is nothing to wait for."""
+        times = [self.give_up_at_ms, self.member.wake_at_ms() if self.member is not None else None]
+        return min((time for time in times if time is not None), default=None)
+
+    def _dispatch(self, event: Event, now_ms: int) -> None:
+        match event:
+            case Replied(call_id, reply):
+                self._replied(call_id, reply, now_ms)
+            case Connected() | Suspended() | Lost():
+                self._session_changed(event, now_ms)
+            case Watched(path, _):
+                if self.member is not None and path == paths.channel(self._settings.member.group, self.member.name):
+                    self.member.handle_channel_changed()
+            case Tick():
+                self._tick(now_ms)
+            case Polled():
+                if self.state is State.OUT:
+                    self._begin_joining(event, now_ms)
+            case CloseRequested():
+                self._close_requested()
+            case Abandoned():
+                self._become_closed()
+            case CommitRequested(token) if self.member is None:
+                self._outbox.add(CommitFinished((token,), "the consumer is in no group"))
+            case _:
+                self._tell_member(event, now_ms)
+
+    def _tell_member(self, event: Event, now_ms: int) -> None:
+        if self.member is None:
+            return  # an answer to somebody who is gone
+        match event:
+            case Progress(token, positions):
+                self.member.handle_progress(token, positions)
+            case Revoked(token):
+                self.member.handle_revoked(token)
+            case CommitRequested(token):
+                self.member.handle_commit_requested(token)
+            case OffsetsResolved(token, offsets):
+                self.member.handle_resolved(token, offsets, now_ms)
+
+    def _replied(self, call_id: int, reply: Reply, now_ms: int) -> None:
+        purpose, argument = self._outbox.waiting.pop(call_id, (None, None))
+        if purpose is None:
+            return
+        if self.joining is not None:
+            self.joining.handle_reply(purpose, argument, reply, now_ms)
+        elif self.state is State.RESIGNING:
+            self._quarantine_answered(purpose, reply)
+        elif self.member is not None:
+            self.member.handle_reply(purpose, argument, reply)
+
+    def _tick(self, now_ms: int) -> None:
+        if self.give_up_at_ms is not None and now_ms >= self.give_up_at_ms:
+            self.give_up_at_ms = None
+            if self.state is State.RESIGNING:
+                self._become_out()
+            elif self.state is State.CONNECTING:
+                self._fail(ZooKeeperUnavailableError("no ZooKeeper answered in time"))
+        if self.member is not None:
+            self.member.handle_tick(now_ms)
+
+    # ---- session
+
+    def _session_changed(self, event: Connected | Suspended | Lost, now_ms: int) -> None:
+        if isinstance(event, Connected):
+            self._connected(event, now_ms)
+        elif isinstance(event, Lost):
+            self._lost()
+        elif self.joining is not None:
+            self.joining.connected = False
+        elif self.member is not None:
+            self.member.handle_suspended()
+
+    def _connected(self, event: Connected, now_ms: int) -> None:
+        if self.session_id is not None and event.session_id != self.session_id:
+            self._lost()
+            return
+        self.session_id = event.session_id
+        self.was_ever_connected = True
+        if self.state is State.CONNECTING:
+            self._move(State.REGISTERING)
+            self.give_up_at_ms = None
+        if self.joining is not None:
+            self.joining.handle_connected(event.session_id, event.session_timeout_ms)
+        elif self.member is not None:
+            self.member.handle_connected(now_ms)
+
+    def _lost(self) -> None:
+        if self.state is State.LEAVING:
+            self._lose_member("the session expired while leaving")
+            self._become_closed()
+        elif self.state in {State.REGISTERING, State.ACTIVE, State.RESIGNING}:
+            self._lose_member("the session expired")
+            self._become_out()
+
+    # ---- into the group
+
+    def _begin_joining(self, event: Polled, now_ms: int) -> None:
+        self._move(State.CONNECTING)
+        registration = replace(self._settings.registration, timestamp=str(event.timestamp_ms))
+        self.joining = Joining(self._outbox, self._settings.member.group, event.consumer, registration)
+        if not self.was_ever_connected:
+            self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
+        self._outbox.add(OpenSession())
+
+    def _settle(self, now_ms: int) -> None:
+        """Draw the conclusions from what joining or membership have come to."""
+        joining, member = self.joining, self.member
+        if joining is not None and joining.error is not None:
+            self._fail(joining.error)
+        elif joining is not None and joining.registered:
+            self.joining = None
+            self._move(State.ACTIVE)
+            timeout_ms = joining.registration.session_timeout_ms
+            self.member = Member(self._outbox, self._settings.member, joining.consumer, timeout_ms, now_ms)
+            self.member.begin(joining.lease_from_ms, now_ms)
+        elif member is not None and member.ending is not None and self.state is not State.RESIGNING:
+            self._membership_ended(member, member.ending, now_ms)
+
+    def _membership_ended(self, member: Member, ending: Ending, now_ms: int) -> None:
+        if ending is Ending.LEFT:
+            self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
+            self.member = None
+            self._become_closed()
+        elif ending is Ending.REFUSED_COMMAND and self.state is State.ACTIVE:
+            self._begin_quarantine(member, now_ms)
+        else:
+            reasons = {Ending.EVICTED: "evicted by the coordinator", Ending.UNCLEAR: "its owners record is not its own"}
+            self._lose_member(reasons.get(ending, "a command could not be read"))
+            if self.state is State.LEAVING:
+                self._become_closed()
+            else:
+                self._become_out()
+
+    # ---- out of the group
+
+    def _begin_quarantine(self, member: Member, now_ms: int) -> None:
+        work = member.work
+        assert work is not None
+        self.refused_command, self.refused_content, self.refusal = work.name, work.content, work.refusal
+        text = f"{member.name}: {work.name} is refused and put into quarantine: {work.refusal}"
+        self._outbox.add(Warn(text), RecordQuarantined(member.name, work.name, work.refusal))
+        self._lose_member("a command could not be read")
+        self._move(State.RESIGNING)
+        self.give_up_at_ms = now_ms + QUARANTINE_TIMEOUT_MS
+        listing = ListChildren(paths.quarantine(self._settings.member.group))
+        self._outbox.request(Purpose.LIST_QUARANTINE, listing)
+
+    def _quarantine_answered(self, purpose: Purpose, reply: Reply) -> None:
+        if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children):
+            group = self._settings.member.group
+            write = quarantine(group, self.refused_command, self.refused_content, self.refusal, reply.names)
+            if write.operations:
+                self._outbox.request(Purpose.QUARANTINE, write)
+                return
+        self._become_out()
+
+    def _lose_member(self, reason: str) -> None:
+        """Drop everything that was owned: nothing more is returned, the application is told."""
+        member, self.member, self.joining = self.member, None, None
+        self._outbox.forget_calls()
+        self._outbox.add(EmitUntil(NEVER_MS))
+        if member is None:
+            return
+        partitions = frozenset(member.lane.record.partitions)
+        if partitions:
+            generation = member.lane.record.generation
+            self._outbox.add(RecordLost(member.name, generation, partitions), Forget(partitions))
+        tokens = member.commit_tokens + member.committing_tokens
+        if tokens:
+            self._outbox.add(CommitFinished(tokens, reason))
+        self._outbox.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
+
+    def _fail(self, error: RebalancerError) -> None:
+        self._outbox.add(Failed(error))
+        self._become_out()
+
+    def _become_out(self) -> None:
+        self._move(State.OUT)
+        self._end_session()
+        self._outbox.add(BecameOut())
+
+    def _close_requested(self) -> None:
+        if self.state is State.ACTIVE and self.member is not None:
+            self._move(State.LEAVING)
+            self.member.handle_close_requested()
+        elif self.state is not State.LEAVING:
+            self._become_closed()
+
+    def _become_closed(self) -> None:
+        if self.member is not None:
+            self._lose_member("closed before it could leave")
+        self._move(State.CLOSED)
+        self._end_session()
+        self._outbox.add(Closed())
+
+    def _end_session(self) -> None:
+        self._outbox.forget_calls()
+        self.joining = None
+        self.session_id = None
+        self.give_up_at_ms = None
+        self._outbox.add(CloseSession())
+
+    def _move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            story = "; ".join(self.story)
+            raise IllegalTransitionError(f"{self.state.value} -> {state.value} is not allowed; story: {story}")
+        self.state = state

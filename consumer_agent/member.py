@@ -1,0 +1,300 @@
+"""A registered consumer: renews its lease, takes its commands one at a time, commits, and leaves. Pure.
+
+Lives as long as one registration. When that is over (`ending` is set) the machine drops it with everything it knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from consumer_agent.channel import Channel
+from consumer_agent.departure import Departure, Leaving
+from consumer_agent.outbox import Outbox, Purpose
+from consumer_agent.signals import CommitFinished, EmitUntil, Position, ReadProgress
+from consumer_agent.work import Stage, Work
+from consumer_agent.writes import Outcome, WriteLane
+from zkrebalancer.protocol import paths, registration
+from zkrebalancer.protocol.calls import Check, Children, Done, ListChildren, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.fields import TopicPartition
+
+FOREVER_MS = 2**63 - 1
+NEVER_MS = 0
+RENEWALS_PER_LEASE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """What a member has to know of the configuration."""
+
+    group: str
+    auto_commit_interval_ms: int | None = 5_000  # None: the application commits
+    ask_application: bool = False  # on_revoke is set
+    pause_when_suspended: bool = True
+
+
+class Ending(Enum):
+    """Why a membership is over."""
+
+    LEFT = auto()
+    EVICTED = auto()
+    UNCLEAR = auto()  # what it owns is not what it wrote
+    REFUSED_COMMAND = auto()
+
+
+class Member:
+    """Everything about one registration."""
+
+    def __init__(
+        self, outbox: Outbox, settings: MemberSettings, name: str, session_timeout_ms: int, now_ms: int
+    ) -> None:
+        """Begin right after the registration has succeeded, on a connected session."""
+        self._outbox = outbox
+        self._settings = settings
+        self.name = name
+        self.lease_ms = registration.lease_ms(session_timeout_ms)
+        self.lane = WriteLane(outbox, settings.group, name)
+        self.channel = Channel()
+        self.work: Work | None = None
+        self.departure: Departure | None = None
+        self.ending: Ending | None = None
+        self.connected = True
+        self.next_renewal_ms = now_ms
+        self.renewal_sent_ms: int | None = None  # while one is under way
+        self.listing = False
+        self.list_again = False
+        self.commit_tokens: tuple[int, ...] = ()
+        self.auto_commit_due = False
+        self.next_auto_commit_ms = now_ms + (settings.auto_commit_interval_ms or 0)
+        self.progress_token: int | None = None  # a commit waits for positions; the lane is kept free for it
+        self.committing = False
+        self.committing_tokens: tuple[int, ...] = ()
+
+    # ---- session and lease
+
+    def begin(self, lease_from_ms: int | None, now_ms: int) -> None:
+        """Take the registration as the first renewal if it is known when it was sent, and look for commands."""
+        if lease_from_ms is None:
+            self._renew(now_ms)
+        else:
+            self._extend_lease(lease_from_ms)
+            self.next_renewal_ms = lease_from_ms + self.lease_ms // RENEWALS_PER_LEASE
+        self._list_channel()
+
+    def handle_suspended(self) -> None:
+        """The connection broke: whether the lease can be renewed is not known."""
+        self.connected = self.lane.connected = False
+        if self._settings.pause_when_suspended:
+            self._outbox.add(EmitUntil(NEVER_MS))
+
+    def handle_connected(self, now_ms: int) -> None:
+        """Go on with the same session: renew, watch the channel again, settle what is unknown."""
+        self.connected = True
+        self._renew(now_ms)
+        self._list_channel()
+        self.lane.handle_connected()
+        if self.work is not None:
+            self.work.handle_connected()
+        if self.departure is not None:
+            self.departure.handle_connected()
+        self._proceed()
+
+    def handle_channel_changed(self) -> None:
+        """A watch says that commands came or went."""
+        self._list_channel()
+
+    def handle_tick(self, now_ms: int) -> None:
+        """Do what is due."""
+        if self.connected and self.renewal_sent_ms is None and now_ms >= self.next_renewal_ms:
+            self._renew(now_ms)
+            self._list_channel()
+        interval_ms = self._settings.auto_commit_interval_ms
+        if interval_ms is not None and now_ms >= self.next_auto_commit_ms:
+            self.auto_commit_due = True
+            self.next_auto_commit_ms = now_ms + interval_ms
+        if self.work is not None:
+            self.work.handle_tick(now_ms)
+        self._proceed()
+
+    def wake_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        times = []
+        if self.connected and self.renewal_sent_ms is None:
+            times.append(self.next_renewal_ms)
+        if self._settings.auto_commit_interval_ms is not None:
+            times.append(self.next_auto_commit_ms)
+        if self.work is not None and self.work.retry_at_ms is not None:
+            times.append(self.work.retry_at_ms)
+        return min(times, default=None)
+
+    def _renew(self, now_ms: int) -> None:
+        self.renewal_sent_ms = now_ms
+        self.next_renewal_ms = now_ms + self.lease_ms // RENEWALS_PER_LEASE
+        check = Multi((Check(paths.owners(self._settings.group, self.name)),))
+        self._outbox.request(Purpose.RENEW, check, now_ms)
+
+    def _renewed(self, sent_ms: object, reply: Reply) -> None:
+        if self.renewal_sent_ms == sent_ms:
+            self.renewal_sent_ms = None
+        if isinstance(reply, Done) and isinstance(sent_ms, int) and self.connected:
+            self._extend_lease(sent_ms)
+        elif isinstance(reply, Refused) and not reply.outcome_unknown:
+            self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
+
+    def _extend_lease(self, from_ms: int) -> None:
+        until_ms = from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS
+        self._outbox.add(EmitUntil(until_ms))
+
+    # ---- commands
+
+    def _list_channel(self) -> None:
+        if self.listing:
+            self.list_again = True
+            return
+        self.listing, self.list_again = True, False
+        listing = ListChildren(paths.channel(self._settings.group, self.name), watch=True)
+        self._outbox.request(Purpose.LIST_CHANNEL, listing)
+
+    def _channel_listed(self, reply: Reply) -> None:
+        self.listing = False
+        if isinstance(reply, Children):
+            still_there = self.channel.listed(reply.names)
+            if not still_there and self.work is not None and self.work.stage is not Stage.ACKING:
+                self.work.handle_cancelled()
+        elif reply == Refused(Refusal.NO_NODE):
+            self.ending = Ending.EVICTED
+            return
+        if self.list_again and self.connected:
+            self._list_channel()
+
+    def _proceed(self) -> None:
+        """Begin whatever can begin now: the next command, an ack or a commit if the write lane is free."""
+        if self.ending is not None:
+            return
+        if self.work is not None and self.work.stage is Stage.DONE:
+            self.channel.finish()
+            self.work = None
+        if self.work is not None and self.work.stage is Stage.REFUSED:
+            self.ending = Ending.REFUSED_COMMAND
+            return
+        if self.departure is None and self.work is None and self.connected:
+            self._begin_command()
+        lane_free = self.lane.write is None and self.progress_token is None and self.connected
+        if not lane_free:
+            return
+        if self.departure is not None and self.departure.stage is Leaving.WAITING:
+            self.departure.begin()
+        elif self.departure is not None and self.departure.stage is Leaving.READY:
+            self.departure.commit()
+        elif self.departure is None and self.work is not None and self.work.stage is Stage.READY:
+            self.work.begin_ack()
+        elif self._may_commit() and (self.commit_tokens or self.auto_commit_due):
+            self._begin_commit()
+
+    def _begin_command(self) -> None:
+        name = self.channel.begin_next()
+        if name is not None:
+            group, ask = self._settings.group, self._settings.ask_application
+            self.work = Work(self._outbox, self.lane, group, self.name, name, ask)
+            self.work.read()
+
+    # ---- commits
+
+    def handle_commit_requested(self, token: int) -> None:
+        """The application waits for a commit."""
+        self.commit_tokens += (token,)
+        self._proceed()
+
+    def _may_commit(self) -> bool:
+        return self.departure is None or self.departure.stage is Leaving.REVOKING
+
+    def _begin_commit(self) -> None:
+        self.committing_tokens, self.commit_tokens = self.commit_tokens, ()
+        self.auto_commit_due = False
+        self.progress_token = self._outbox.token()
+        self._outbox.add(ReadProgress(self.progress_token))
+
+    def _commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self.progress_token = None
+        owned = self.lane.record.partitions
+        finished = {partition: position.finished for partition, position in positions.items() if partition in owned}
+        changed = self.lane.book.changed(finished)
+        if changed:
+            self.committing = True
+            self.lane.begin(changed, failpoint="commit")
+        else:
+            self._commit_finished(None)
+
+    def _commit_finished(self, error: str | None) -> None:
+        self.committing = False
+        if self.committing_tokens:
+            self._outbox.add(CommitFinished(self.committing_tokens, error))
+            self.committing_tokens = ()
+
+    # ---- the application
+
+    def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
+        """Positions were read for whoever asked."""
+        if token == self.progress_token:
+            self._commit(positions)
+        if self.work is not None:
+            self.work.handle_progress(token, positions)
+        if self.departure is not None:
+            self.departure.handle_progress(token, positions)
+        self._proceed()
+
+    def handle_revoked(self, token: int) -> None:
+        """The application has let go of partitions."""
+        if self.work is not None:
+            self.work.handle_revoked(token)
+        if self.departure is not None:
+            self.departure.handle_revoked(token)
+        self._proceed()
+
+    def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
+        """Kafka has said where partitions begin."""
+        if self.work is not None:
+            self.work.handle_resolved(token, offsets, now_ms)
+        self._proceed()
+
+    def handle_close_requested(self) -> None:
+        """Leave: a command that is not being acknowledged is dropped, it goes with the channel."""
+        ask = self._settings.ask_application
+        if self.work is not None and self.work.stage is not Stage.ACKING:
+            ask = ask or self.work.stage is Stage.REVOKING
+            self.work = None
+        self.departure = Departure(self._outbox, self.lane, self.channel, self._settings.group, self.name, ask)
+        self._proceed()
+
+    # ---- answers
+
+    def handle_reply(self, purpose: Purpose, argument: object, reply: Reply) -> None:
+        """Take in an answer of ZooKeeper."""
+        if purpose is Purpose.RENEW:
+            self._renewed(argument, reply)
+        elif purpose is Purpose.LIST_CHANNEL:
+            self._channel_listed(reply)
+        elif purpose is Purpose.READ_COMMAND and self.work is not None and argument == self.work.name:
+            self.work.handle_command(reply, self.connected)
+        elif purpose is Purpose.READ_OFFSET and self.work is not None and isinstance(argument, tuple):
+            self.work.handle_offset(argument, reply, self.connected)
+        elif purpose in {Purpose.WRITE, Purpose.SYNC_WRITE, Purpose.VERIFY_WRITE}:
+            outcome = self.lane.handle_reply(purpose, reply)
+            if outcome is not None:
+                self._write_ended(outcome)
+        elif purpose in {Purpose.LEAVE, Purpose.LIST_BEFORE_LEAVING} and self.departure is not None:
+            self.departure.handle_reply(purpose, reply, self.connected)
+            if self.departure.stage is Leaving.GONE:
+                self.ending = Ending.LEFT
+        self._proceed()
+
+    def _write_ended(self, outcome: Outcome) -> None:
+        if outcome in {Outcome.EVICTED, Outcome.UNCLEAR}:
+            self.ending = Ending.EVICTED if outcome is Outcome.EVICTED else Ending.UNCLEAR
+        elif self.committing:
+            self._commit_finished(None)
+        elif self.work is not None and self.work.stage is Stage.ACKING:
+            self.work.handle_outcome(outcome)
+        elif self.departure is not None and self.departure.stage is Leaving.COMMITTING:
+            self.departure.delete()

@@ -1,0 +1,279 @@
+"""What goes into the machine (events) and comes out of it (effects), as plain data.
+
+ZooKeeper's own events and calls are those of `zkrebalancer.protocol.calls`. A token names one question: the event that
+answers an effect carries the effect's token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class Position(NamedTuple):
+    """How far a partition has come: the next offset to return, and the next offset after what is finished."""
+
+    returned: int
+    finished: int
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time `Machine.wake_at_ms` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The application polls although it is in no group; `consumer` is a fresh name to register under."""
+
+    consumer: str
+    timestamp_ms: int  # wall clock, for the registration
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The application has let go of the partitions of `AskRevoke`."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """The application waits until all that it has finished is stored."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The application leaves the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The time for leaving is over: end the session as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where each owned partition stands; answers `ReadProgress` and `StopEmitting`."""
+
+    token: int
+    positions: Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsResolved:
+    """Where partitions without a stored offset begin; None where Kafka gave no answer. Answers `ResolveOffsets`."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
+
+
+Event = (
+    ZooKeeperEvent
+    | Tick
+    | Polled
+    | Revoked
+    | CommitRequested
+    | CloseRequested
+    | Abandoned
+    | Progress
+    | OffsetsResolved
+)
+
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Open a new ZooKeeper session; `Connected` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End the session; nothing of it is heard any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Perform a ZooKeeper call; `Replied(call_id, …)` follows."""
+
+    call_id: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class EmitUntil:
+    """Records may be returned while the clock is below `until_ms`."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """Read where the partitions stand; `Progress` follows."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopEmitting:
+    """Return nothing more of these partitions and stop fetching them; `Progress` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOffsets:
+    """Ask Kafka where these partitions begin (or end, as configured); `OffsetsResolved` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetching:
+    """Fetch and return these partitions from the given offsets; their records carry `generation`."""
+
+    positions: Mapping[TopicPartition, int]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFetching:
+    """A stop was taken back: return these partitions again from where the application is."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """These partitions are owned no longer: their positions and records are dropped."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TellAssigned:
+    """Run `on_assign` in the application's thread, before any record of these partitions is returned."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class AskRevoke:
+    """Run `on_revoke` in the application's thread; `Revoked` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TellLost:
+    """Run `on_lost` in the application's thread: all partitions are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFinished:
+    """The application's commits are stored, or failed with `error`."""
+
+    tokens: tuple[int, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BecameOut:
+    """The consumer is in no group until the application polls again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Raise this in the application's next poll."""
+
+    error: RebalancerError
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The consumer has left; nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the event `kind` for each topic of `positions` (`fetcher_started`, `fetcher_stopped`, `committed`)."""
+
+    kind: str
+    member: str
+    generation: int
+    cause_id: str | None
+    positions: Mapping[TopicPartition, int]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLost:
+    """Write the event `fetcher_stopped` with the reason `lost`, with the positions that the partitions have."""
+
+    member: str
+    generation: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuarantined:
+    """Write the event `command_quarantined`."""
+
+    member: str
+    command: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Log one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """A named place where tests may kill the process."""
+
+    name: str
+
+
+Effect = (
+    OpenSession
+    | CloseSession
+    | Request
+    | EmitUntil
+    | ReadProgress
+    | StopEmitting
+    | ResolveOffsets
+    | StartFetching
+    | ResumeFetching
+    | Forget
+    | TellAssigned
+    | AskRevoke
+    | TellLost
+    | CommitFinished
+    | BecameOut
+    | Failed
+    | Closed
+    | Record
+    | RecordLost
+    | RecordQuarantined
+    | Warn
+    | Failpoint
+)

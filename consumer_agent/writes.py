@@ -1,0 +1,210 @@
+"""The one lane for writes to what a consumer owns: acks with their final offsets, and commits, one at a time. Pure.
+
+Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
+outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from consumer_agent.joining import NOTHING_OWNED
+from consumer_agent.offsets import OffsetBook
+from consumer_agent.outbox import Outbox, Purpose
+from consumer_agent.signals import Failpoint, Record
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import (
+    Check,
+    Content,
+    Delete,
+    Done,
+    Get,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Sync,
+)
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+
+class Outcome(Enum):
+    """How a write ended."""
+
+    STORED = auto()
+    CANCELLED = auto()  # the command was gone before the ack
+    EVICTED = auto()  # owners/<consumer> was gone
+    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or the write is refused for ever
+
+
+class Phase(Enum):
+    """Where a write stands."""
+
+    READY = auto()
+    WRITING = auto()
+    UNKNOWN = auto()  # the outcome is not known; goes on when the session is connected again
+    VERIFYING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Delete a command and make `record` what is owned, in the last transaction of a write."""
+
+    command: str
+    record: OwnersRecord
+
+
+@dataclass(slots=True)
+class Write:
+    """Offsets still to be written, and the ack that ends the write, if it has one."""
+
+    offsets: dict[TopicPartition, int]
+    ack: Ack | None
+    failpoint: str | None
+    phase: Phase = Phase.READY
+    chunk: dict[TopicPartition, int] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the chunk is all that is left."""
+        return len(self.chunk) == len(self.offsets)
+
+
+class WriteLane:
+    """Performs one `Write` at a time for a consumer."""
+
+    def __init__(self, outbox: Outbox, group: str, consumer: str) -> None:
+        """Begin with the record that the registration wrote."""
+        self._outbox = outbox
+        self._consumer = consumer
+        self._owners = paths.owners(group, consumer)
+        self._channel = paths.channel(group, consumer)
+        self.connected = True
+        self.version = 0
+        self.record = NOTHING_OWNED
+        self.book = OffsetBook(group)
+        self.write: Write | None = None
+
+    def begin(self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None) -> None:
+        """Write offsets, then the ack; the lane must be free and there must be something to write."""
+        self.write = Write(dict(offsets), ack, failpoint)
+        if failpoint:
+            self._outbox.add(Failpoint(f"before-{failpoint}"))
+        self._send(self.write)
+
+    def handle_connected(self) -> None:
+        """Go on with a write whose outcome is unknown."""
+        self.connected = True
+        if self.write is not None and self.write.phase is Phase.UNKNOWN:
+            self._resume(self.write)
+
+    def handle_reply(self, purpose: Purpose, reply: Reply) -> Outcome | None:
+        """Take in an answer; None while the write goes on."""
+        write = self.write
+        if write is None:
+            return None
+        if isinstance(reply, Refused) and reply.outcome_unknown:
+            write.phase = Phase.UNKNOWN
+            if self.connected:
+                self._resume(write)
+            return None
+        if purpose is Purpose.WRITE:
+            return self._written(write, reply)
+        if purpose is Purpose.VERIFY_WRITE:
+            return self._verified(write, reply)
+        return None  # the answer to Sync; the read that follows it was sent together with it
+
+    def _resume(self, write: Write) -> None:
+        if write.ack is not None and write.is_last:
+            self._verify(write)
+        else:
+            self._send(write)
+
+    def _verify(self, write: Write) -> None:
+        write.phase = Phase.VERIFYING
+        self._outbox.request(Purpose.SYNC_WRITE, Sync(self._owners))
+        self._outbox.request(Purpose.VERIFY_WRITE, Get(self._owners))
+
+    def _send(self, write: Write) -> None:
+        write.phase = Phase.WRITING
+        write.chunk = self.book.first_chunk(write.offsets)
+        fence: list[Operation]
+        if write.ack is not None and write.is_last:
+            content = ownership.encode_owners(write.ack.record)
+            fence = [SetContent(self._owners, content, self.version), Delete(f"{self._channel}/{write.ack.command}")]
+        else:
+            fence = [Check(self._owners, self.version)]
+        write.operations = (*fence, *self.book.operations(write.chunk))
+        self._outbox.request(Purpose.WRITE, Multi(write.operations))
+
+    def _written(self, write: Write, reply: Reply) -> Outcome | None:
+        if isinstance(reply, Done):
+            if write.ack is not None and write.is_last:
+                version = reply.results[0]
+                return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
+            return self._chunk_stored(write)
+        if not isinstance(reply, Refused) or reply.index is None or reply.index >= len(write.operations):
+            return self._end(Outcome.UNCLEAR)
+        operation = write.operations[reply.index]
+        if operation.path == self._owners:
+            if reply.refusal is Refusal.NO_NODE:
+                return self._end(Outcome.EVICTED)
+            self._verify(write)
+            return None
+        if isinstance(operation, Delete):
+            return self._end(Outcome.CANCELLED if reply.refusal is Refusal.NO_NODE else Outcome.UNCLEAR)
+        if not self.book.learn(operation, reply.refusal):
+            return self._end(Outcome.UNCLEAR)
+        self._send(write)
+        return None
+
+    def _verified(self, write: Write, reply: Reply) -> Outcome | None:
+        if reply == Refused(Refusal.NO_NODE):
+            return self._end(Outcome.EVICTED)
+        if not isinstance(reply, Content):
+            return self._end(Outcome.UNCLEAR)
+        try:
+            found = ownership.decode_owners(reply.content)
+        except NodeContentError:
+            return self._end(Outcome.UNCLEAR)
+        if write.ack is not None and found.command_id == write.ack.record.command_id:
+            return self._acked(write, write.ack, reply.stat.version)
+        if reply.stat.version != self.version:
+            return self._end(Outcome.UNCLEAR)
+        self._send(write)  # unchanged: if the command is gone meanwhile, the refusal says that it is cancelled
+        return None
+
+    def _chunk_stored(self, write: Write) -> Outcome | None:
+        self._note_chunk(write)
+        for partition in write.chunk:
+            del write.offsets[partition]
+        if write.ack is None and not write.offsets:
+            return self._end(Outcome.STORED)
+        self._send(write)
+        return None
+
+    def _acked(self, write: Write, ack: Ack, version: int) -> Outcome:
+        if write.failpoint:
+            self._outbox.add(Failpoint(f"after-{write.failpoint}"))
+        self._note_chunk(write)
+        self.version = version
+        self.record = ack.record
+        return self._end(Outcome.STORED)
+
+    def _note_chunk(self, write: Write) -> None:
+        self.book.note_written(write.chunk)
+        if write.chunk:
+            self._outbox.add(
+                Record("committed", self._consumer, self.record.generation, None, dict(write.chunk))
+            )
+
+    def _end(self, outcome: Outcome) -> Outcome:
+        self.write = None
+        return outcome
