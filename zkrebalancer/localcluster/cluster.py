@@ -161,6 +161,12 @@ class LocalCluster:
             shutil.rmtree(self._directory)
         self._forget(b"")
 
+    def program(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Program:
+        """Return a program that is part of this cluster from its `spawn` on: logged to its folder, ended with it."""
+        program = Program(name, command, self.directory / f"{name}.log", self._write_state, environment)
+        self._programs.append(program)
+        return program
+
     def release(self) -> None:
         """Let the servers run on after this process; `state.end_cluster` ends them."""
         self._forget(RELEASE)

@@ -64,8 +64,8 @@ def restart_zookeeper(server: Server) -> None:
 def expire_session(hosts: str, session_id: int, password: bytes) -> None:
     """End somebody's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: connect with its id, then close it.
 
-    The session's ephemeral nodes are gone when this returns; its owner learns it when it reconnects. A session that is
-    over already is fine.
+    The session's ephemeral nodes are gone when this returns; its owner learns it when it reconnects. Nothing happens
+    for a session that is over already or has another password: the server does not tell the two apart.
 
     Raises:
         LocalClusterError: no server took the request.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
@@ -19,19 +19,31 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
 ASK_INTERVAL_S = 0.03
 LOG_TAIL_LINES = 12
-_TROUBLE = re.compile(r"\b(ERROR|FATAL)\b|^Error\b|^Exception\b|^Caused by: ")
+_REASON = re.compile(r"^(Caused by: )?[\w.$]+(Exception|Error)\b")
+_TROUBLE = re.compile(r"\b(ERROR|FATAL)\b")
 
 
 class Program:
     """A process that logs to a file and is told apart from any other by its record."""
 
-    def __init__(self, name: str, command: list[str], log: Path, on_begin: Callable[[], None]) -> None:
-        """Prepare a program; `on_begin` is called whenever it was begun, so that it can be written down."""
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        on_begin: Callable[[], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare a program; `on_begin` is called whenever it was begun, so that it can be written down.
+
+        `environment` adds to this process's own.
+        """
         self.name = name
         self.log = log
         self.process: ProcessRecord | None = None
         self._command = command
         self._on_begin = on_begin
+        self._environment = dict(environment or {})
         self.has_failed = False
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -45,7 +57,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=child_environment(),
+                env={**child_environment(), **self._environment},
                 start_new_session=True,
             )
         self.process = record(self._child.pid)
@@ -105,8 +117,9 @@ class Program:
     def _failure(self, what: str) -> ServerStartError:
         self.has_failed = True
         lines = self.log.read_text(errors="replace").splitlines()
-        telling = [line for line in lines if _TROUBLE.search(line)] or lines or ["nothing was logged"]
-        error = ServerStartError(f"{self.name} {what} ({telling[-1].strip()}); log: {self.log}")
+        reasons = [line for line in lines if _REASON.search(line)] or [line for line in lines if _TROUBLE.search(line)]
+        told = (reasons or lines or ["nothing was logged"])[-1].strip()
+        error = ServerStartError(f"{self.name} {what} ({told}); log: {self.log}")
         error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
         return error
 

@@ -1,0 +1,91 @@
+"""Configuration files, and what is asked of a cluster before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.localcluster import kafka, zookeeper
+from zkrebalancer.localcluster.cluster import LocalCluster, normal_chroot
+from zkrebalancer.localcluster.zookeeper import EnsembleMember
+from zkrebalancer.protocol.errors import ConfigurationError
+
+DATA = Path("/data")
+ENSEMBLE = [EnsembleMember(1, 2, 3), EnsembleMember(4, 5, 6), EnsembleMember(7, 8, 9)]
+
+
+def parsed(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def test_one_zookeeper_allows_short_sessions_and_any_number_of_clients() -> None:
+    properties = parsed(zookeeper.render_config(ENSEMBLE[:1], 0, DATA, 200, {}))
+    assert properties == {
+        "dataDir": "/data",
+        "clientPort": "1",
+        "clientPortAddress": "127.0.0.1",
+        "tickTime": "200",
+        "minSessionTimeout": "400",
+        "maxSessionTimeout": "60000",
+        "maxClientCnxns": "0",
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+
+
+def test_an_ensemble_names_all_members_and_counts_its_limits_in_ticks() -> None:
+    properties = parsed(zookeeper.render_config(ENSEMBLE, 1, DATA, 300, {}))
+    assert properties["clientPort"] == "4"
+    assert [properties[f"server.{number}"] for number in (1, 2, 3)] == [
+        "127.0.0.1:2:3",
+        "127.0.0.1:5:6",
+        "127.0.0.1:8:9",
+    ]
+    assert (properties["initLimit"], properties["syncLimit"]) == ("34", "10")
+
+
+def test_a_zookeeper_mode_broker_lives_below_the_chroot() -> None:
+    properties = parsed(kafka.render_zookeeper_mode(9, "127.0.0.1:1/a", DATA, {}))
+    assert properties["zookeeper.connect"] == "127.0.0.1:1/a"
+    assert properties["auto.create.topics.enable"] == "false"
+    assert properties["offsets.topic.replication.factor"] == "1"
+
+
+def test_a_kraft_server_is_broker_and_controller() -> None:
+    properties = parsed(kafka.render_kraft_mode(9, 10, DATA, {}))
+    assert properties["process.roles"] == "broker,controller"
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:10"
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        zookeeper.render_config(ENSEMBLE, 0, DATA, 200, {"tickTime": "7", "extra.key": "v"}),
+        kafka.render_zookeeper_mode(9, "", DATA, {"tickTime": "7", "extra.key": "v"}),
+        kafka.render_kraft_mode(9, 10, DATA, {"tickTime": "7", "extra.key": "v"}),
+    ],
+)
+def test_given_properties_add_and_replace(text: str) -> None:
+    assert (parsed(text)["tickTime"], parsed(text)["extra.key"]) == ("7", "v")
+
+
+def test_hosts_of_a_connection_string() -> None:
+    assert zookeeper.split_hosts("a:1,b.c:22/x/y") == [("a", 1), ("b.c", 22)]
+
+
+@pytest.mark.parametrize(("given", "normal"), [("", ""), ("/", ""), ("/a", "/a"), ("/a/b-c", "/a/b-c")])
+def test_chroots_that_are_taken(given: str, normal: str) -> None:
+    assert normal_chroot(given) == normal
+
+
+@pytest.mark.parametrize("chroot", ["a", "/a/", "//", "/a//b", "/a/../b", "/.", "/a,b", "/a b", "/a\n"])
+def test_chroots_that_are_refused(chroot: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a path like /a/b"):
+        normal_chroot(chroot)
+
+
+def test_an_ensemble_of_two_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="1 or 3"):
+        LocalCluster(zookeepers=2)

@@ -1,0 +1,101 @@
+"""The state file and process records: what was written down is ended, and nothing else ever is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.localcluster import processes, state
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.processes import ProcessRecord
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def record_of(process: subprocess.Popen[bytes]) -> ProcessRecord:
+    record = processes.record(process.pid)
+    assert record is not None
+    return record
+
+
+def cluster_of(*records: ProcessRecord) -> state.ClusterState:
+    servers = tuple(state.ServerState(f"server-{one.pid}", one, 1, "log") for one in records)
+    return state.ClusterState("127.0.0.1:1", "", {"broker": "none"}, servers)
+
+
+def test_a_state_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = cluster_of(ProcessRecord(1, "boot/2"), ProcessRecord(3, "boot/4"))
+    state.write(tmp_path, written)
+    assert state.read(tmp_path) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
+
+
+def test_no_state_file_is_no_cluster(tmp_path: Path) -> None:
+    assert state.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"zookeeper": "z", "bootstrap": "", "settings": {}, "servers": [1]}']
+)
+def test_a_state_file_that_is_not_ours_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(LocalClusterError, match=r"cluster\.json cannot be read"):
+        state.read(tmp_path)
+
+
+def test_ending_a_cluster_kills_its_processes_and_removes_the_folder(
+    tmp_path: Path, child: subprocess.Popen[bytes]
+) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    state.write(folder, cluster_of(record_of(child)))
+    state.end_cluster(folder)
+    assert child.wait(10) == -9
+    assert not folder.exists()
+
+
+def test_a_recycled_pid_is_neither_alive_nor_killed(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    real = record_of(child)
+    boot, ticks = real.began.split("/")
+    earlier = ProcessRecord(child.pid, f"{boot}/{int(ticks) - 1}")
+    other_boot = ProcessRecord(child.pid, f"another-boot/{ticks}")
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    state.write(folder, cluster_of(earlier, other_boot))
+    assert state.dead_servers(cluster_of(earlier, other_boot, real)) == list(cluster_of(earlier, other_boot).servers)
+    state.end_cluster(folder)
+    assert child.poll() is None
+    assert processes.is_alive(real)
+    assert not folder.exists()
+
+
+def test_a_process_that_ended_is_dead_even_before_it_is_reaped(child: subprocess.Popen[bytes]) -> None:
+    record = record_of(child)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+    assert Path(f"/proc/{child.pid}").exists()
+    assert not processes.is_alive(record)
+    assert processes.record(child.pid) is None
+
+
+def test_ending_what_is_gone_is_fine(child: subprocess.Popen[bytes]) -> None:
+    record = record_of(child)
+    child.kill()
+    child.wait()
+    processes.end(record)
+
+
+def test_a_folder_without_state_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept.log").write_text("")
+    state.end_cluster(tmp_path)
+    assert (tmp_path / "kept.log").exists()

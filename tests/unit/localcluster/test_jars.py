@@ -1,0 +1,157 @@
+"""Jars: every one is checked, a wrong one is named, fetching happens once and leaves nothing half done."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.errors import JarError, LocalClusterError, MissingToolError
+from zkrebalancer.protocol.errors import ConfigurationError
+
+GOOD = {"a-1.jar": b"alpha", "b-2.jar": b"beta"}
+SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in GOOD.items()}
+
+
+def write_jars(folder: Path, contents: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+class FakeIvy:
+    """Stands in for `java … org.apache.ivy.Main`: copies prepared jars to where -retrieve asks for them."""
+
+    def __init__(self, folder: Path, contents: dict[str, bytes], exit_code: int = 0) -> None:
+        folder.mkdir(exist_ok=True)
+        self.calls = folder / "calls"
+        served = write_jars(folder / "served", contents)
+        self.java = folder / "java"
+        self.java.write_text(
+            f'#!/bin/sh\necho "$@" >> {self.calls}\nwhile [ "$1" != -retrieve ]; do shift; done\n'
+            f'cp {served}/* "$(dirname "$2")"\necho "[SUCCESSFUL ] x!a.jar"\n'
+            f'echo "ERROR: no such module"\nexit {exit_code}\n'
+        )
+        self.java.chmod(0o755)
+
+    def call_count(self) -> int:
+        return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jars.JarSource:
+    monkeypatch.setattr(jars, "read_sums", lambda _version: SUMS)
+    monkeypatch.setattr(jars, "_pyspark_jars", lambda: tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return jars.JarSource(tmp_path / "cache", None, lambda _line: None)
+
+
+@pytest.mark.parametrize(("version", "must_have"), [("3.9.1", "zookeeper-3.8.4"), ("4.1.0", "kafka_2.13-4.1.0")])
+def test_the_sums_kept_in_the_project_name_every_jar_with_a_sha256(version: str, must_have: str) -> None:
+    sums = jars.read_sums(version)
+    assert any(must_have in name for name in sums)
+    assert all(name.endswith(".jar") and len(bytes.fromhex(digest)) == 32 for name, digest in sums.items())
+
+
+def test_a_changed_jar_is_named(tmp_path: Path) -> None:
+    folder = write_jars(tmp_path / "jars", {**GOOD, "b-2.jar": b"tampered"})
+    with pytest.raises(JarError, match=r"b-2\.jar is not the jar"):
+        jars.verify(folder, SUMS)
+
+
+def test_a_missing_jar_is_named(tmp_path: Path) -> None:
+    folder = write_jars(tmp_path / "jars", {"a-1.jar": b"alpha"})
+    with pytest.raises(JarError, match=r"b-2\.jar is missing"):
+        jars.verify(folder, SUMS)
+
+
+def test_jars_are_fetched_once_and_only_the_listed_ones_are_used(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "stranger.jar": b"?"})
+    first = jars.class_path("3.9.1", str(ivy.java), source)
+    assert jars.class_path("3.9.1", str(ivy.java), source) == first
+    folder = source.cache / "kafka-3.9.1"
+    assert first == f"{folder}/a-1.jar:{folder}/b-2.jar"
+    assert ivy.call_count() == 1
+
+
+def test_a_wrong_jar_from_the_network_never_reaches_the_cache(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "a-1.jar": b"evil"})
+    with pytest.raises(JarError, match=r"a-1\.jar"):
+        jars.class_path("3.9.1", str(ivy.java), source)
+    assert [path.name for path in source.cache.iterdir()] == ["lock"]
+
+
+def test_a_jar_that_changes_in_the_cache_is_noticed(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", GOOD)
+    jars.class_path("3.9.1", str(ivy.java), source)
+    (source.cache / "kafka-3.9.1" / "a-1.jar").write_bytes(b"changed")
+    with pytest.raises(JarError, match=r"a-1\.jar"):
+        jars.class_path("3.9.1", str(ivy.java), source)
+
+
+def test_a_failed_fetch_says_why_and_leaves_nothing(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", GOOD, exit_code=1)
+    with pytest.raises(LocalClusterError, match=r"no such module.*--kafka-home"):
+        jars.class_path("3.9.1", str(ivy.java), source)
+    assert [path.name for path in source.cache.iterdir()] == ["lock"]
+
+
+def test_two_that_need_the_jars_at_once_fetch_them_once(tmp_path: Path, source: jars.JarSource) -> None:
+    ivy = FakeIvy(tmp_path / "ivy", GOOD)
+    paths: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: paths.append(jars.class_path("3.9.1", str(ivy.java), source))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 4
+    assert ivy.call_count() == 1
+
+
+def test_a_mirror_of_the_users_maven_is_used(tmp_path: Path, source: jars.JarSource) -> None:
+    settings = tmp_path / ".m2" / "settings.xml"
+    settings.parent.mkdir()
+    settings.write_text(
+        "<settings><mirrors><mirror><mirrorOf>*</mirrorOf><url>file:/m</url></mirror></mirrors></settings>"
+    )
+    ivy = FakeIvy(tmp_path / "ivy", GOOD)
+    jars.class_path("3.9.1", str(ivy.java), source)
+    assert "-settings" in ivy.calls.read_text()
+
+
+def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(MissingToolError, match=r'pip install "zkrebalancer\[cluster\]"'):
+        jars.class_path("3.9.1", "java", jars.JarSource(tmp_path, None, lambda _line: None))
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalClusterError, match=r"cache folder .*file/cache cannot be used"):
+        jars.class_path("3.9.1", "java", jars.JarSource(tmp_path / "file" / "cache", None, lambda _line: None))
+
+
+def test_an_installation_replaces_the_jars_of_its_own_major_version(tmp_path: Path, source: jars.JarSource) -> None:
+    home = tmp_path / "kafka"
+    write_jars(home / "libs", {"kafka_2.13-3.7.0.jar": b""})
+    ivy = FakeIvy(tmp_path / "ivy", GOOD)
+    installed = jars.JarSource(source.cache, home, source.report)
+    assert jars.class_path("3.9.1", str(ivy.java), installed) == f"{home}/libs/*"
+    assert "kafka-4.1.0" in jars.class_path("4.1.0", str(ivy.java), installed)
+
+
+def test_a_folder_without_kafka_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no Kafka 3 or 4 installation"):
+        jars.home_major(tmp_path)
+
+
+def test_the_environment_says_where_jars_are() -> None:
+    environment = {"XDG_CACHE_HOME": "/cache", "KAFKA_HOME": "/opt/kafka"}
+    source = jars.JarSource.of(None, None, lambda _line: None, environment)
+    assert (source.cache, source.kafka_home) == (Path("/cache/zkrebalancer"), Path("/opt/kafka"))

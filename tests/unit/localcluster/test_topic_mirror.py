@@ -1,0 +1,152 @@
+"""The mirror's plan: applied to ZooKeeper's nodes, it makes them equal to Kafka, and never does more than that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrebalancer.localcluster.mirror import Broker, KafkaMetadata, Nodes, Topic, missing_topics, plan
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
+from zkrebalancer.protocol.cluster_nodes import decode_topic
+
+NOW_MS = 1_700_000_000_000
+ONE_BROKER = {1: Broker("h", 9092, None)}
+EMPTY = Nodes({}, {})
+
+
+def kafka(**topics: Topic) -> KafkaMetadata:
+    return KafkaMetadata(ONE_BROKER, frozenset(topics), topics)
+
+
+def topic(topic_id: str, partition_count: int) -> Topic:
+    return Topic(topic_id, dict.fromkeys(range(partition_count), (1,)))
+
+
+def apply(nodes: Nodes, transactions: list[Multi]) -> Nodes:
+    """Carry transactions out on a model of the two folders, refusing what ZooKeeper would refuse."""
+    contents = {f"/brokers/ids/{name}": content for name, content in nodes.brokers.items()}
+    contents |= {f"/brokers/topics/{name}": content for name, content in nodes.topics.items()}
+    for transaction in transactions:
+        for operation in transaction.operations:
+            if isinstance(operation, Create):
+                assert operation.path not in contents
+                contents[operation.path] = operation.content
+            elif isinstance(operation, SetContent):
+                assert operation.path in contents
+                contents[operation.path] = operation.content
+            else:
+                assert isinstance(operation, Delete)
+                del contents[operation.path]
+    below = {
+        parent: {path.rpartition("/")[2]: content for path, content in contents.items() if path.startswith(parent)}
+        for parent in ("/brokers/ids/", "/brokers/topics/")
+    }
+    return Nodes(below["/brokers/ids/"], below["/brokers/topics/"])
+
+
+def mirrored(metadata: KafkaMetadata) -> Nodes:
+    return apply(EMPTY, plan(metadata, EMPTY, frozenset(), NOW_MS))
+
+
+def test_a_new_topic_appears_in_kafkas_own_json() -> None:
+    nodes = mirrored(kafka(t=Topic("id1", {0: (1, 2), 1: (2, 1)})))
+    assert json.loads(nodes.topics["t"]) == {
+        "partitions": {"0": [1, 2], "1": [2, 1]},
+        "topic_id": "id1",
+        "adding_replicas": {},
+        "removing_replicas": {},
+        "version": 3,
+    }
+    assert decode_topic(nodes.topics["t"], 0).partitions == {0, 1}
+
+
+def test_a_broker_is_an_ephemeral_node_that_clients_can_use() -> None:
+    (created,) = plan(kafka(), EMPTY, frozenset(), NOW_MS)[0].operations
+    assert isinstance(created, Create)
+    assert created.ephemeral
+    document = json.loads(created.content)
+    assert (document["host"], document["port"], document["endpoints"]) == ("h", 9092, ["PLAINTEXT://h:9092"])
+
+
+def test_nothing_is_written_when_nothing_changed() -> None:
+    metadata = kafka(t=topic("id1", 3))
+    assert plan(metadata, mirrored(metadata), frozenset(), NOW_MS + 5) == []
+
+
+def test_a_topic_that_grows_is_set() -> None:
+    nodes = mirrored(kafka(t=topic("id1", 2)))
+    (transaction,) = plan(kafka(t=topic("id1", 4)), nodes, frozenset(), NOW_MS)
+    (operation,) = transaction.operations
+    assert isinstance(operation, SetContent)
+    assert list(json.loads(operation.content)["partitions"]) == ["0", "1", "2", "3"]
+
+
+def test_older_metadata_never_takes_partitions_away() -> None:
+    nodes = mirrored(kafka(t=topic("id1", 4)))
+    assert plan(kafka(t=topic("id1", 2)), nodes, frozenset(), NOW_MS) == []
+
+
+def test_a_topic_is_deleted_when_two_rounds_miss_it() -> None:
+    nodes = mirrored(kafka(t=topic("id1", 1)))
+    assert plan(kafka(), nodes, frozenset(), NOW_MS) == []
+    assert missing_topics(kafka(), nodes) == {"t"}
+    assert plan(kafka(), nodes, {"t"}, NOW_MS) == [Multi((Delete("/brokers/topics/t"),))]
+
+
+def test_a_topic_that_is_named_but_not_described_is_left_alone() -> None:
+    nodes = mirrored(kafka(t=topic("id1", 1)))
+    metadata = KafkaMetadata(ONE_BROKER, frozenset({"t"}), {})
+    assert plan(metadata, nodes, {"t"}, NOW_MS) == []
+
+
+def test_a_topic_deleted_and_created_again_becomes_a_new_node_in_one_transaction() -> None:
+    nodes = mirrored(kafka(t=topic("id1", 4)))
+    (transaction,) = plan(kafka(t=topic("id2", 2)), nodes, frozenset(), NOW_MS)
+    assert [type(operation) for operation in transaction.operations] == [Delete, Create]
+    assert decode_topic(apply(nodes, [transaction]).topics["t"], 0).incarnation == "id2"
+
+
+def test_a_node_that_cannot_be_read_is_replaced() -> None:
+    nodes = Nodes(mirrored(kafka()).brokers, {"t": b"\xff"})
+    assert mirrored(kafka(t=topic("id1", 1))) == apply(
+        nodes, plan(kafka(t=topic("id1", 1)), nodes, frozenset(), NOW_MS)
+    )
+
+
+def test_a_broker_that_moves_is_set_and_one_that_leaves_is_deleted() -> None:
+    metadata = replace(kafka(), brokers={1: Broker("h", 1, None), 2: Broker("h", 2, "r")})
+    nodes = mirrored(metadata)
+    moved = plan(replace(kafka(), brokers={1: Broker("h", 7, None)}), nodes, frozenset(), NOW_MS)
+    assert sorted(apply(nodes, moved).brokers) == ["1"]
+    assert json.loads(apply(nodes, moved).brokers["1"])["port"] == 7
+
+
+topics = st.builds(topic, st.sampled_from(["id1", "id2"]), st.integers(1, 4))
+clusters = st.builds(
+    lambda brokers, described: KafkaMetadata(brokers, frozenset(described), described),
+    st.dictionaries(st.integers(1, 3), st.builds(Broker, st.just("h"), st.integers(1, 3), st.none() | st.just("r"))),
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), topics),
+)
+
+
+@given(before=clusters, after=clusters)
+def test_two_rounds_reach_kafka_from_anywhere_and_then_rest(before: KafkaMetadata, after: KafkaMetadata) -> None:
+    shrunk = {
+        name
+        for name, one in after.topics.items()
+        if name in before.topics
+        and before.topics[name].topic_id == one.topic_id
+        and len(before.topics[name].replicas) > len(one.replicas)
+    }
+    nodes = mirrored(before)
+    missing = missing_topics(after, nodes)
+    nodes = apply(nodes, plan(after, nodes, frozenset(), NOW_MS))
+    nodes = apply(nodes, plan(after, nodes, missing, NOW_MS))
+    assert plan(after, nodes, missing, NOW_MS) == []
+    wanted = mirrored(after)
+    assert nodes.topics.keys() == wanted.topics.keys()
+    assert all(nodes.topics[name] == wanted.topics[name] for name in wanted.topics if name not in shrunk)
+    assert nodes.brokers.keys() == wanted.brokers.keys()
