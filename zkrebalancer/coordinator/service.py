@@ -86,7 +86,8 @@ class CoordinatorService:
                 gevent.sleep(0)  # the client hands the request to the socket
                 self._failpoint.passed("multi")
         elif isinstance(effect, Compute):
-            gevent.spawn(self._compute, effect)
+            # A strategy's bug is told to its group, which backs off; the other groups go on.
+            gevent.spawn(self._compute, effect).link_exception(lambda failed: self._failed(effect, failed.exception))
         elif isinstance(effect, Emit):
             self._event_log.write(
                 effect.kind,
@@ -111,6 +112,10 @@ class CoordinatorService:
         assignment = gevent.get_hub().threadpool.apply(strategy, (effect.problem,))
         elapsed_us = (time.monotonic_ns() - began) // 1_000
         self._events.put(Computed(effect.group, effect.ticket, assignment, elapsed_us))
+
+    def _failed(self, effect: Compute, error: BaseException) -> None:
+        text = f"strategy {effect.strategy} failed: {type(error).__name__}: {error}"
+        self._events.put(Computed(effect.group, effect.ticket, None, 0, text))
 
 
 def _now() -> Now:

@@ -1,0 +1,1 @@
+"""Benchmarks: figures for `docs/benchmarks.md`, never assertions."""

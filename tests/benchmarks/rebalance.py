@@ -1,0 +1,199 @@
+"""`make bench`: what the join and the leave of one consumer cost a group, for this project and for the classic protocol.
+
+One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, ten members
+a process. Measured from the moment when the new member is created (or told to leave), by one recorder for all protocols: the
+first record of the new member, the last partition to change hands (settled), and the longest time that a partition had no
+consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gevent
+
+from tests.benchmarks.figures import Event, Figures, figures, last_change_us, owners, read_events
+from tests.benchmarks.transactions import count_transactions
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster import zookeeper
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+PARTITIONS_PER_MEMBER = 12
+MEMBERS_PER_PROCESS = 10
+RECORDS_PER_PARTITION_S = 5
+PROTOCOLS = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
+QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
+SETTLE_DEADLINE_S = 120.0
+ASK_INTERVAL_S = 0.1
+PHASES = ("noticed", "planned", "first stop sent", "first stop acked", "last stop acked", "last start sent", "last start acked")
+
+
+class Members:
+    """A process of members."""
+
+    def __init__(self, lab: Lab, protocol: str, group: str, topic: str, prefix: str, count: int) -> None:
+        arguments = [protocol, group, topic, prefix, str(count), "--zookeeper", lab.cluster.zookeeper]
+        arguments += ["--bootstrap", lab.cluster.bootstrap, "--events", str(lab.events)]
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.members", *arguments],
+            stdin=subprocess.PIPE,
+            env=child_environment(),
+            text=True,
+        )
+
+    def tell(self, word: str) -> None:
+        if self._child.stdin is not None:
+            self._child.stdin.write(word + "\n")
+            self._child.stdin.flush()
+
+    def end(self) -> None:
+        self._child.communicate(timeout=60)
+
+
+def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: int, quiet_s: float) -> list[Event]:
+    """Wait until all partitions are owned by that many members and nothing has changed for a while."""
+    give_up_at = time.monotonic() + SETTLE_DEADLINE_S
+    while time.monotonic() < give_up_at:
+        everything = read_events(lab.events, group, 0)
+        owned = owners(everything)
+        still_us = time.monotonic_ns() // 1_000 - last_change_us(everything)
+        if len(owned) == partitions and len(set(owned.values())) == members and still_us > quiet_s * 1e6:
+            return [event for event in everything if event["mono_us"] >= since_us]
+        gevent.sleep(ASK_INTERVAL_S)  # the lab has a ZooKeeper session on this hub
+    raise SystemExit(f"{group}: not settled within {SETTLE_DEADLINE_S:g} s: {len(owned)} of {partitions} partitions owned")
+
+
+@contextmanager
+def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) -> Iterator[None]:
+    """A group of `size` members at rest."""
+    count = -(-size // MEMBERS_PER_PROCESS)
+    processes = [Members(lab, protocol, group, topic, f"{group}-m{n}", MEMBERS_PER_PROCESS) for n in range(count)]
+    try:
+        for process in processes:
+            process.tell("join")
+        wait_quiet(lab, group, size * PARTITIONS_PER_MEMBER, size, 0, QUIET_S[protocol])
+        yield
+    finally:
+        for process in processes:
+            process.end()
+
+
+def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object]:
+    """Join and leave `repeat` times; return the figures of each."""
+    group = f"{protocol}-{size}"
+    topic = f"bench-{group}"
+    partitions = size * PARTITIONS_PER_MEMBER
+    lab.create_topic(topic, partitions)
+    if protocol.startswith("central"):
+        lab.configure(group, GroupSettings(mode=EAGER if protocol == "central-eager" else INCREMENTAL))
+    lab.start_producer(f"producer-{group}", {topic: partitions}, partitions * RECORDS_PER_PARTITION_S)
+    joins: list[Figures] = []
+    leaves: list[Figures] = []
+    transactions: list[dict[str, int]] = []
+    phases: list[dict[str, float]] = []
+    with settled_group(lab, protocol, size, group, topic):
+        for number in range(repeat):
+            newcomer = Members(lab, protocol, group, topic, f"{group}-new{number}", 1)
+            try:
+                joined, events, counts = change(lab, protocol, group, size + 1, partitions, lambda: newcomer.tell("join"))
+                began_us = next(e["mono_us"] for e in events if e["kind"] == "member_created")
+                joins.append(figures(events, began_us, f"{group}-new{number}-0"))
+                transactions.append(dict(counts))
+                phases.append(phase_times(events, began_us))
+                left, events, _counts = change(lab, protocol, group, size, partitions, lambda: newcomer.tell("leave"))
+                leaves.append(figures(events, left, None))
+            finally:
+                newcomer.end()
+            print(f"{group}: join {joins[-1].settled_ms:.0f} ms, leave {leaves[-1].settled_ms:.0f} ms", file=sys.stderr)
+    lab.stop(f"producer-{group}")
+    lab.delete_topic(topic)
+    result: dict[str, object] = {"protocol": protocol, "members": size, "partitions": partitions}
+    result["join"], result["leave"] = summary(joins), summary(leaves)
+    if protocol.startswith("central"):
+        result["transactions"], result["phases_ms"] = transactions, phases
+    return result
+
+
+def change(
+    lab: Lab, protocol: str, group: str, members: int, partitions: int, begin: Callable[[], None]
+) -> tuple[int, list[Event], Counter[str]]:
+    """Cause a change, wait until it is over; return when it began, its events, and ZooKeeper's transactions."""
+    zxid = zookeeper.zxid(lab.cluster.zookeeper)
+    began_us = time.monotonic_ns() // 1_000
+    begin()
+    events = wait_quiet(lab, group, partitions, members, began_us, QUIET_S[protocol])
+    counts = count_transactions(lab.cluster.directory, zxid, zookeeper.zxid(lab.cluster.zookeeper))
+    return began_us, events, counts
+
+
+def phase_times(events: list[Event], began_us: int) -> dict[str, float]:
+    """Return when each step of the coordinator came, in milliseconds since the creation of the new member."""
+    options = {e["command_id"]: e["option"] for e in events if e["kind"] == "command_sent"}
+    moments: dict[str, list[int]] = {name: [] for name in PHASES}
+    for event in events:
+        at_us, kind = event["mono_us"], event["kind"]
+        option = options.get(event.get("command_id", ""))
+        if kind == "rebalance_requested":
+            moments["noticed"].append(at_us)
+        elif kind == "rebalance_planned":
+            moments["planned"].append(at_us)
+        elif kind == "command_sent":
+            moments["first stop sent" if option == "stop-fetcher" else "last start sent"].append(at_us)
+        elif kind == "command_acked" and option == "stop-fetcher":
+            moments["first stop acked"].append(at_us)
+            moments["last stop acked"].append(at_us)
+        elif kind == "command_acked":
+            moments["last start acked"].append(at_us)
+    return {
+        name: ((min if name.startswith("first") or name in {"noticed", "planned"} else max)(at) - began_us) / 1_000
+        for name, at in moments.items()
+        if at
+    }
+
+
+def summary(measured: list[Figures]) -> dict[str, float | None]:
+    """Return medians."""
+    firsts = [f.first_record_ms for f in measured if f.first_record_ms is not None]
+    return {
+        "first_record_ms": round(statistics.median(firsts), 1) if firsts else None,
+        "settled_ms": round(statistics.median(f.settled_ms for f in measured), 1),
+        "settled_ms_max": round(max(f.settled_ms for f in measured), 1),
+        "longest_gap_ms": round(statistics.median(f.longest_gap_ms for f in measured), 1),
+    }
+
+
+def main() -> None:
+    """Run every protocol and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 50])
+    parser.add_argument("--protocols", nargs="+", default=list(PROTOCOLS), choices=PROTOCOLS)
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        LocalCluster(
+            chroot="/bench",
+            kafka_properties={"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"},
+        ) as cluster,
+        Lab(cluster, Path(scratch) / "events", session_timeout_ms=6_000) as lab,
+    ):
+        lab.start_coordinator(1)
+        lab.wait_leader()
+        results = [measure(lab, p, size, arguments.repeat) for size in arguments.sizes for p in arguments.protocols]
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
