@@ -55,7 +55,7 @@ class RecordBuffer:
 
     @property
     def room(self) -> int:
-        """How many records may be put; a single put may pass `max_bytes`, then there is no room until some are taken."""
+        """How many records may be put; a put may pass `max_bytes`, then there is no room until some are taken."""
         return 0 if self._byte_count >= self._max_bytes else max(0, self._max_records - self._record_count)
 
     @property
@@ -64,14 +64,9 @@ class RecordBuffer:
         return bool(self._ready)
 
     def generation(self, partition: TopicPartition) -> int | None:
-        """The generation under which a partition is emitted, None when it is not."""
+        """Return the generation under which a partition is emitted, None when it is not."""
         held = self._partitions.get(partition)
         return held.generation if held is not None and held.emitting else None
-
-    def next_offset(self, partition: TopicPartition) -> int | None:
-        """The lowest offset that may still be put, None when the partition is not emitted."""
-        held = self._partitions.get(partition)
-        return held.next_offset if held is not None and held.emitting else None
 
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition from `position` on."""
@@ -143,11 +138,11 @@ class RecordBuffer:
                 self._drop_records(partition, held)
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """The marks of every partition, stopped ones included."""
+        """Return the marks of every partition, stopped ones included."""
         return {partition: Position(held.returned, held.finished) for partition, held in self._partitions.items()}
 
     def emitting(self) -> list[TopicPartition]:
-        """The partitions whose records are returned, sorted."""
+        """Return the partitions whose records are returned, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if held.emitting)
 
     def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:

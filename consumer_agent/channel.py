@@ -1,4 +1,4 @@
-"""The order in which commands are taken from `channel/<consumer>`, and what becomes of one that cannot be read. Pure."""
+"""The order in which commands are taken, and what becomes of one that cannot be read. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Channel:
         return None
 
     def finish(self) -> None:
-        """The current command is dealt with."""
+        """Be done with the current command."""
         self.current = None
 
     def known(self) -> list[str]:

@@ -7,7 +7,6 @@ fetcher (`fetcher.py`: Kafka). They meet in `handover.py`.
 from __future__ import annotations
 
 import itertools
-
 import socket
 import time
 import uuid
@@ -28,10 +27,11 @@ from consumer_agent.handover import Handover, Notice, Tell
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.telemetry import Telemetry
+from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import WHITE_LIST, Registration
-from zkrebalancer.observe.events import EventLog
 
 MIN_BUFFERED_RECORDS = 1_000
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
@@ -67,7 +67,7 @@ class Consumer:
         self._handover = Handover(RecordBuffer(max_records, MAX_BUFFERED_BYTES), now_ms)
         self._engine: Engine | None = None
         self._fetcher: Fetcher | None = None
-        self._event_log: EventLog | None = None
+        self._telemetry = Telemetry(None, self._config.group)
         self._tokens = itertools.count(1)
         self._member = ""
         self._in_callback = False
@@ -110,7 +110,8 @@ class Consumer:
         except KafkaException as error:
             raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
         if config.events_directory is not None:
-            self._event_log = EventLog(Path(config.events_directory), config.client_id)
+            event_log = EventLog(Path(config.events_directory), config.client_id)
+            self._telemetry = Telemetry(event_log, config.group)
         member = MemberSettings(
             group=config.group,
             auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
@@ -118,15 +119,7 @@ class Consumer:
             pause_when_suspended=config.suspended_policy == "pause",
         )
         machine = Machine(MachineSettings(member, self._registration(wanted)))
-        self._engine = Engine(
-            config.zookeeper,
-            config.session_timeout_ms,
-            machine,
-            self._handover,
-            self._fetcher,
-            self._event_log,
-            config.group,
-        )
+        self._engine = Engine(config, machine, self._handover, self._fetcher, self._telemetry)
         self._fetcher.start()
         self._engine.start()
         return self._engine
@@ -254,8 +247,7 @@ class Consumer:
             fetcher.stop()
             engine.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
             fetcher.join(THREAD_END_TIMEOUT_S)
-            if self._event_log is not None:
-                self._event_log.close()
+            self._telemetry.close()
 
     def _wait_for_end(self, engine: Engine, deadline_s: float) -> None:
         while True:
@@ -316,18 +308,4 @@ class Consumer:
                 engine.send(Revoked(notice.token))
 
     def _record_delivery(self, runs: list[list[Record]]) -> None:
-        if self._event_log is None:
-            return
-        for run in runs:
-            first, last = run[0], run[-1]
-            self._event_log.write(
-                "delivered",
-                group=self._config.group,
-                generation=first.generation,
-                member=self._member,
-                topic=first.topic,
-                partition=first.partition,
-                first_offset=first.offset,
-                last_offset=last.offset,
-                count=len(run),
-            )
+        self._telemetry.delivered(self._member, runs)

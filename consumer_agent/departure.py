@@ -1,4 +1,4 @@
-"""Leaving the group: stop emitting, let the application finish, write final offsets, delete the consumer's nodes. Pure."""
+"""Leaving the group: stop emitting, let the application finish, write final offsets, delete the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 from consumer_agent.channel import Channel
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import AskRevoke, Position, ReadProgress, Record, StopEmitting, Warn
+from consumer_agent.signals import AskRevoke, Position, ReadProgress, RecordFetcher, StopEmitting, Warn
 from consumer_agent.writes import WriteLane
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Multi, Refusal, Refused, Reply
@@ -67,7 +67,7 @@ class Departure:
         if self.positions:
             returned = {partition: position.returned for partition, position in self.positions.items()}
             generation = self.lane.record.generation
-            self.outbox.add(Record("fetcher_stopped", self.consumer, generation, None, returned, "closed"))
+            self.outbox.add(RecordFetcher("fetcher_stopped", self.consumer, generation, None, returned, "closed"))
         finished = {partition: position.finished for partition, position in self.positions.items()}
         changed = self.lane.book.changed(finished)
         if changed:
@@ -77,7 +77,7 @@ class Departure:
             self.delete()
 
     def handle_revoked(self, token: int) -> None:
-        """The application has let go."""
+        """Go on: the application has let go."""
         if self.stage is Leaving.REVOKING and token == self.token:
             self.stage, self.token = Leaving.MEASURING, self.outbox.token()
             self.outbox.add(ReadProgress(self.token))

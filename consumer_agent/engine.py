@@ -11,23 +11,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import gevent
 from gevent.event import Event as Flag
 
 from consumer_agent import failpoints, signals
+from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import ConsumerError
+from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Tell
 from consumer_agent.machine import Machine
 from consumer_agent.signals import Effect, Event
+from consumer_agent.telemetry import Telemetry
 from zkrebalancer.protocol.calls import ZooKeeperEvent
-from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
-
-if TYPE_CHECKING:
-    from consumer_agent.fetcher import Fetcher
-    from zkrebalancer.observe.events import EventLog
 
 MAX_EVENTS = 100_000  # waiting; more means that the engine has stopped
 EVENTS_PER_ROUND = 1_000  # between two looks at the clock
@@ -38,7 +35,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the
 
 
 def now_ms() -> int:
-    """The clock of leases, in milliseconds."""
+    """Read the clock of leases, in milliseconds."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
@@ -46,23 +43,14 @@ class Engine:
     """Runs one machine in a thread of its own."""
 
     def __init__(
-        self,
-        zookeeper: str,
-        session_timeout_ms: int,
-        machine: Machine,
-        handover: Handover,
-        fetcher: Fetcher,
-        event_log: EventLog | None,
-        group: str,
+        self, config: ConsumerConfig, machine: Machine, handover: Handover, fetcher: Fetcher, telemetry: Telemetry
     ) -> None:
         """Prepare; nothing runs before `start`."""
-        self._zookeeper = zookeeper
-        self._session_timeout_ms = session_timeout_ms
+        self._config = config
         self._machine = machine
         self._handover = handover
         self._fetcher = fetcher
-        self._event_log = event_log
-        self._group = group
+        self._telemetry = telemetry
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
         self._running = True
@@ -138,9 +126,12 @@ class Engine:
             signals.BecameOut: lambda _: handover.become_out(),
             signals.Failed: lambda effect: handover.fail(effect.error),
             signals.Closed: lambda _: self._end(),
-            signals.Record: self._record,
+            signals.RecordFetcher: self._telemetry.fetcher,
+            signals.RecordCommitted: lambda effect: self._telemetry.committed(
+                effect.member, effect.generation, effect.offsets
+            ),
             signals.RecordLost: self._record_lost,
-            signals.RecordQuarantined: self._record_quarantined,
+            signals.RecordQuarantined: self._telemetry.quarantined,
             signals.Warn: lambda effect: _log.warning("%s", effect.text),
             signals.Failpoint: lambda effect: failpoints.reach(effect.name),
         }
@@ -156,7 +147,7 @@ class Engine:
                 self._events.append(event)
                 self._flag.set()
 
-        client = ZkClient(self._zookeeper, self._session_timeout_ms, take)
+        client = ZkClient(self._config.zookeeper, self._config.session_timeout_ms, take)
         self._client = client
         client.start()
 
@@ -195,48 +186,9 @@ class Engine:
             effect.partitions, lambda offsets: self.send(signals.OffsetsResolved(effect.token, offsets))
         )
 
-    # ---- telemetry
-
-    def _record(self, effect: signals.Record) -> None:
-        if self._event_log is None:
-            return
-        common = {"group": self._group, "generation": effect.generation, "cause_id": effect.cause_id}
-        if effect.kind == "committed":
-            for (topic, partition), offset in sorted(effect.positions.items()):
-                self._event_log.write(
-                    "committed", **common, member=effect.member, topic=topic, partition=partition, offset=offset
-                )
-            return
-        reason = {} if effect.reason is None else {"reason": effect.reason}
-        for topic, positions in _by_topic(effect.positions).items():
-            self._event_log.write(
-                effect.kind,
-                **common,
-                member=effect.member,
-                topic=topic,
-                partitions=list(positions),
-                positions=list(positions.values()),
-                **reason,
-            )
-
     def _record_lost(self, effect: signals.RecordLost) -> None:
         positions = self._handover.positions()
-        returned = {partition: positions[partition].returned for partition in effect.partitions if partition in positions}
-        self._record(signals.Record("fetcher_stopped", effect.member, effect.generation, None, returned, "lost"))
-
-    def _record_quarantined(self, effect: signals.RecordQuarantined) -> None:
-        if self._event_log is not None:
-            self._event_log.write(
-                "command_quarantined",
-                group=self._group,
-                member=effect.member,
-                command=effect.command,
-                reason=effect.reason,
-            )
-
-
-def _by_topic(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    by_topic: dict[str, dict[int, int]] = {}
-    for topic, partition in sorted(positions):
-        by_topic.setdefault(topic, {})[partition] = positions[topic, partition]
-    return by_topic
+        held = {partition: positions[partition].returned for partition in effect.partitions if partition in positions}
+        self._telemetry.fetcher(
+            signals.RecordFetcher("fetcher_stopped", effect.member, effect.generation, None, held, "lost")
+        )

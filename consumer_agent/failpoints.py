@@ -1,4 +1,6 @@
-"""Lets a test kill this process at a named place: CONSUMER_AGENT_FAILPOINT=NAME[:N] kills it when NAME is reached the N-th time.
+"""Lets a test kill this process at a named place.
+
+CONSUMER_AGENT_FAILPOINT=NAME[:N] kills it, as `kill -9` does, when NAME is reached the N-th time.
 
 Names: before-ack, after-ack (of a start-fetcher), before-stop-ack, after-stop-ack, before-commit, before-emit,
 after-registration.

@@ -61,7 +61,7 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
 
 
 class Fetcher:
-    """The Kafka side of a consumer. `assign`, `unassign` and `resolve` may be called from any thread and do not wait."""
+    """The Kafka side of a consumer. Its methods may be called from any thread and do not wait, but for `join`."""
 
     def __init__(self, config: ConsumerConfig, topics: Collection[str], handover: Handover) -> None:
         """Prepare; nothing is connected before `start`.
@@ -78,7 +78,7 @@ class Fetcher:
         self._assigned: set[fields.TopicPartition] = set()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
-        self._complained: set[tuple[str, int, int]] = set()
+        self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
@@ -109,7 +109,7 @@ class Fetcher:
             self._handover.fetcher_wake.notify()
 
     def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
-        """Ask Kafka where partitions begin (or end, by `auto_offset_reset`); `answer` is called in the fetcher's thread."""
+        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
         with self._handover.fetcher_wake:
             self._questions.append((partitions, answer))
             self._handover.fetcher_wake.notify()
@@ -129,11 +129,8 @@ class Fetcher:
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
         try:
-            topics: dict[str, Any] = {}
-            for topic in list(self._topics) or [None]:
-                topics.update(self._list_topics(topic))
             leaders: dict[int, TopicPartition] = {}
-            for topic, metadata in topics.items():
+            for topic, metadata in self._described().items():
                 if metadata.error is not None and topic in self._topics:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
@@ -144,11 +141,13 @@ class Fetcher:
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
             self._handover.fail(KafkaUnavailableError(text))
 
-    def _list_topics(self, topic: str | None) -> dict[str, Any]:
-        timeout_s = CONNECT_TIMEOUT_S
-        if topic is None:
-            return dict(self._consumer.list_topics(timeout=timeout_s).topics)
-        return dict(self._consumer.list_topics(topic, timeout=timeout_s).topics)
+    def _described(self) -> dict[str, Any]:  # confluent-kafka does not export the type of a topic's metadata
+        if not self._topics:
+            return dict(self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics)
+        described: dict[str, Any] = {}
+        for topic in self._topics:
+            described.update(self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics)
+        return described
 
     def _begin_round(self) -> int:
         """Do what others want; wait while there is nothing to fetch; return how many records the buffer takes."""
@@ -199,11 +198,11 @@ class Fetcher:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
         by_partition: dict[fields.TopicPartition, list[Message]] = {}
         for message in messages:
-            error = message.error()
-            if error is None:
-                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
-            else:
+            error, topic, number = message.error(), message.topic(), message.partition()
+            if error is not None or topic is None or number is None:
                 self._complain(message, error)
+            else:
+                by_partition.setdefault((topic, number), []).append(message)
         self._put(by_partition)
 
     def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
@@ -221,12 +220,12 @@ class Fetcher:
                     self._handover.buffer.put(partition, fetched)
             self._handover.changed.notify()
 
-    def _complain(self, message: Message, error: KafkaError) -> None:
+    def _complain(self, message: Message, error: KafkaError | None) -> None:
         """Log an error once per partition; librdkafka goes on trying by itself."""
-        key = (message.topic() or "", message.partition() or 0, error.code())
+        key = (message.topic(), message.partition(), None if error is None else error.code())
         if key not in self._complained:
             self._complained.add(key)
-            _log.warning("fetching %s/%s: %s", key[0], key[1], error.str())
+            _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
 
 def _record(partition: fields.TopicPartition, message: Message, generation: int) -> Record:
@@ -236,10 +235,10 @@ def _record(partition: fields.TopicPartition, message: Message, generation: int)
     return Record(
         topic,
         number,
-        message.offset(),
+        message.offset(),  # type: ignore[arg-type]  # None only for a message that stands for an error
         message.key(),
         message.value(),
-        tuple(headers) if headers else (),
+        tuple(headers) if headers else (),  # type: ignore[arg-type]  # a consumer gets a list of pairs with bytes
         timestamp_ms if time_type else None,
         generation,
     )

@@ -59,7 +59,7 @@ class Handover:
     # ---- the engine's side
 
     def emit_until(self, until_ms: int) -> None:
-        """Records may be returned while the clock is below `until_ms`."""
+        """Let records be returned while the clock is below `until_ms`."""
         with self.changed:
             self._emit_until_ms = until_ms
             self.changed.notify()
@@ -107,7 +107,7 @@ class Handover:
             self.changed.notify()
 
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
-        """Commits are stored, or failed."""
+        """Tell that commits are stored, or failed."""
         with self.changed:
             self._commits.update(dict.fromkeys(tokens, error))
             self.changed.notify()
@@ -119,7 +119,7 @@ class Handover:
             self.changed.notify()
 
     def become_out(self) -> None:
-        """The application's poll has to ask for a new registration."""
+        """Let the application's poll ask for a new registration."""
         with self.changed:
             self.is_out = True
             self.changed.notify()

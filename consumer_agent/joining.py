@@ -1,4 +1,4 @@
-"""From a connected session to a registered consumer: the group's nodes, then channel, ids and owners in one multi(). Pure.
+"""From a connected session to a registered consumer: the group's nodes, then its own in one multi(). Pure.
 
 A registration whose outcome is unknown keeps its name: when the node exists and is this session's, it has succeeded.
 """
@@ -11,7 +11,18 @@ from consumer_agent.errors import RegistrationError
 from consumer_agent.outbox import Outbox, Purpose
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol import registration as registrations
-from zkrebalancer.protocol.calls import Children, Content, Create, Done, Get, ListChildren, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+)
 from zkrebalancer.protocol.errors import ChrootMissingError, RebalancerError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
@@ -104,12 +115,8 @@ class Joining:
         self.register_sent_ms = now_ms
         operations = (
             Create(paths.channel(self.group, self.consumer)),
-            Create(
-                paths.ids(self.group, self.consumer), registrations.encode(self.registration), ephemeral=True
-            ),
-            Create(
-                paths.owners(self.group, self.consumer), ownership.encode_owners(NOTHING_OWNED), ephemeral=True
-            ),
+            Create(paths.ids(self.group, self.consumer), registrations.encode(self.registration), ephemeral=True),
+            Create(paths.owners(self.group, self.consumer), ownership.encode_owners(NOTHING_OWNED), ephemeral=True),
         )
         self.outbox.request(Purpose.REGISTER, Multi(operations))
 

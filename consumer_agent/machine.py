@@ -13,7 +13,7 @@ from enum import Enum
 from consumer_agent.channel import quarantine
 from consumer_agent.errors import IllegalTransitionError
 from consumer_agent.joining import Joining
-from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings
+from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
 from consumer_agent.outbox import Outbox, Purpose
 from consumer_agent.signals import (
     Abandoned,
@@ -82,7 +82,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """What the machine has to know of the configuration; timestamp and session timeout are filled in at registration."""
+    """What the machine has to know of the configuration; registering fills in timestamp and session timeout."""
 
     member: MemberSettings
     registration: Registration
@@ -103,9 +103,7 @@ class Machine:
         self.session_id: int | None = None
         self.was_ever_connected = False
         self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
-        self.refused_content = b""
-        self.refused_command = ""
-        self.refusal = ""
+        self.refused: RefusedCommand | None = None  # while it is put into quarantine
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take in one event and return what is to be done, in order.
@@ -132,14 +130,10 @@ class Machine:
                 self._replied(call_id, reply, now_ms)
             case Connected() | Suspended() | Lost():
                 self._session_changed(event, now_ms)
-            case Watched(path, _):
-                if self.member is not None and path == paths.channel(self._settings.member.group, self.member.name):
-                    self.member.handle_channel_changed()
             case Tick():
                 self._tick(now_ms)
-            case Polled():
-                if self.state is State.OUT:
-                    self._begin_joining(event, now_ms)
+            case Polled() if self.state is State.OUT:
+                self._begin_joining(event, now_ms)
             case CloseRequested():
                 self._close_requested()
             case Abandoned():
@@ -153,6 +147,8 @@ class Machine:
         if self.member is None:
             return  # an answer to somebody who is gone
         match event:
+            case Watched(path, _) if path == paths.channel(self._settings.member.group, self.member.name):
+                self.member.handle_channel_changed()
             case Progress(token, positions):
                 self.member.handle_progress(token, positions)
             case Revoked(token):
@@ -246,11 +242,11 @@ class Machine:
             self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
             self.member = None
             self._become_closed()
-        elif ending is Ending.REFUSED_COMMAND and self.state is State.ACTIVE:
-            self._begin_quarantine(member, now_ms)
+        elif member.refused is not None:
+            self._begin_quarantine(member, member.refused, now_ms)
         else:
-            reasons = {Ending.EVICTED: "evicted by the coordinator", Ending.UNCLEAR: "its owners record is not its own"}
-            self._lose_member(reasons.get(ending, "a command could not be read"))
+            evicted = ending is Ending.EVICTED
+            self._lose_member("evicted by the coordinator" if evicted else "its owners record is not as it wrote it")
             if self.state is State.LEAVING:
                 self._become_closed()
             else:
@@ -258,12 +254,10 @@ class Machine:
 
     # ---- out of the group
 
-    def _begin_quarantine(self, member: Member, now_ms: int) -> None:
-        work = member.work
-        assert work is not None
-        self.refused_command, self.refused_content, self.refusal = work.name, work.content, work.refusal
-        text = f"{member.name}: {work.name} is refused and put into quarantine: {work.refusal}"
-        self._outbox.add(Warn(text), RecordQuarantined(member.name, work.name, work.refusal))
+    def _begin_quarantine(self, member: Member, refused: RefusedCommand, now_ms: int) -> None:
+        self.refused = refused
+        text = f"{member.name}: {refused.name} is refused and put into quarantine: {refused.reason}"
+        self._outbox.add(Warn(text), RecordQuarantined(member.name, refused.name, refused.reason))
         self._lose_member("a command could not be read")
         self._move(State.RESIGNING)
         self.give_up_at_ms = now_ms + QUARANTINE_TIMEOUT_MS
@@ -271,9 +265,9 @@ class Machine:
         self._outbox.request(Purpose.LIST_QUARANTINE, listing)
 
     def _quarantine_answered(self, purpose: Purpose, reply: Reply) -> None:
-        if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children):
-            group = self._settings.member.group
-            write = quarantine(group, self.refused_command, self.refused_content, self.refusal, reply.names)
+        if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children) and self.refused is not None:
+            refused, group = self.refused, self._settings.member.group
+            write = quarantine(group, refused.name, refused.content, refused.reason, reply.names)
             if write.operations:
                 self._outbox.request(Purpose.QUARANTINE, write)
                 return

@@ -13,10 +13,24 @@ from consumer_agent.channel import Channel
 from consumer_agent.departure import Departure, Leaving
 from consumer_agent.outbox import Outbox, Purpose
 from consumer_agent.signals import CommitFinished, EmitUntil, Position, ReadProgress
-from consumer_agent.work import Stage, Work
+from consumer_agent.starting import Start
+from consumer_agent.stopping import Stop
 from consumer_agent.writes import Outcome, WriteLane
-from zkrebalancer.protocol import paths, registration
-from zkrebalancer.protocol.calls import Check, Children, Done, ListChildren, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol import command, paths, registration
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Content,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+)
+from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.errors import CommandError
 from zkrebalancer.protocol.fields import TopicPartition
 
 FOREVER_MS = 2**63 - 1
@@ -43,6 +57,15 @@ class Ending(Enum):
     REFUSED_COMMAND = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedCommand:
+    """A command that could not be read, for the quarantine."""
+
+    name: str
+    content: bytes
+    reason: str
+
+
 class Member:
     """Everything about one registration."""
 
@@ -56,7 +79,8 @@ class Member:
         self.lease_ms = registration.lease_ms(session_timeout_ms)
         self.lane = WriteLane(outbox, settings.group, name)
         self.channel = Channel()
-        self.work: Work | None = None
+        self.work: Start | Stop | None = None  # None while the current command is being read
+        self.refused: RefusedCommand | None = None
         self.departure: Departure | None = None
         self.ending: Ending | None = None
         self.connected = True
@@ -83,7 +107,7 @@ class Member:
         self._list_channel()
 
     def handle_suspended(self) -> None:
-        """The connection broke: whether the lease can be renewed is not known."""
+        """Stop: the connection broke, and whether the lease can be renewed is not known."""
         self.connected = self.lane.connected = False
         if self._settings.pause_when_suspended:
             self._outbox.add(EmitUntil(NEVER_MS))
@@ -94,14 +118,16 @@ class Member:
         self._renew(now_ms)
         self._list_channel()
         self.lane.handle_connected()
-        if self.work is not None:
+        if isinstance(self.work, Start):
             self.work.handle_connected()
+        elif self.work is None and self.channel.current is not None and self.departure is None:
+            self._read_command(self.channel.current)
         if self.departure is not None:
             self.departure.handle_connected()
         self._proceed()
 
     def handle_channel_changed(self) -> None:
-        """A watch says that commands came or went."""
+        """Look again: commands came or went."""
         self._list_channel()
 
     def handle_tick(self, now_ms: int) -> None:
@@ -113,7 +139,7 @@ class Member:
         if interval_ms is not None and now_ms >= self.next_auto_commit_ms:
             self.auto_commit_due = True
             self.next_auto_commit_ms = now_ms + interval_ms
-        if self.work is not None:
+        if isinstance(self.work, Start):
             self.work.handle_tick(now_ms)
         self._proceed()
 
@@ -124,7 +150,7 @@ class Member:
             times.append(self.next_renewal_ms)
         if self._settings.auto_commit_interval_ms is not None:
             times.append(self.next_auto_commit_ms)
-        if self.work is not None and self.work.retry_at_ms is not None:
+        if isinstance(self.work, Start) and self.work.retry_at_ms is not None:
             times.append(self.work.retry_at_ms)
         return min(times, default=None)
 
@@ -160,7 +186,7 @@ class Member:
         self.listing = False
         if isinstance(reply, Children):
             still_there = self.channel.listed(reply.names)
-            if not still_there and self.work is not None and self.work.stage is not Stage.ACKING:
+            if not still_there and self.work is not None and not self.work.is_acking:
                 self.work.handle_cancelled()
         elif reply == Refused(Refusal.NO_NODE):
             self.ending = Ending.EVICTED
@@ -168,41 +194,69 @@ class Member:
         if self.list_again and self.connected:
             self._list_channel()
 
+    def _read_command(self, name: str) -> None:
+        path = f"{paths.channel(self._settings.group, self.name)}/{name}"
+        self._outbox.request(Purpose.READ_COMMAND, Get(path), name)
+
+    def _command_read(self, name: object, reply: Reply) -> None:
+        current = self.channel.current
+        if current is None or name != current or self.work is not None or self.departure is not None:
+            return
+        if isinstance(reply, Content):
+            self._begin_command(current, reply.content)
+        elif isinstance(reply, Refused) and reply.outcome_unknown:
+            if self.connected:
+                self._read_command(current)
+        elif reply == Refused(Refusal.NO_NODE):  # cancelled before it was read
+            self.channel.finish()
+        else:
+            self._refuse_command(current, b"", "ZooKeeper does not let it be read")
+
+    def _begin_command(self, name: str, content: bytes) -> None:
+        try:
+            decoded = command.decode(content)
+        except CommandError as error:
+            self._refuse_command(name, content, str(error))
+            return
+        if isinstance(decoded, StartFetcher):
+            self.work = Start(self._outbox, self.lane, self._settings.group, self.name, name, decoded)
+        else:
+            self.work = Stop(self._outbox, self.lane, self.name, name, decoded, self._settings.ask_application)
+        self.work.begin()
+
+    def _refuse_command(self, name: str, content: bytes, reason: str) -> None:
+        self.refused = RefusedCommand(name, content, reason)
+        self.ending = Ending.REFUSED_COMMAND
+
     def _proceed(self) -> None:
         """Begin whatever can begin now: the next command, an ack or a commit if the write lane is free."""
-        if self.ending is not None:
+        if self.ending is not None or not self.connected:
             return
-        if self.work is not None and self.work.stage is Stage.DONE:
+        if self.work is not None and self.work.is_over:
             self.channel.finish()
             self.work = None
-        if self.work is not None and self.work.stage is Stage.REFUSED:
-            self.ending = Ending.REFUSED_COMMAND
-            return
-        if self.departure is None and self.work is None and self.connected:
-            self._begin_command()
-        lane_free = self.lane.write is None and self.progress_token is None and self.connected
-        if not lane_free:
-            return
-        if self.departure is not None and self.departure.stage is Leaving.WAITING:
-            self.departure.begin()
-        elif self.departure is not None and self.departure.stage is Leaving.READY:
-            self.departure.commit()
-        elif self.departure is None and self.work is not None and self.work.stage is Stage.READY:
+        if self.departure is None:
+            name = self.channel.begin_next()
+            if name is not None:
+                self._read_command(name)
+        if self.lane.write is None and self.progress_token is None:
+            self._use_lane()
+
+    def _use_lane(self) -> None:
+        departure = self.departure
+        if departure is not None and departure.stage is Leaving.WAITING:
+            departure.begin()
+        elif departure is not None and departure.stage is Leaving.READY:
+            departure.commit()
+        elif departure is None and self.work is not None and self.work.is_ready:
             self.work.begin_ack()
         elif self._may_commit() and (self.commit_tokens or self.auto_commit_due):
             self._begin_commit()
 
-    def _begin_command(self) -> None:
-        name = self.channel.begin_next()
-        if name is not None:
-            group, ask = self._settings.group, self._settings.ask_application
-            self.work = Work(self._outbox, self.lane, group, self.name, name, ask)
-            self.work.read()
-
     # ---- commits
 
     def handle_commit_requested(self, token: int) -> None:
-        """The application waits for a commit."""
+        """Commit: the application waits for it."""
         self.commit_tokens += (token,)
         self._proceed()
 
@@ -238,15 +292,15 @@ class Member:
         """Positions were read for whoever asked."""
         if token == self.progress_token:
             self._commit(positions)
-        if self.work is not None:
+        if isinstance(self.work, Stop):
             self.work.handle_progress(token, positions)
         if self.departure is not None:
             self.departure.handle_progress(token, positions)
         self._proceed()
 
     def handle_revoked(self, token: int) -> None:
-        """The application has let go of partitions."""
-        if self.work is not None:
+        """Go on: the application has let go of partitions."""
+        if isinstance(self.work, Stop):
             self.work.handle_revoked(token)
         if self.departure is not None:
             self.departure.handle_revoked(token)
@@ -254,15 +308,15 @@ class Member:
 
     def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
         """Kafka has said where partitions begin."""
-        if self.work is not None:
+        if isinstance(self.work, Start):
             self.work.handle_resolved(token, offsets, now_ms)
         self._proceed()
 
     def handle_close_requested(self) -> None:
         """Leave: a command that is not being acknowledged is dropped, it goes with the channel."""
         ask = self._settings.ask_application
-        if self.work is not None and self.work.stage is not Stage.ACKING:
-            ask = ask or self.work.stage is Stage.REVOKING
+        if self.work is not None and not self.work.is_acking:
+            ask = ask or (isinstance(self.work, Stop) and self.work.waits_for_application)
             self.work = None
         self.departure = Departure(self._outbox, self.lane, self.channel, self._settings.group, self.name, ask)
         self._proceed()
@@ -275,9 +329,9 @@ class Member:
             self._renewed(argument, reply)
         elif purpose is Purpose.LIST_CHANNEL:
             self._channel_listed(reply)
-        elif purpose is Purpose.READ_COMMAND and self.work is not None and argument == self.work.name:
-            self.work.handle_command(reply, self.connected)
-        elif purpose is Purpose.READ_OFFSET and self.work is not None and isinstance(argument, tuple):
+        elif purpose is Purpose.READ_COMMAND:
+            self._command_read(argument, reply)
+        elif purpose is Purpose.READ_OFFSET and isinstance(self.work, Start) and isinstance(argument, tuple):
             self.work.handle_offset(argument, reply, self.connected)
         elif purpose in {Purpose.WRITE, Purpose.SYNC_WRITE, Purpose.VERIFY_WRITE}:
             outcome = self.lane.handle_reply(purpose, reply)
@@ -294,7 +348,7 @@ class Member:
             self.ending = Ending.EVICTED if outcome is Outcome.EVICTED else Ending.UNCLEAR
         elif self.committing:
             self._commit_finished(None)
-        elif self.work is not None and self.work.stage is Stage.ACKING:
+        elif self.work is not None and self.work.is_acking:
             self.work.handle_outcome(outcome)
         elif self.departure is not None and self.departure.stage is Leaving.COMMITTING:
             self.departure.delete()

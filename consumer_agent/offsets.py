@@ -49,7 +49,11 @@ class OffsetBook:
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return those of the offsets that differ from what is stored."""
-        return {partition: finished[partition] for partition in finished if self.stored.get(partition) != finished[partition]}
+        return {
+            partition: finished[partition]
+            for partition in finished
+            if self.stored.get(partition) != finished[partition]
+        }
 
     def first_chunk(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return as many of the offsets, in order, as one transaction takes."""

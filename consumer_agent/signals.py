@@ -79,15 +79,7 @@ class OffsetsResolved:
 
 
 Event = (
-    ZooKeeperEvent
-    | Tick
-    | Polled
-    | Revoked
-    | CommitRequested
-    | CloseRequested
-    | Abandoned
-    | Progress
-    | OffsetsResolved
+    ZooKeeperEvent | Tick | Polled | Revoked | CommitRequested | CloseRequested | Abandoned | Progress | OffsetsResolved
 )
 
 
@@ -210,8 +202,8 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Write the event `kind` for each topic of `positions` (`fetcher_started`, `fetcher_stopped`, `committed`)."""
+class RecordFetcher:
+    """Write the event `kind` (`fetcher_started`, `fetcher_stopped`) for each topic of `positions`."""
 
     kind: str
     member: str
@@ -219,6 +211,15 @@ class Record:
     cause_id: str | None
     positions: Mapping[TopicPartition, int]
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCommitted:
+    """Write the event `committed` for each partition."""
+
+    member: str
+    generation: int
+    offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,8 @@ Effect = (
     | BecameOut
     | Failed
     | Closed
-    | Record
+    | RecordFetcher
+    | RecordCommitted
     | RecordLost
     | RecordQuarantined
     | Warn

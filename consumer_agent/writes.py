@@ -13,7 +13,7 @@ from enum import Enum, auto
 from consumer_agent.joining import NOTHING_OWNED
 from consumer_agent.offsets import OffsetBook
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import Failpoint, Record
+from consumer_agent.signals import Failpoint, RecordCommitted
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
     Check,
@@ -92,7 +92,9 @@ class WriteLane:
         self.book = OffsetBook(group)
         self.write: Write | None = None
 
-    def begin(self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None) -> None:
+    def begin(
+        self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None
+    ) -> None:
         """Write offsets, then the ack; the lane must be free and there must be something to write."""
         self.write = Write(dict(offsets), ack, failpoint)
         if failpoint:
@@ -145,24 +147,27 @@ class WriteLane:
         self._outbox.request(Purpose.WRITE, Multi(write.operations))
 
     def _written(self, write: Write, reply: Reply) -> Outcome | None:
-        if isinstance(reply, Done):
-            if write.ack is not None and write.is_last:
-                version = reply.results[0]
-                return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
-            return self._chunk_stored(write)
-        if not isinstance(reply, Refused) or reply.index is None or reply.index >= len(write.operations):
+        if isinstance(reply, Refused):
+            return self._refused(write, reply)
+        if isinstance(reply, Done) and write.ack is not None and write.is_last:
+            version = reply.results[0]
+            return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
+        return self._chunk_stored(write)
+
+    def _refused(self, write: Write, reply: Refused) -> Outcome | None:
+        if reply.index is None or reply.index >= len(write.operations):
             return self._end(Outcome.UNCLEAR)
         operation = write.operations[reply.index]
+        if operation.path == self._owners and reply.refusal is Refusal.NO_NODE:
+            return self._end(Outcome.EVICTED)
         if operation.path == self._owners:
-            if reply.refusal is Refusal.NO_NODE:
-                return self._end(Outcome.EVICTED)
             self._verify(write)
-            return None
-        if isinstance(operation, Delete):
+        elif isinstance(operation, Delete):
             return self._end(Outcome.CANCELLED if reply.refusal is Refusal.NO_NODE else Outcome.UNCLEAR)
-        if not self.book.learn(operation, reply.refusal):
+        elif self.book.learn(operation, reply.refusal):
+            self._send(write)
+        else:
             return self._end(Outcome.UNCLEAR)
-        self._send(write)
         return None
 
     def _verified(self, write: Write, reply: Reply) -> Outcome | None:
@@ -201,9 +206,7 @@ class WriteLane:
     def _note_chunk(self, write: Write) -> None:
         self.book.note_written(write.chunk)
         if write.chunk:
-            self._outbox.add(
-                Record("committed", self._consumer, self.record.generation, None, dict(write.chunk))
-            )
+            self._outbox.add(RecordCommitted(self._consumer, self.record.generation, dict(write.chunk)))
 
     def _end(self, outcome: Outcome) -> Outcome:
         self.write = None

@@ -1,0 +1,90 @@
+"""A consumer's events, as other programs read them: what it fetches, returns and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from consumer_agent import signals
+from consumer_agent.buffer import Record
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class Telemetry:
+    """Writes events of one group; used by the engine's thread, but for `delivered`."""
+
+    def __init__(self, event_log: EventLog | None, group: str) -> None:
+        """Write to `event_log`, or nowhere."""
+        self._log = event_log
+        self._group = group
+
+    def delivered(self, member: str, runs: Sequence[Sequence[Record]]) -> None:
+        """Write that records were returned to the application, a list per partition."""
+        if self._log is None:
+            return
+        for run in runs:
+            first, last = run[0], run[-1]
+            self._log.write(
+                "delivered",
+                group=self._group,
+                generation=first.generation,
+                member=member,
+                topic=first.topic,
+                partition=first.partition,
+                first_offset=first.offset,
+                last_offset=last.offset,
+                count=len(run),
+            )
+
+    def fetcher(self, effect: signals.RecordFetcher) -> None:
+        """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
+        if self._log is None:
+            return
+        by_topic: dict[str, dict[int, int]] = {}
+        for topic, partition in sorted(effect.positions):
+            by_topic.setdefault(topic, {})[partition] = effect.positions[topic, partition]
+        for topic, positions in by_topic.items():
+            reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+            self._log.write(
+                effect.kind,
+                group=self._group,
+                generation=effect.generation,
+                cause_id=effect.cause_id,
+                member=effect.member,
+                topic=topic,
+                partitions=list(positions),
+                positions=list(positions.values()),
+                **reason,
+            )
+
+    def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write `committed` for each partition."""
+        if self._log is None:
+            return
+        for (topic, partition), offset in sorted(offsets.items()):
+            self._log.write(
+                "committed",
+                group=self._group,
+                generation=generation,
+                member=member,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+            )
+
+    def quarantined(self, effect: signals.RecordQuarantined) -> None:
+        """Write `command_quarantined`."""
+        if self._log is not None:
+            self._log.write(
+                "command_quarantined",
+                group=self._group,
+                member=effect.member,
+                command=effect.command,
+                reason=effect.reason,
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
