@@ -178,6 +178,18 @@ def test_a_cluster_started_on_a_thread_outlives_the_thread() -> None:
     assert not folder.exists()
 
 
+def test_a_program_added_to_a_cluster_ends_with_it() -> None:
+    with LocalCluster(broker="none") as cluster:
+        added = cluster.program(
+            "added", [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
+        )
+        added.spawn()
+        wait_until(lambda: added.log.read_text() == "here\n", "its output")
+        assert [server.name for server in servers_of(cluster.directory)] == ["zookeeper-1", "added"]
+        assert added.is_running
+    assert not added.is_running
+
+
 def test_a_server_that_dies_at_its_start_is_reported_with_its_log(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     cluster = LocalCluster(broker="none", directory=folder, zookeeper_properties={"tickTime": "soon"})

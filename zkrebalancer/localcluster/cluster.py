@@ -140,6 +140,7 @@ class LocalCluster:
         class_paths = {version: jars.class_path(version, java, self._source) for version in versions}
         self._directory = _make_directory(self._wanted_directory)
         try:
+            self._write_state()  # names no process yet, but tells the guard that the folder is ours
             self._guard = _begin_guard(self._directory)
             self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state))
         except BaseException:

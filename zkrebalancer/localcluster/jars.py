@@ -28,6 +28,7 @@ LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars brin
 LOCK_DEADLINE_S = 900.0
 FETCH_DEADLINE_S = 600.0
 _JAR_NAME_PATTERN = "[organisation]-[artifact]-[revision](-[classifier]).[ext]"
+_FAILURE = re.compile(r"\bfailed: |\[FAILED|: not found$")
 _HERE = Path(__file__).parent
 
 Report = Callable[[str], None]
@@ -128,14 +129,14 @@ def _fetch(version: str, sums: Mapping[str, str], java: str, folder: Path, repor
             settings = partial / "ivysettings.xml"
             settings.write_text(maven.ivy_settings(mirror))
             command += ["-settings", str(settings)]
-        _run_ivy(command, version, len(sums), report)
+        _run_ivy(command, version, "Maven Central" if mirror is None else mirror, len(sums), report)
         verify(partial / "jars", sums)
         (partial / "jars").rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _run_ivy(command: list[str], version: str, total: int, report: Report) -> None:
+def _run_ivy(command: list[str], version: str, origin: str, total: int, report: Report) -> None:
     report(f"fetching Kafka {version}: asking for its {total} jars (once, into the cache folder)")
     lines: list[str] = []
     fetched = 0
@@ -152,10 +153,10 @@ def _run_ivy(command: list[str], version: str, total: int, report: Report) -> No
             deadline.cancel()
             ivy.kill()  # has ended already unless this was interrupted
     if ivy.returncode != 0:
-        reasons = [line for line in lines if "ERROR" in line or "unresolved" in line or "Exception" in line]
+        reason = next((line for line in lines if _FAILURE.search(line)), "Ivy gave no reason")
         raise LocalClusterError(
-            f"Kafka {version} cannot be fetched from Maven Central ({'; '.join(reasons[:2]) or lines[-1]}): check the "
-            "network, or pass an existing installation with --kafka-home or KAFKA_HOME"
+            f"Kafka {version} cannot be fetched from {origin} ({reason}): check the network, "
+            "or pass an existing installation with --kafka-home or KAFKA_HOME"
         )
 
 

@@ -51,6 +51,7 @@ class Program:
         """Begin the process, in its own session so that a terminal's Ctrl-C does not reach it."""
         if self.is_running:
             raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
+        self.has_failed = False
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 self._command,

@@ -34,7 +34,7 @@ class FakeIvy:
         self.java.write_text(
             f'#!/bin/sh\necho "$@" >> {self.calls}\nwhile [ "$1" != -retrieve ]; do shift; done\n'
             f'cp {served}/* "$(dirname "$2")"\necho "[SUCCESSFUL ] x!a.jar"\n'
-            f'echo "ERROR: no such module"\nexit {exit_code}\n'
+            f'echo ":: x#a;1: not found"\nexit {exit_code}\n'
         )
         self.java.chmod(0o755)
 
@@ -95,7 +95,7 @@ def test_a_jar_that_changes_in_the_cache_is_noticed(tmp_path: Path, source: jars
 
 def test_a_failed_fetch_says_why_and_leaves_nothing(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD, exit_code=1)
-    with pytest.raises(LocalClusterError, match=r"no such module.*--kafka-home"):
+    with pytest.raises(LocalClusterError, match=r"from Maven Central \(:: x#a;1: not found\): .*--kafka-home"):
         jars.class_path("3.9.1", str(ivy.java), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
