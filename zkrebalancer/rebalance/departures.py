@@ -177,6 +177,7 @@ class Departures:
             return
         if reply.index == owners_index or tries == 0:
             member.evicting = False  # an acknowledgement or the end of its session was quicker
+            group.moving.limit(member)
             group.membership.read_owners(consumer)
         else:
             member.registered = member.registered and not (reply.index == 1 and reply.refusal is Refusal.NO_NODE)

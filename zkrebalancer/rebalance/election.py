@@ -72,6 +72,7 @@ class CoordinatorElector:
         self.epoch = 0
         self._epoch_version = -1
         self._epoch_stat: Stat | None = None
+        self._said = ""  # the last problem: it is said once, not at every try
 
     def connected(self, session_id: int) -> None:
         """The session is usable: run, or look whether the leadership still stands."""
@@ -127,8 +128,7 @@ class CoordinatorElector:
             try:
                 self.epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
             except NodeContentError as error:
-                self._desk.warn(f"{paths.COORDINATOR_EPOCH}: {error}; nobody can lead until an operator corrects it")
-                self._try_again()
+                self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; nobody can lead until an operator corrects it")
                 return
             self._epoch_stat = reply.stat
             self._desk.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._coordinator_read)
@@ -139,8 +139,7 @@ class CoordinatorElector:
         """Create what the first coordinator of a cluster finds missing, one node at a time: others do the same."""
         if not isinstance(reply, Children):
             if not _unknown(reply):
-                self._desk.warn("the chroot does not exist in this ZooKeeper; waiting for it")
-                self._try_again()
+                self._try_again("the chroot does not exist in this ZooKeeper; waiting for it")
             return
         self._create(reply, 0)
 
@@ -197,8 +196,7 @@ class CoordinatorElector:
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
             self.elect()  # somebody else was quicker
         elif not _unknown(reply):
-            self._desk.warn("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
-            self._try_again()
+            self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
 
     def _own_node_read(self, reply: Reply) -> None:
         """The watch on the own node tells when an operator deletes it."""
@@ -219,7 +217,10 @@ class CoordinatorElector:
     def _resigned(self, _reply: Reply) -> None:
         self._lost("asked to stop")
 
-    def _try_again(self) -> None:
+    def _try_again(self, problem: str) -> None:
+        if problem != self._said:
+            self._desk.warn(problem)
+        self._said = problem
         self._desk.wake(OWNER, "retry", self._desk.now.mono_us + RETRY_US, self.elect)
 
 

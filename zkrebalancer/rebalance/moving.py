@@ -59,7 +59,7 @@ class Moving:
         for consumer, member in self._group.view.members.items():
             if member.pending:
                 self.outstanding.add(consumer)
-                self._limit(member)
+                self.limit(member)
             self.expect_readable(member)
 
     # Sending --------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Moving:
             for pending in member.pending:
                 if pending.command is sent and isinstance(node, str):
                     pending.node = node
-            self._limit(member)
+            self.limit(member)
             count = len(view.held_by(consumer) if sent.partitions is None else sent.partitions)
             group.desk.emit(
                 "command_sent",
@@ -267,7 +267,7 @@ class Moving:
 
     def _answered(self, member: Member) -> None:
         if member.pending:
-            self._limit(member)
+            self.limit(member)
         else:
             self.outstanding.discard(member.consumer)
             self._group.desk.cancel_wake(self._group.name, ("command", member.consumer))
@@ -287,8 +287,10 @@ class Moving:
 
     # Consumers that do not answer -----------------------------------------------------------------------------------
 
-    def _limit(self, member: Member) -> None:
-        """Give the consumer `rebalance_timeout_ms` for the oldest command that it has to answer."""
+    def limit(self, member: Member) -> None:
+        """Give the consumer `rebalance_timeout_ms` for the oldest command that it has to answer, if there is one."""
+        if not member.pending:
+            return
         at_us = self._group.desk.now.mono_us + self._group.view.settings.rebalance_timeout_ms * 1_000
         self._group.desk.wake(self._group.name, ("command", member.consumer), at_us, self._late, member.consumer)
 

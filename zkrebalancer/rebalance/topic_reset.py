@@ -3,6 +3,8 @@
 Its stored offsets belong to the former incarnation. `offsets/<topic>` holds the incarnation that they belong to; where
 that is not the topic's own, nobody starts the topic: it is stopped everywhere, its offsets are deleted once nobody holds
 any of it, and then it starts anew. Because the mark stands in ZooKeeper, a new leader goes on where the old one was.
+
+The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
 """
 
 from __future__ import annotations
@@ -11,12 +13,25 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Operation, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import (
+    Children,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+)
 
 if TYPE_CHECKING:
     from zkrebalancer.rebalance.group import Group
 
 MAX_DELETES_PER_TRANSACTION = 500
+ABANDONED_GRACE_US = 3_600_000_000  # a topic may be away for a while, when the topic mirror is set up anew
 
 
 class TopicReset:
@@ -60,12 +75,26 @@ class TopicReset:
         self._written = {}
 
     def maybe_begin(self) -> None:
-        """Delete the offsets of every stale topic that nobody holds."""
+        """Delete the offsets of every stale topic that nobody holds, and wait out those that are gone."""
         stale = self.stale_topics() - self._under_way
-        if not stale:
-            return
-        held = {topic for topic, _partition in self._group.view.held_partitions()}
-        for topic in sorted(stale - held):
+        if stale:
+            held = {topic for topic, _partition in self._group.view.held_partitions()}
+            for topic in sorted(stale - held):
+                self._under_way.add(topic)
+                self._list(topic)
+        desk, name = self._group.desk, self._group.name
+        for topic in self._group.view.incarnations.keys() - self._group.topics.keys():
+            if not desk.is_awake_planned(name, ("abandoned", topic)):
+                at_us = desk.now.mono_us + ABANDONED_GRACE_US
+                desk.wake(name, ("abandoned", topic), at_us, self._look_whether_abandoned, topic)
+
+    def _look_whether_abandoned(self, topic: str) -> None:
+        self._group.desk.ask(self._group.name, Get(paths.topic(topic)), self._abandoned_read, topic)
+
+    def _abandoned_read(self, reply: Reply, topic: str) -> None:
+        """Only a topic that is really absent has lost its records; one that cannot be read has not."""
+        held = {name for name, _partition in self._group.view.held_partitions()}
+        if reply == Refused(Refusal.NO_NODE) and topic not in held | self._group.topics.keys() | self._under_way:
             self._under_way.add(topic)
             self._list(topic)
 
@@ -74,33 +103,38 @@ class TopicReset:
         self._group.desk.ask(self._group.name, offsets, self._listed, topic)
 
     def _listed(self, reply: Reply, topic: str) -> None:
+        """Delete the offsets, and at last mark the node with the topic's incarnation, or delete it with the topic."""
         group = self._group
-        known = group.topics.get(topic)
-        if not isinstance(reply, Children) or known is None:
+        if not isinstance(reply, Children):
             self._under_way.discard(topic)
             return
+        known = group.topics.get(topic)
         path = paths.offsets(group.name, topic)
         names = reply.names[:MAX_DELETES_PER_TRANSACTION]
         operations: list[Operation] = [Delete(f"{path}/{name}") for name in names]
-        complete = len(names) == len(reply.names)
-        if complete:
-            operations.append(SetContent(path, known.incarnation.encode()))
-        reset = group.leadership.fenced(*operations)
-        group.desk.ask(group.name, reset, self._deleted, topic, known.incarnation if complete else None)
+        is_complete = len(names) == len(reply.names)
+        if is_complete:
+            operations.append(SetContent(path, known.incarnation.encode()) if known else Delete(path))
+        incarnation = known.incarnation if known else None
+        deletion = group.leadership.fenced(*operations)
+        group.desk.ask(group.name, deletion, self._deleted, topic, is_complete, incarnation)
 
-    def _deleted(self, reply: Reply, topic: str, incarnation: str | None) -> None:
+    def _deleted(self, reply: Reply, topic: str, is_complete: bool, incarnation: str | None) -> None:
         group = self._group
         if group.leadership.is_deposed(reply):
             return
-        if isinstance(reply, Done) and incarnation is None:
+        if isinstance(reply, Done) and not is_complete:
             self._list(topic)
             return
         self._under_way.discard(topic)
-        if isinstance(reply, Done) and incarnation is not None:
+        if isinstance(reply, Refused):
+            if not reply.outcome_unknown:
+                group.load("outdated")
+        elif incarnation is None:
+            group.view.incarnations.pop(topic, None)
+        else:
             group.view.incarnations[topic] = incarnation
             group.request("topic-recreated")
-        elif isinstance(reply, Refused) and not reply.outcome_unknown:
-            group.load("outdated")
 
     def reset(self) -> None:
         """The group is read anew: what was under way is found out from ZooKeeper."""
