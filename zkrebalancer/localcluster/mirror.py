@@ -171,22 +171,42 @@ def run(bootstrap: str, zookeeper: str, interval_s: float) -> None:
     missing: frozenset[str] = frozenset()
     with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
         while True:
-            try:
-                # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
-                metadata = gevent.get_hub().threadpool.apply(read_kafka, (kafka,))
-                nodes = _read_nodes(client)
-                _carry_out(client, plan(metadata, nodes, missing, time.time_ns() // 1_000_000))
-                missing = missing_topics(metadata, nodes)
-            except KafkaException as error:
-                _log.warning("Kafka at %s does not answer (%s), trying again", bootstrap, error.args[0])
-            except ZooKeeperUnavailableError as error:
-                _log.warning("%s, trying again", error)
+            # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
+            metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (kafka,))
+            if isinstance(metadata, KafkaException):
+                _log.warning("Kafka at %s does not answer (%s), trying again", bootstrap, metadata.args[0].str())
+            else:
+                missing = _mirror_once(client, metadata, missing)
             gevent.sleep(interval_s)
 
 
+def _mirror_once(client: BlockingZk, metadata: KafkaMetadata, missing_before: frozenset[str]) -> frozenset[str]:
+    """Make ZooKeeper equal to `metadata` and return the topics that Kafka misses; trouble is left to the next round."""
+    try:
+        nodes = _read_nodes(client)
+        _carry_out(client, plan(metadata, nodes, missing_before, time.time_ns() // 1_000_000))
+    except ZooKeeperUnavailableError as error:
+        _log.warning("%s, trying again", error)
+        return frozenset()
+    return missing_topics(metadata, nodes)
+
+
+def _try_read_kafka(kafka: AdminClient) -> KafkaMetadata | KafkaException:
+    """Return the error instead of raising it: the thread pool would print its traceback."""
+    try:
+        return read_kafka(kafka)
+    except KafkaException as error:
+        return error
+
+
 def read_kafka(kafka: AdminClient) -> KafkaMetadata:
-    """Read brokers, topics and replicas; raises KafkaException if Kafka does not answer."""
-    cluster = kafka.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result(REQUEST_TIMEOUT_S)
+    """Read brokers, topics and replicas.
+
+    Raises:
+        KafkaException: Kafka did not answer one of the requests within REQUEST_TIMEOUT_S; that ends its future too.
+
+    """
+    cluster = kafka.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
     brokers = {node.id: Broker(node.host, node.port, node.rack) for node in cluster.nodes}
     names = frozenset(kafka.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
     topics: dict[str, Topic] = {}
@@ -194,7 +214,7 @@ def read_kafka(kafka: AdminClient) -> KafkaMetadata:
         described = kafka.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
         for name, future in described.items():
             try:
-                description = future.result(REQUEST_TIMEOUT_S)
+                description = future.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since it was listed
                     raise

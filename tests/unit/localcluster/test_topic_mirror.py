@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkrebalancer.localcluster import mirror
 from zkrebalancer.localcluster.mirror import Broker, KafkaMetadata, Nodes, Topic, missing_topics, plan
+from zkrebalancer.localcluster.ports import free_ports
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic
 
@@ -122,6 +127,15 @@ def test_a_broker_that_moves_is_set_and_one_that_leaves_is_deleted() -> None:
     moved = plan(replace(kafka(), brokers={1: Broker("h", 7, None)}), nodes, frozenset(), NOW_MS)
     assert sorted(apply(nodes, moved).brokers) == ["1"]
     assert json.loads(apply(nodes, moved).brokers["1"])["port"] == 7
+
+
+def test_a_kafka_that_does_not_answer_is_kafkas_error_which_the_mirror_outlives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mirror, "REQUEST_TIMEOUT_S", 0.3)
+    (port,) = free_ports(1)
+    with pytest.raises(KafkaException):
+        mirror.read_kafka(AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}))
 
 
 topics = st.builds(topic, st.sampled_from(["id1", "id2"]), st.integers(1, 4))
