@@ -31,8 +31,8 @@ from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 PARTITIONS_PER_MEMBER = 12
-MEMBERS_PER_PROCESS = 10
-RECORDS_PER_PARTITION_S = 5
+MEMBERS_PER_PROCESS = 1
+RECORDS_PER_PARTITION_S = 2
 PROTOCOLS = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
 SETTLE_DEADLINE_S = 120.0

@@ -41,6 +41,7 @@ class Loading:
         self._unreadable_channels = set()
         self._group.moving.reset()
         self._group.topic_reset.reset()
+        self._group.membership.reset()
         name = self._group.name
         self._group.desk.ask(name, Sync(paths.group(name)), self._synced)
 

@@ -21,6 +21,11 @@ class Membership:
     def __init__(self, group: Group) -> None:
         """Follow nothing yet: loading sets the first watches."""
         self._group = group
+        self._newcomers: dict[str, Registration | None] = {}  # registration read, ownership record not yet
+
+    def reset(self) -> None:
+        """Everything is read anew."""
+        self._newcomers.clear()
 
     def list_ids(self) -> None:
         """Somebody came or went: list the consumers again."""
@@ -33,35 +38,26 @@ class Membership:
         names = set(reply.names)
         members = self._group.view.members
         for consumer in sorted(names - members.keys()):
-            self.read_registration(consumer)
+            self._read_newcomer(consumer)
         for consumer in sorted(members.keys() - names):
             members[consumer].registered = False
             self.read_owners(consumer)  # only the end of its session lets its partitions go
 
-    def read_registration(self, consumer: str) -> None:
-        """A consumer registered, or changed what it says of itself."""
+    def _read_newcomer(self, consumer: str) -> None:
         group = self._group
-        group.desk.ask(
-            group.name, Get(paths.ids(group.name, consumer), watch=True), self._registration_read, consumer
-        )
+        ids, owners = paths.ids(group.name, consumer), paths.owners(group.name, consumer)
+        group.desk.ask(group.name, Get(ids, watch=True), self._newcomer_read, consumer)
+        group.desk.ask(group.name, Get(owners, watch=True), self._newcomer_owners_read, consumer)
 
-    def _registration_read(self, reply: Reply, consumer: str) -> None:
-        if not isinstance(reply, Content):
-            return  # gone already: the list of ids tells
-        group = self._group
-        registration = read_registration(group, consumer, reply.content)
-        member = group.view.members.get(consumer)
-        if member is None:
-            owners = Get(paths.owners(group.name, consumer), watch=True)
-            group.desk.ask(group.name, owners, self._newcomer_read, consumer, registration)
-            return
-        if registration == member.registration:
-            return
-        self._replace(member, registration)
-        group.request("subscription-changed")
+    def _newcomer_read(self, reply: Reply, consumer: str) -> None:
+        if isinstance(reply, Content):  # otherwise it is gone already
+            self._newcomers[consumer] = read_registration(self._group, consumer, reply.content)
 
-    def _newcomer_read(self, reply: Reply, consumer: str, registration: Registration | None) -> None:
+    def _newcomer_owners_read(self, reply: Reply, consumer: str) -> None:
         group = self._group
+        if consumer not in self._newcomers:
+            return
+        registration = self._newcomers.pop(consumer)
         if not isinstance(reply, Content) or consumer in group.view.members:
             return
         member = group.view.members[consumer] = Member(consumer)
@@ -71,6 +67,21 @@ class Membership:
         group.moving.expect_readable(member)
         group.desk.emit("member_joined", group.name, group.view.generation, None, member=consumer)
         group.request("member-joined")
+
+    def read_registration(self, consumer: str) -> None:
+        """A consumer changed what it says of itself."""
+        group = self._group
+        group.desk.ask(group.name, Get(paths.ids(group.name, consumer), watch=True), self._registration_read, consumer)
+
+    def _registration_read(self, reply: Reply, consumer: str) -> None:
+        group = self._group
+        member = group.view.members.get(consumer)
+        if not isinstance(reply, Content) or member is None:
+            return  # gone already: the list of ids tells
+        registration = read_registration(group, consumer, reply.content)
+        if registration != member.registration:
+            self._replace(member, registration)
+            group.request("subscription-changed")
 
     def _replace(self, member: Member, registration: Registration | None) -> None:
         subscriptions = self._group.leadership.subscriptions

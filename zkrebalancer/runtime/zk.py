@@ -11,12 +11,14 @@ with the connection, and whoever gets `Connected` has to read anew what it watch
 from __future__ import annotations
 
 import logging
+import select
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import gevent
+import gevent.select
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -68,6 +70,25 @@ class _SessionLog(logging.Logger):
             _log.info(msg, *args)  # our own events tell what a person has to know
 
 
+class _Handler(SequentialGeventHandler):
+    """kazoo's gevent handler with a cheaper `select`: kazoo asks several times per answer, and mostly it is there."""
+
+    def select(
+        self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Ask the kernel without waiting; only if nothing is ready, wait on the hub."""
+        poll = select.poll()
+        for sockets, event in ((rlist, select.POLLIN), (wlist, select.POLLOUT)):
+            for waiting in sockets:
+                poll.register(waiting.fileno(), event)
+        ready = dict(poll.poll(0))
+        if not ready:
+            waited: tuple[list[Any], list[Any], list[Any]] = gevent.select.select(rlist, wlist, [], timeout)
+            return waited
+        readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
+        return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
+
+
 class ZkClient:
     """One ZooKeeper session at a time, reached through calls and events. Create, start and use it on one gevent hub."""
 
@@ -79,7 +100,7 @@ class ZkClient:
         self._session_log = _SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._usable = False
-        handler = SequentialGeventHandler()
+        handler = _Handler()
         self._kazoo = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
