@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 
 import click
 from rich.console import Console
@@ -12,6 +14,8 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
@@ -121,6 +125,62 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
         click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
     else:
         click.echo(f"asked broker {leader.brokerid} to rebalance {group}, now at generation {report.generation}")
+
+
+@groups.command("reset-offsets")
+@click.argument("group")
+@click.option("--to-earliest", "target", flag_value="earliest", help="To the first record that Kafka still has.")
+@click.option("--to-latest", "target", flag_value="latest", help="To the end of each partition.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset, in every partition.")
+@click.option("--to-datetime", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]), help="To a time.")
+@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka brokers; needed for all but --to-offset.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def reset(
+    group: str,
+    target: str | None,
+    to_offset: int | None,
+    to_datetime: datetime | None,
+    bootstrap: str | None,
+    dry_run: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Give the stored offsets of a group new values; only while the group has no consumers.
+
+    \b
+    Example:
+      zkrebalancer groups reset-offsets payments --to-earliest --dry-run \\
+          --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+    """
+    if sum(choice is not None for choice in (target, to_offset, to_datetime)) != 1:
+        raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset and --to-datetime")
+    if to_offset is None and bootstrap is None:
+        raise click.UsageError("--bootstrap is needed to ask Kafka for its offsets")
+
+    def new_offsets(partitions: list[fields.TopicPartition]) -> Mapping[fields.TopicPartition, int]:
+        if to_offset is not None or bootstrap is None:
+            return dict.fromkeys(partitions, to_offset or 0)
+        if to_datetime is not None:
+            return kafka_offsets.offsets_at(bootstrap, partitions, to_datetime)
+        ends = kafka_offsets.log_ends(bootstrap, partitions)
+        return {partition: low if target == "earliest" else high for partition, (low, high) in ends.items()}
+
+    with BlockingZk(zookeeper) as zk:
+        changes = reset_offsets(zk, group, new_offsets, dry_run)
+    if as_json:
+        rows = [
+            {"topic": topic, "partition": partition, "before": before, "after": after}
+            for (topic, partition), (before, after) in changes.items()
+        ]
+        click.echo(json.dumps({"group": group, "dry_run": dry_run, "offsets": rows}))
+        return
+    table = Table("topic", "partition", "before", "would be" if dry_run else "now")
+    for (topic, partition), (before, after) in changes.items():
+        table.add_row(topic, str(partition), str(before), str(after))
+    _print(table)
 
 
 def _summary(report: GroupReport) -> dict[str, object]:

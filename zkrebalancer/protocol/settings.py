@@ -19,6 +19,7 @@ class GroupSettings:
     strategy: str = "sticky"
     mode: str = INCREMENTAL
     frozen: bool = False
+    starts_paused: bool = False  # nobody is started, while offsets are being reset
     rebalance_timeout_ms: int = 30_000  # for one command to be acknowledged
     max_rebalance_retries: int = 4
     rebalance_debounce_ms: int = 50  # changes that follow the first one are gathered for this long
@@ -62,8 +63,9 @@ def decode(content: bytes) -> GroupSettings:
         values["mode"] = fields.text(what, document, "mode")
         if values["mode"] not in {EAGER, INCREMENTAL}:
             raise NodeContentError(f"{what}: mode {values['mode']!r:.80} is not {EAGER} or {INCREMENTAL}")
-    if "frozen" in document:
-        if not isinstance(document["frozen"], bool):
-            raise NodeContentError(f"{what}: frozen must be true or false, not {document['frozen']!r:.80}")
-        values["frozen"] = document["frozen"]
+    for key in ("frozen", "starts_paused"):
+        if key in document:
+            if not isinstance(document[key], bool):
+                raise NodeContentError(f"{what}: {key} must be true or false, not {document[key]!r:.80}")
+            values[key] = document[key]
     return GroupSettings(**values)  # type: ignore[arg-type]  # each value was checked above

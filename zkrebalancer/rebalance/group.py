@@ -205,7 +205,9 @@ class Group:
 
     def may_start(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
-        return self.view.is_free_for(consumer, partition) and not self.topic_reset.is_stale(partition[0])
+        if self.view.settings.starts_paused or self.topic_reset.is_stale(partition[0]):
+            return False
+        return self.view.is_free_for(consumer, partition)
 
     # Finishing --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,103 @@
+"""`groups reset-offsets` on a real ZooKeeper: only without consumers, and nobody starts from an offset half replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.operations.reset_offsets import ResetRefusedError, reset_offsets
+from zkrebalancer.protocol import cluster_nodes, paths, settings
+from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Done, Get, ListChildren, Multi, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime.zk import BlockingZk
+
+GROUP = "g"
+PARTITIONS = 1_200  # more than one transaction carries
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[str]:
+    with LocalCluster(broker="none", chroot="/reset") as cluster:
+        yield cluster.zookeeper
+
+
+@pytest.fixture
+def zk(zookeeper: str) -> Iterator[BlockingZk]:
+    with BlockingZk(zookeeper) as client:
+        made = [Create(paths.CONSUMERS), Create(paths.GROUPS), Create(paths.group(GROUP), b'{"version":1,"custom":7}')]
+        made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]
+        made.append(Create(paths.offsets(GROUP, "t"), b"incarnation"))
+        made += [Create(paths.offsets(GROUP, "t", number), b"5") for number in range(PARTITIONS)]
+        assert isinstance(client.perform(Multi(tuple(made))), Done)
+        yield client
+        remove(client, paths.CONSUMERS)
+
+
+def remove(client: BlockingZk, path: str) -> None:
+    listed = client.perform(ListChildren(path))
+    for name in listed.names if isinstance(listed, Children) else ():
+        remove(client, f"{path}/{name}")
+    client.perform(Multi((Delete(path),)))
+
+
+def to_nine(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    return dict.fromkeys(partitions, 9)
+
+
+def stored(client: BlockingZk, path: str) -> bytes:
+    reply = client.perform(Get(path))
+    assert isinstance(reply, Content)
+    return reply.content
+
+
+def test_every_offset_is_replaced_and_the_settings_are_as_before(zk: BlockingZk) -> None:
+    changes = reset_offsets(zk, GROUP, to_nine, dry_run=False)
+    assert len(changes) == PARTITIONS
+    assert changes["t", 0] == (5, 9)
+    assert {stored(zk, paths.offsets(GROUP, "t", number)) for number in range(PARTITIONS)} == {b"9"}
+    assert not settings.decode(stored(zk, paths.group(GROUP))).starts_paused
+    assert b'"custom":7' in stored(zk, paths.group(GROUP))
+
+
+def test_a_dry_run_writes_nothing(zk: BlockingZk) -> None:
+    assert reset_offsets(zk, GROUP, to_nine, dry_run=True)["t", 3] == (5, 9)
+    assert stored(zk, paths.offsets(GROUP, "t", 3)) == b"5"
+    assert stored(zk, paths.group(GROUP)) == b'{"version":1,"custom":7}'
+
+
+def test_a_group_with_a_consumer_is_refused(zk: BlockingZk) -> None:
+    zk.perform(Multi((Create(paths.ids(GROUP, "c-1"), ephemeral=True),)))
+    with pytest.raises(ResetRefusedError, match="has consumers"):
+        reset_offsets(zk, GROUP, to_nine, dry_run=False)
+    assert stored(zk, paths.offsets(GROUP, "t", 0)) == b"5"
+
+
+def test_a_consumer_that_registers_meanwhile_is_noticed_and_the_pause_is_taken_back(zk: BlockingZk) -> None:
+    """Fails if nobody looks again after the pause, or if the pause stays."""
+    performed = zk.perform
+
+    def perform(call: object) -> object:
+        reply = performed(call)  # type: ignore[arg-type]
+        if isinstance(call, Multi) and isinstance(call.operations[0], SetContent):
+            performed(Multi((Create(paths.ids(GROUP, "late"), ephemeral=True),)))
+        return reply
+
+    zk.perform = perform  # type: ignore[method-assign, assignment]
+    with pytest.raises(ResetRefusedError, match="late"):
+        reset_offsets(zk, GROUP, to_nine, dry_run=False)
+    assert stored(zk, paths.offsets(GROUP, "t", 0)) == b"5"
+    assert not settings.decode(stored(zk, paths.group(GROUP))).starts_paused
+
+
+def test_an_operator_who_interferes_stops_the_reset(zk: BlockingZk) -> None:
+    """Fails if the writes do not check the version of the settings."""
+
+    def interfering(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        zk.perform(Multi((SetContent(paths.group(GROUP), b'{"version":1,"starts_paused":false}'),)))
+        return to_nine(partitions)
+
+    with pytest.raises(ResetRefusedError, match="changed"):
+        reset_offsets(zk, GROUP, interfering, dry_run=False)
+    assert cluster_nodes.decode_counter("offset", stored(zk, paths.offsets(GROUP, "t", 0))) == 5
