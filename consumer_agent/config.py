@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,8 @@ _RANGES = {
     "max_poll_records": (1, 100_000),
     "auto_commit_interval_ms": (10, 86_400_000),
 }
+_SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5})?")
+_CHROOT = re.compile(r"(/[^/\s]+)*/?")
 _CHOICES = {"auto_offset_reset": ("earliest", "latest"), "suspended_policy": ("pause", "continue")}
 _NOT_IN_KAFKA_CONFIG = ("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "bootstrap.servers")
 
@@ -54,6 +57,7 @@ class ConsumerConfig:
         """Check every value."""
         for key in ("zookeeper", "bootstrap", "group", "client_id"):
             _require(isinstance(getattr(self, key), str) and getattr(self, key) != "", key, "must be a text", self)
+        _check_zookeeper(self.zookeeper)
         paths.validate_name("group", self.group)
         if len(paths.validate_name("client id", self.client_id)) > paths.MAX_NAME_LENGTH - UUID_LENGTH:
             raise ConfigurationError(f"client_id: at most {paths.MAX_NAME_LENGTH - UUID_LENGTH} characters are allowed")
@@ -95,6 +99,12 @@ class ConsumerConfig:
 def _require(holds: bool, key: str, what: str, config: ConsumerConfig) -> None:
     if not holds:
         raise ConfigurationError(f"{key}: {what}, not {getattr(config, key)!r:.80}")
+
+
+def _check_zookeeper(hosts: str) -> None:
+    servers, slash, chroot = hosts.partition("/")
+    if not all(_SERVER.fullmatch(server) for server in servers.split(",")) or not _CHROOT.fullmatch(slash + chroot):
+        raise ConfigurationError(f"zookeeper: HOST:PORT[,…][/CHROOT] is expected, not {hosts!r:.80}")
 
 
 def _check_kafka_config(kafka_config: object) -> None:

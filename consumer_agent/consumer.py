@@ -110,15 +110,14 @@ class Consumer:
         except KafkaException as error:
             raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
         if config.events_directory is not None:
-            event_log = EventLog(Path(config.events_directory), config.client_id)
-            self._telemetry = Telemetry(event_log, config.group)
+            self._telemetry = Telemetry(_open_event_log(Path(config.events_directory), config), config.group)
         member = MemberSettings(
             group=config.group,
             auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
             ask_application=self._callbacks[Tell.REVOKE] is not None,
             pause_when_suspended=config.suspended_policy == "pause",
         )
-        machine = Machine(MachineSettings(member, self._registration(wanted)))
+        machine = Machine(MachineSettings(member, self._registration(wanted), config.zookeeper))
         self._engine = Engine(config, machine, self._handover, self._fetcher, self._telemetry)
         self._fetcher.start()
         self._engine.start()
@@ -309,3 +308,11 @@ class Consumer:
 
     def _record_delivery(self, runs: list[list[Record]]) -> None:
         self._telemetry.delivered(self._member, runs)
+
+
+def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return EventLog(directory, config.client_id)
+    except OSError as error:
+        raise ConfigurationError(f"events_directory: {error}") from None

@@ -53,6 +53,7 @@ class Engine:
         self._telemetry = telemetry
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
+        self._closing: list[gevent.Greenlet] = []
         self._running = True
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-agent-engine", daemon=True)
@@ -90,6 +91,7 @@ class Engine:
                 self._handover.fail(ConsumerError("the consumer's engine has stopped"))
             self._handover.become_closed()
             self._close_session()
+            gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
             self._wake.close()
 
     def _round(self) -> None:
@@ -154,9 +156,8 @@ class Engine:
     def _close_session(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            closing = gevent.spawn(client.close)
-            if not self._running:
-                closing.join(SESSION_CLOSE_TIMEOUT_S)
+            self._closing = [greenlet for greenlet in self._closing if not greenlet.dead]
+            self._closing.append(gevent.spawn(client.close))
 
     def _request(self, effect: signals.Request) -> None:
         if self._client is not None:

@@ -24,7 +24,7 @@ from consumer_agent.handover import Handover
 from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
-POLL_TIMEOUT_S = 0.01  # how long a round takes at most, and so how long a new partition waits to be assigned
+POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new partition waits to be assigned
 MAX_ROUND_RECORDS = 500
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
@@ -62,6 +62,13 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
     return settings
 
 
+class _KafkaLog(logging.Logger):
+    """Takes librdkafka's own log, which repeats itself; what a person has to know is told by `Fetcher`."""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        _log.debug("%s", record.getMessage())
+
+
 class Fetcher:
     """The Kafka side of a consumer. Its methods may be called from any thread and do not wait, but for `join`."""
 
@@ -76,11 +83,13 @@ class Fetcher:
         self._topics = topics
         self._end = OFFSET_SPEC[config.auto_offset_reset]
         self._handover = handover
-        self._consumer = KafkaConsumer(kafka_settings(config), logger=_log)
+        settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
+        self._consumer = KafkaConsumer(settings, logger=_KafkaLog("librdkafka"))
         self._assigned: set[fields.TopicPartition] = set()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
+        self._is_cut_off = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
@@ -196,6 +205,7 @@ class Fetcher:
         if first is None:
             return
         messages = [first]
+        self._is_cut_off = False
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
         by_partition: dict[fields.TopicPartition, list[Message]] = {}
@@ -221,6 +231,11 @@ class Fetcher:
                 if partition not in self._changes:
                     self._handover.buffer.put(partition, fetched)
             self._handover.changed.notify()
+
+    def _broker_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:  # noqa: SLF001  # its public name
+            self._is_cut_off = True
+            _log.warning("no Kafka broker can be reached at %s; trying on", self._bootstrap)
 
     def _complain(self, message: Message, error: KafkaError | None) -> None:
         """Log an error once per partition; librdkafka goes on trying by itself."""

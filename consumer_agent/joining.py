@@ -39,6 +39,7 @@ class Joining:
     group: str
     consumer: str
     registration: Registration  # its session timeout is that of `connected`
+    zookeeper: str  # the address, for messages
     session_id: int = 0
     connected: bool = False
     group_creations: int = 0
@@ -94,7 +95,7 @@ class Joining:
         if len(self.ancestors) < 3:
             return
         if not self.ancestors["/"]:
-            self.error = ChrootMissingError("the chroot of the ZooKeeper address does not exist")
+            self.error = ChrootMissingError(f"the chroot of {self.zookeeper} does not exist in this ZooKeeper")
             return
         missing = [above for above in (paths.CONSUMERS, paths.GROUPS) if not self.ancestors[above]]
         self._create_group([*missing, paths.group(self.group)], list(paths.GROUP_CHILDREN))

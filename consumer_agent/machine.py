@@ -86,6 +86,7 @@ class MachineSettings:
 
     member: MemberSettings
     registration: Registration
+    zookeeper: str = ""  # the address, for messages
     connect_timeout_ms: int = 10_000
 
 
@@ -175,7 +176,9 @@ class Machine:
             if self.state is State.RESIGNING:
                 self._become_out()
             elif self.state is State.CONNECTING:
-                self._fail(ZooKeeperUnavailableError("no ZooKeeper answered in time"))
+                seconds = self._settings.connect_timeout_ms / 1_000
+                text = f"no ZooKeeper answered at {self._settings.zookeeper} within {seconds:g} s"
+                self._fail(ZooKeeperUnavailableError(text))
         if self.member is not None:
             self.member.handle_tick(now_ms)
 
@@ -218,7 +221,8 @@ class Machine:
     def _begin_joining(self, event: Polled, now_ms: int) -> None:
         self._move(State.CONNECTING)
         registration = replace(self._settings.registration, timestamp=str(event.timestamp_ms))
-        self.joining = Joining(self._outbox, self._settings.member.group, event.consumer, registration)
+        settings = self._settings
+        self.joining = Joining(self._outbox, settings.member.group, event.consumer, registration, settings.zookeeper)
         if not self.was_ever_connected:
             self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
         self._outbox.add(OpenSession())

@@ -34,10 +34,15 @@ class TopicFilter:
         try:
             self._expression = re2.compile(expression, options)
         except (re2.error, UnicodeEncodeError) as error:
-            raise PatternError(f"pattern {expression!r:.80} does not compile: {error}") from None
+            raise PatternError(f"pattern {expression!r:.80} does not compile: {_reason(error)}") from None
 
     def matches(self, topic: str) -> bool:
         """Whether the subscription takes in `topic`; internal topics never match."""
         if topic.startswith(INTERNAL_TOPIC_PREFIX):
             return False
         return (self._expression.search(topic) is not None) == self._wanted
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else error
+    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)  # RE2 gives bytes

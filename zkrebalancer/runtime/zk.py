@@ -10,6 +10,7 @@ with the connection, and whoever gets `Connected` has to read anew what it watch
 
 from __future__ import annotations
 
+import atexit
 import logging
 import select
 from collections import deque
@@ -69,9 +70,17 @@ class _SessionLog(logging.Logger):
         elif level >= logging.WARNING:
             _log.info(msg, *args)  # our own events tell what a person has to know
 
+    def handle(self, record: logging.LogRecord) -> None:
+        _log.info("%s", record.getMessage())  # what comes through warning() and its like, also not for a person
+
 
 class _Handler(SequentialGeventHandler):
     """kazoo's gevent handler with a cheaper `select`: kazoo asks several times per answer, and mostly it is there."""
+
+    def start(self) -> None:
+        """Start, without kazoo's own stop at exit: that waits for greenlets of a thread that may be gone by then."""
+        super().start()
+        atexit.unregister(self.stop)
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
@@ -223,7 +232,9 @@ class BlockingZk:
                 raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
         except gevent.Timeout:
             self.close()
-            raise ZooKeeperUnavailableError(f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s") from None
+            raise ZooKeeperUnavailableError(
+                f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
+            ) from None
         except ChrootMissingError:
             self.close()
             raise

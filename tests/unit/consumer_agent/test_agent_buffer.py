@@ -95,7 +95,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.forget([partition])
         self.emitting.discard(partition)
         for known in (self.expected, self.returned, self.finished, self.next_offset):
-            known.pop(partition, None)  # type: ignore[attr-defined]
+            known.pop(partition, None)
 
     @invariant()
     def positions_are_exact_and_nothing_is_finished_before_it_is_returned(self) -> None:

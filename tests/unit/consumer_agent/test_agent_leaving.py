@@ -205,7 +205,7 @@ def test_nothing_happens_after_the_end(driver: Driver) -> None:
 
 def test_an_illegal_transition_tells_its_story(driver: Driver) -> None:
     driver.machine.state = State.CLOSED
-    with pytest.raises(IllegalTransitionError, match="closed -> out is not allowed; story: .*active: Replied"):
+    with pytest.raises(IllegalTransitionError, match=r"closed -> out is not allowed; story: .*active: Replied"):
         driver.machine._become_out()
 
 

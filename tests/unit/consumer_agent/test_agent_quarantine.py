@@ -49,7 +49,7 @@ def test_poison_ends_the_emission_and_goes_into_quarantine_before_the_session_en
     effects = driver.send(POISON)
     assert len(of_type(effects, RecordQuarantined)) == 1
     assert of_type(effects, RecordLost) == [RecordLost(CONSUMER, 4, frozenset({T0}))]
-    assert {EmitUntil(0), TellLost()} < set(effects)  # type: ignore[comparison-overlap]
+    assert {EmitUntil(0), TellLost()} < set(effects)
     assert requests(effects) == [LIST]
     (write,) = requests(driver.answer(LIST, Children(())))
     assert isinstance(write, Multi)
