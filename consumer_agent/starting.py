@@ -20,7 +20,8 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 MAX_OFFSET_READS = 1_000  # under way at once
-RESOLVE_RETRY_MS = 2_000
+MIN_RESOLVE_RETRY_MS = 50  # a topic stands in ZooKeeper a moment before the brokers know it
+MAX_RESOLVE_RETRY_MS = 2_000
 
 
 class Starting(Enum):
@@ -51,6 +52,7 @@ class Start:
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     token: int = 0
     retry_at_ms: int | None = None
+    retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
 
     @property
     def is_ready(self) -> bool:
@@ -100,9 +102,11 @@ class Start:
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
         missing = self.partitions - self.offsets.keys()
         if missing:
-            topic, number = min(missing)
-            self.outbox.add(Warn(f"{topic}/{number}: Kafka does not say where it begins; asking again"))
-            self.stage, self.retry_at_ms = Starting.WAITING, now_ms + RESOLVE_RETRY_MS
+            if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS:
+                topic, number = min(missing)
+                self.outbox.add(Warn(f"{topic}/{number}: Kafka does not say where it begins; asking again"))
+            self.stage, self.retry_at_ms = Starting.WAITING, now_ms + self.retry_delay_ms
+            self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
         else:
             self.stage = Starting.READY
 
