@@ -73,6 +73,16 @@ class RecordBuffer:
         self.forget([partition])
         self._partitions[partition] = _Partition(generation, position, position, position)
 
+    def reset(self, partition: TopicPartition, position: int) -> bool:
+        """Go on from another position, also a lower one; False if the partition is not emitted."""
+        held = self._partitions.get(partition)
+        if held is None or not held.emitting:
+            return False
+        self._drop_records(partition, held)
+        held.returned = held.next_offset = position
+        held.finished = min(held.finished, position)
+        return True
+
     def put(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         """Add records in offset order; those of a partition that is not emitted, or seen before, are dropped."""
         held = self._partitions.get(partition)

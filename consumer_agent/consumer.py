@@ -50,7 +50,7 @@ class Consumer:
     The keyword arguments are those of `ConsumerConfig`.
     """
 
-    def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:  # noqa: ANN401
+    def __init__(self, config: ConsumerConfig | None = None, /, **settings: Any) -> None:  # noqa: ANN401
         """Check the configuration; nothing is connected before the first poll.
 
         Raises:
@@ -196,7 +196,7 @@ class Consumer:
             ConsumerStateError: closed, or never polled.
 
         """
-        if self._closed or self._engine is None:
+        if self._engine is None or (self._closed and not self._in_callback):
             raise ConsumerStateError("commit is possible between the first poll and close")
         self._handover.finish()
         token = next(self._tokens)

@@ -43,7 +43,7 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
         "client.id": config.client_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "auto.offset.reset": config.auto_offset_reset,
+        "auto.offset.reset": "error",  # `Fetcher` resets by itself, so that the buffer knows
         "fetch.min.bytes": 1,
         # One fetch per broker is under way, and a new partition waits for the one that is parked; but every fetch that
         # comes back empty costs the broker, and with 50 ms fifty agents at rest kept a core of it busy.
@@ -86,6 +86,7 @@ class Fetcher:
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
         self._consumer = KafkaConsumer(settings, logger=_KafkaLog("librdkafka"))
         self._assigned: set[fields.TopicPartition] = set()
+        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
@@ -142,6 +143,7 @@ class Fetcher:
         try:
             leaders: dict[int, TopicPartition] = {}
             for topic, metadata in self._described().items():
+                self._counts[topic] = len(metadata.partitions)
                 if metadata.error is not None and topic in self._topics:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
@@ -182,6 +184,7 @@ class Fetcher:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
+            self._hear_of(coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )
@@ -190,15 +193,26 @@ class Fetcher:
     def _resolved(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
         asked = [TopicPartition(topic, number, self._end) for topic, number in sorted(partitions)]
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
+        self._hear_of(partitions)
         try:
             answers = self._consumer.offsets_for_times(asked, timeout=RESOLVE_TIMEOUT_S)
         except KafkaException as error:
-            _log.warning("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
+            _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
             return found
         for answer in answers:
             if answer.error is None and answer.offset >= 0:
                 found[answer.topic, answer.partition] = answer.offset
         return found
+
+    def _hear_of(self, partitions: Collection[fields.TopicPartition]) -> None:
+        """Let librdkafka ask for partitions that were added: it answers from what it heard minutes ago, "unknown"."""
+        for topic in {topic for topic, number in partitions if number >= self._counts.get(topic, 0)}:
+            try:
+                metadata = self._consumer.list_topics(topic, timeout=RESOLVE_TIMEOUT_S).topics[topic]
+            except KafkaException as error:
+                _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
+            else:
+                self._counts[topic] = len(metadata.partitions)
 
     def _fetch(self, room: int) -> None:
         first = self._consumer.poll(POLL_TIMEOUT_S)
@@ -209,13 +223,20 @@ class Fetcher:
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
         by_partition: dict[fields.TopicPartition, list[Message]] = {}
+        out_of_range: set[fields.TopicPartition] = set()
         for message in messages:
             error, topic, number = message.error(), message.topic(), message.partition()
-            if error is not None or topic is None or number is None:
+            if topic is None or number is None:
                 self._complain(message, error)
-            else:
+            elif error is None:
                 by_partition.setdefault((topic, number), []).append(message)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+                out_of_range.add((topic, number))
+            else:
+                self._complain(message, error)
         self._put(by_partition)
+        if out_of_range:
+            self._reset(out_of_range)
 
     def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
         with self._handover.lock:
@@ -231,6 +252,21 @@ class Fetcher:
                 if partition not in self._changes:
                     self._handover.buffer.put(partition, fetched)
             self._handover.changed.notify()
+
+    def _reset(self, partitions: set[fields.TopicPartition]) -> None:
+        """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there."""
+        found = self._resolved(partitions)
+        restarted: dict[fields.TopicPartition, int] = {}
+        with self._handover.lock:
+            positions = self._handover.buffer.positions()
+            for partition in (partitions - self._changes.keys()) & positions.keys():
+                offset = found[partition]
+                if offset is None:  # Kafka gave no answer: fetching from the same place asks again
+                    restarted[partition] = positions[partition].returned
+                elif self._handover.buffer.reset(partition, offset):
+                    restarted[partition] = offset
+                    _log.warning("%s/%s: the offset is out of range; it goes on at %s", *partition, offset)
+        self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:  # noqa: SLF001  # its public name

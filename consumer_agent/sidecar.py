@@ -119,6 +119,7 @@ class Sidecar:
 
         """
         self._is_stopping = is_stopping
+        self._has_failed = False
         self._frames: queue.Queue[Frame | ChildError] = queue.Queue(MAX_WAITING_FRAMES)
         try:
             self._process = subprocess.Popen(  # the user's own command
@@ -173,6 +174,8 @@ class Sidecar:
             ChildError: the child failed, ended, or did not answer within REVOKE_TIMEOUT_S.
 
         """
+        if self._has_failed:
+            return  # it holds nothing any more
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -201,6 +204,7 @@ class Sidecar:
         except queue.Empty:
             return None
         if isinstance(frame, ChildError):
+            self._has_failed = True
             raise frame
         return frame
 

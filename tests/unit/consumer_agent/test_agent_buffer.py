@@ -89,6 +89,15 @@ class BufferMachine(RuleBasedStateMachine):
             self.expected[partition] = []
             self.next_offset[partition] = self.returned[partition]
 
+    @rule(partition=st.sampled_from(PARTITIONS), position=st.integers(0, 60))
+    def reset(self, partition: tuple[str, int], position: int) -> None:
+        """Kafka has no longer, or not yet, what was asked for."""
+        assert self.buffer.reset(partition, position) == (partition in self.emitting)
+        if partition in self.emitting:
+            self.expected[partition] = []
+            self.returned[partition] = self.next_offset[partition] = position
+            self.finished[partition] = min(self.finished[partition], position)
+
     @precondition(lambda self: self.returned)
     @rule(partition=st.sampled_from(PARTITIONS))
     def forget(self, partition: tuple[str, int]) -> None:

@@ -1,0 +1,495 @@
+"""The consumer agent on a real ZooKeeper and a real Kafka, with a coordinator that does what the test says."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumer_agent import CommitFailedError, Consumer, ConsumerStateError
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, wait_until
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol import calls, paths
+from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+AGENT = [sys.executable, "-m", "consumer_agent.cli", "run"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(chroot="/agents") as started:
+        yield started
+
+
+@pytest.fixture
+def stage(cluster: LocalCluster) -> Iterator[Stage]:
+    stage = Stage(cluster)
+    yield stage
+    stage.close()
+
+
+def read_events(directory: Path) -> list[dict[str, object]]:
+    lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return sorted((json.loads(line) for line in lines), key=lambda event: event["mono_us"])
+
+
+def expire_session(application: Application, stage: Stage) -> None:
+    client = application.consumer._engine._client  # type: ignore[union-attr]
+    credentials = client.credentials if client is not None else None
+    assert credentials is not None
+    faults.expire_session(stage.cluster.zookeeper, *credentials)
+
+
+# ---- start, deliver, stop
+
+
+def test_start_deliver_stop(stage: Stage, tmp_path: Path) -> None:
+    stage.produce(range(2), 100)
+    with Application(stage, events_directory=tmp_path).start() as application:
+        member = stage.wait_member()
+        assert stage.owners(member).partitions == {}  # type: ignore[union-attr]
+        stage.wait_ack(stage.start(member, 0, 1))
+        assert set(stage.owners(member).partitions) == stage.of(0, 1)  # type: ignore[union-attr]
+        wait_until(lambda: len(application.records) == 200, "all records")
+        stage.wait_ack(stage.stop(member, 0))
+        assert set(stage.owners(member).partitions) == stage.of(1)  # type: ignore[union-attr]
+        assert stage.offset(0) == 100
+        stage.produce(range(2), 50)
+        wait_until(lambda: len(application.offsets(1)) == 150, "the records of what is still owned")
+    assert application.offsets(0) == list(range(100))
+    assert application.offsets(1) == list(range(150))
+    assert {record.generation for record in application.records} == {1}
+    assert application.told == [("assign", sorted(stage.of(0, 1)))]
+    assert stage.offset(1) == 150
+    events = read_events(tmp_path)
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "fetcher_started"
+    assert kinds[-1] == "committed" or kinds[-2:] == ["fetcher_stopped", "committed"]
+    (revoked,) = [event for event in events if event.get("reason") == "revoked"]
+    assert revoked["partitions"] == [0]
+    assert revoked["positions"] == [100]
+    after = events[events.index(revoked) :]
+    assert [event for event in after if event["kind"] == "delivered" and event["partition"] == 0] == []
+    (closed,) = [event for event in events if event.get("reason") == "closed"]
+    assert closed["positions"] == [150]
+
+
+def test_latest_begins_at_the_end(stage: Stage) -> None:
+    stage.produce([0], 30)
+    with Application(stage, auto_offset_reset="latest").start() as application:
+        stage.wait_ack(stage.start(stage.wait_member(), 0))
+        stage.produce([0], 5)
+        wait_until(lambda: application.offsets(0) == [30, 31, 32, 33, 34], "the new records only")
+
+
+def test_a_stored_offset_that_is_out_of_range_is_reset(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        topic = calls.Create(paths.offsets(stage.group, stage.topic))
+        partition = calls.Create(paths.offsets(stage.group, stage.topic, 0), b"1000000")
+        assert isinstance(stage.zk.perform(calls.Multi((topic, partition))), calls.Done)
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: application.offsets(0) == list(range(10)), "all records from the beginning")
+
+
+def test_partitions_that_come_and_go_lose_and_double_nothing(stage: Stage) -> None:
+    """Stop and start again under load, so that messages are under way at every stage when the partition changes."""
+    with Application(stage, max_poll_records=7).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0, 1, 2, 3))
+        for turn in range(30):
+            stage.produce(range(4), 40)
+            stage.wait_ack(stage.stop(member, turn % 4, (turn + 1) % 4))
+            stage.wait_ack(stage.start(member, turn % 4, (turn + 1) % 4))
+        wait_until(lambda: len(application.records) >= 4 * 30 * 40, "all records")
+    for partition in range(4):
+        assert application.offsets(partition) == list(range(30 * 40))
+
+
+def test_a_partition_is_handed_over_without_a_gap(stage: Stage) -> None:
+    with Application(stage, client_id="one").start() as one, Application(stage, client_id="two").start() as two:
+        wait_until(lambda: len(stage.members()) == 2, "both consumers")
+        first, second = sorted(stage.members())
+        stage.wait_ack(stage.start(first, 0))
+        for _turn in range(5):
+            stage.produce([0], 200)
+            stage.wait_ack(stage.stop(first, 0))
+            stage.wait_ack(stage.start(second, 0))
+            first, second = second, first
+        wait_until(lambda: len(one.records) + len(two.records) >= 1_000, "all records")
+    assert sorted(one.offsets(0) + two.offsets(0)) == list(range(1_000))
+    assert one.offsets(0) == sorted(one.offsets(0))
+
+
+# ---- the application's part
+
+
+def test_a_slow_application_holds_the_stop_until_it_has_finished(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        application.hold()
+        stage.wait_ack(stage.start(member, 0))  # a start does not need the application
+        application.hold_after_a_batch()
+        stop = stage.stop(member, 0)
+        time.sleep(0.3)
+        assert stage.is_pending(stop)
+        application.release()
+        stage.wait_ack(stop)
+        assert stage.offset(0) == len(application.offsets(0))
+
+
+def test_a_blocked_application_keeps_its_session_and_its_partitions(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        application.hold()
+        time.sleep(1.5 * SESSION_TIMEOUT_MS / 1_000)
+        assert stage.members() == (member,)
+        stage.produce([0], 10)
+        application.release()
+        wait_until(lambda: application.offsets(0) == list(range(20)), "the new records")
+    assert application.told == [("assign", sorted(stage.of(0)))]
+
+
+def test_on_revoke_may_commit_and_what_is_not_committed_is_read_again(stage: Stage) -> None:
+    stage.produce(range(2), 10)
+    with Application(stage, enable_auto_commit=False).start(ask=True) as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: len(application.records) == 20, "the records")
+        stage.wait_ack(stage.stop(member, 0))
+        assert stage.offset(0) is None or stage.offset(0) == 0  # nothing was committed
+        application.on_revoke = application.consumer.commit
+        stage.wait_ack(stage.stop(member, 1))
+        assert stage.offset(1) == 10
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: application.offsets(0) == [*range(10), *range(10)], "the uncommitted records again")
+        assert application.offsets(1) == list(range(10))
+    assert [what for what, _ in application.told] == ["assign", "revoke", "revoke", "assign", "revoke"]
+
+
+def test_a_cancelled_stop_goes_on_where_the_application_is(stage: Stage) -> None:
+    stage.produce([0], 100)
+    with Application(stage, max_poll_records=10).start(ask=True) as application:
+        member = stage.wait_member()
+        application.hold()
+        stage.wait_ack(stage.start(member, 0))
+        application.hold_after_a_batch()
+        stop = stage.stop(member, 0)
+        wait_until(lambda: application.consumer.assignment() == [], "the emission to end")
+        assert isinstance(stage.zk.perform(calls.Multi((calls.Delete(stop),))), calls.Done)
+        application.release()
+        wait_until(lambda: application.offsets(0) == list(range(100)), "all records, once")
+    own = sorted(stage.of(0))
+    assert application.told == [("assign", own), ("revoke", own), ("assign", own), ("revoke", own)]
+
+
+def test_close_leaves_nothing_behind_and_frees_the_partitions_at_once(stage: Stage) -> None:
+    stage.produce([0], 10)
+    application = Application(stage).start()
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0))
+    wait_until(lambda: len(application.records) == 10, "the records")
+    application.end()
+    for kind in ("ids", "owners", "channel"):
+        assert stage.children(f"{paths.group(stage.group)}/{kind}") == ()
+    assert stage.offset(0) == 10
+
+
+def test_a_batch_that_failed_is_read_again(stage: Stage) -> None:
+    stage.produce([0], 10)
+    settings = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap, "group": stage.group}
+
+    def fail_at_the_first_batch() -> None:
+        with Consumer(**settings) as consumer:
+            consumer.subscribe([stage.topic])
+            assert consumer.poll(0) == []
+            stage.start(stage.wait_member(), 0)
+            for _batch in consumer:
+                raise ValueError("the application fails")
+
+    with pytest.raises(ValueError, match="the application fails"):
+        fail_at_the_first_batch()
+    assert stage.members() == ()
+    assert stage.offset(0) in {None, 0}
+
+
+def test_methods_outside_of_their_time_are_refused(stage: Stage) -> None:
+    consumer = Consumer(zookeeper=stage.cluster.zookeeper, bootstrap=stage.cluster.bootstrap, group=stage.group)
+    with pytest.raises(ConsumerStateError, match="subscribe"):
+        consumer.poll(0)
+    consumer.subscribe([stage.topic])
+    with pytest.raises(ConsumerStateError):
+        consumer.subscribe([stage.topic])
+    with pytest.raises(ConsumerStateError):
+        consumer.commit()
+    consumer.close()
+    with pytest.raises(ConsumerStateError, match="closed"):
+        consumer.poll(0)
+
+
+# ---- what the coordinator or the network may do to it
+
+
+@pytest.mark.parametrize("poison", [b"\xc1 not msgpack", b"x" * (MAX_COMMAND_BYTES + 1)], ids=["garbage", "oversized"])
+def test_poison_goes_into_quarantine_and_the_consumer_registers_anew(stage: Stage, poison: bytes) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        stage.send(member, poison)
+        successor = stage.wait_member(member)
+        assert stage.owners(member) is None
+        (digest,) = stage.children(paths.quarantine(stage.group))
+        document = json.loads(stage.content(paths.quarantine(stage.group, digest)) or b"")
+        assert base64.b64decode(document["content_base64"]) == poison
+        wait_until(lambda: application.told[-1] == ("lost", sorted(stage.of(0))), "on_lost")
+        stage.wait_ack(stage.start(successor, 1))
+
+
+def test_an_evicted_consumer_is_told_and_comes_back_under_a_new_name(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        stage.evict(member)
+        successor = stage.wait_member(member)
+        assert application.told[-1] == ("lost", sorted(stage.of(0)))
+        stage.wait_ack(stage.start(successor, 0))
+
+
+def test_an_evicted_consumer_comes_back_only_when_its_application_polls(stage: Stage) -> None:
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        application.hold()
+        stage.evict(member)
+        time.sleep(SESSION_TIMEOUT_MS / 1_000)
+        assert stage.members() == ()
+        application.release()
+        stage.wait_member(member)
+
+
+def test_a_commit_after_an_eviction_fails(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage, enable_auto_commit=False).start() as application:
+        member = stage.wait_member()
+        application.hold()
+        stage.wait_ack(stage.start(member, 0))
+        application.hold_after_a_batch()
+        stage.evict(member)
+        with pytest.raises(CommitFailedError):
+            application.consumer.commit()
+        assert stage.offset(0) in {None, 0}
+
+
+def test_an_expired_session_is_a_loss(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        expire_session(application, stage)
+        successor = stage.wait_member(member)
+        wait_until(lambda: application.told[-1] == ("lost", sorted(stage.of(0))), "on_lost")
+        stage.wait_ack(stage.start(successor, 0))
+
+
+def test_a_restart_of_zookeeper_loses_nothing(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        stage.zk.close()
+        faults.restart_zookeeper(stage.cluster.zookeeper_servers[0])
+        fresh = Stage.__new__(Stage)
+        fresh.__dict__.update(stage.__dict__)
+        stage.__dict__.update(
+            Stage(stage.cluster).__dict__, topic=fresh.topic, group=fresh.group, produced=fresh.produced
+        )
+        stage.produce([0], 10)
+        wait_until(lambda: application.offsets(0) == list(range(20)), "the new records")
+        assert stage.members() == (member,)
+        stage.wait_ack(stage.stop(member, 0))
+        assert stage.offset(0) == 20
+    assert application.told == [("assign", sorted(stage.of(0)))]
+
+
+def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not_hang() -> None:
+    with LocalCluster() as own:
+        stage = Stage(own)
+        application = Application(stage).start()
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        stage.produce([0], 10)
+        wait_until(lambda: len(application.records) == 10, "the records")
+        stage.close()
+        faults.stop_zookeeper(own.zookeeper_servers[0])
+        wait_until(lambda: application.consumer._handover._emit_until_ms == 0, "the emission to pause")
+        count = len(application.records)
+        stage.produce([0], 10)
+        time.sleep(0.5)
+        assert len(application.records) == count
+        begun = time.monotonic()
+        application.end()
+        assert time.monotonic() - begun < WAIT_S
+
+
+def test_no_zookeeper_is_an_error_of_poll(cluster: LocalCluster) -> None:
+    with Consumer(zookeeper="127.0.0.1:1", bootstrap=cluster.bootstrap, group="g") as consumer:
+        consumer.subscribe(["t"])
+        with pytest.raises(ZooKeeperUnavailableError, match=r"127\.0\.0\.1:1 "):
+            consumer.poll(15)
+
+
+# ---- processes
+
+
+def run_agent(stage: Stage, *options: str, failpoint: str = "") -> subprocess.Popen[str]:
+    address = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
+    command = [*AGENT, *address, "--group", stage.group, "--topic", stage.topic]
+    return subprocess.Popen(
+        [*command, "--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CONSUMER_AGENT_FAILPOINT": failpoint},
+    )
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "owns", "command_left"),
+    [("before-ack", False, True), ("after-ack", True, False), ("before-stop-ack", True, True)],
+)
+def test_killed_at_a_failpoint(stage: Stage, failpoint: str, owns: bool, command_left: bool) -> None:
+    """What a coordinator finds of a consumer that died at the worst moment."""
+    stage.produce([0], 10)
+    agent = run_agent(stage, "--quiet", failpoint=failpoint)
+    member = stage.wait_member()
+    path = stage.start(member, 0)
+    if "stop" in failpoint:
+        stage.wait_ack(path)
+        path = stage.stop(member, 0)
+    agent.communicate(timeout=WAIT_S)
+    assert agent.returncode == -signal.SIGKILL
+    record = stage.owners(member)
+    assert record is not None
+    assert (set(record.partitions) == stage.of(0)) == owns
+    assert stage.is_pending(path) == command_left
+    assert stage.offset(0) is None
+    wait_until(lambda: stage.members() == (), "the session to expire")
+
+
+def test_the_agent_prints_records_and_leaves_on_sigterm(stage: Stage) -> None:
+    stage.produce([0], 3)
+    agent = run_agent(stage, "--json")
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0))
+    assert agent.stdout is not None
+    lines = [json.loads(agent.stdout.readline()) for _ in range(3)]
+    agent.send_signal(signal.SIGTERM)
+    _, errors = agent.communicate(timeout=WAIT_S)
+    assert agent.returncode == 0, errors
+    assert [(line["offset"], base64.b64decode(line["value_base64"])) for line in lines] == [
+        (n, b"%d" % n) for n in range(3)
+    ]
+    assert stage.members() == ()
+    assert stage.offset(0) == 3
+
+
+def test_a_frozen_agent_emits_nothing_of_what_it_lost(stage: Stage) -> None:
+    stage.produce([0], 3)
+    agent = run_agent(stage, "--json")
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0))
+    assert agent.stdout is not None
+    for _ in range(3):
+        agent.stdout.readline()
+    faults.freeze(agent.pid)
+    wait_until(lambda: stage.members() == (), "the session to expire")
+    stage.produce([0], 50)
+    faults.thaw(agent.pid)
+    successor = stage.wait_member(member)
+    assert stage.owners(successor).partitions == {}  # type: ignore[union-attr]
+    agent.send_signal(signal.SIGINT)
+    output, errors = agent.communicate(timeout=WAIT_S)
+    assert output == ""
+    assert agent.returncode == 0, errors
+
+
+CHILD = """
+import json, sys
+seen = open(sys.argv[1], "a")
+for line in sys.stdin:
+    frame = json.loads(line)
+    if "revoke" in frame:
+        answer = {"revoked": frame["revoke"]}
+    else:
+        record = frame["record"]
+        print(record["offset"], file=seen, flush=True)
+        place = {key: record[key] for key in ("topic", "partition", "offset")}
+        answer = {ACT}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def child(tmp_path: Path, act: str) -> str:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD.replace("{ACT}", act))
+    return f"{sys.executable} {script} {tmp_path / 'seen'}"
+
+
+def test_a_child_process_gets_the_records_and_acknowledges(stage: Stage, tmp_path: Path) -> None:
+    stage.produce(range(2), 20)
+    agent = run_agent(stage, "--exec", child(tmp_path, '{"ack": place}'), "--json")
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0, 1))
+    wait_until(lambda: len((tmp_path / "seen").read_text().split()) == 40, "all records")
+    stage.wait_ack(stage.stop(member, 0))
+    agent.send_signal(signal.SIGTERM)
+    output, errors = agent.communicate(timeout=WAIT_S)
+    assert agent.returncode == 0, errors
+    counts = json.loads(output)
+    assert counts == {"records": 40, "partitions": 2}
+    assert (stage.offset(0), stage.offset(1)) == (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        ('{"fail": {**place, "reason": "out of milk"}}', "out of milk"),
+        ('{"done": 1}', '{"done": 1}'),
+        ("sys.exit(3)", "exit status 3"),
+    ],
+    ids=["fail", "no frame", "end"],
+)
+def test_a_child_that_fails_ends_the_agent_with_one_line(stage: Stage, tmp_path: Path, act: str, message: str) -> None:
+    stage.produce([0], 5)
+    agent = run_agent(stage, "--exec", child(tmp_path, act))
+    stage.start(stage.wait_member(), 0)
+    _, errors = agent.communicate(timeout=WAIT_S)
+    assert agent.returncode == 1
+    (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in errors
+    assert stage.members() == ()
+    assert stage.offset(0) in {None, 0}  # nothing was finished

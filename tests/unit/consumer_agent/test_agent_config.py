@@ -1,0 +1,126 @@
+"""Settings and subscriptions: what is refused, and that the line names the key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from consumer_agent.config import ConsumerConfig, subscription
+from consumer_agent.fetcher import kafka_settings
+from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
+
+REQUIRED: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g"}
+
+
+def test_the_defaults_are_allowed() -> None:
+    config = ConsumerConfig.from_settings(REQUIRED)
+    assert (config.session_timeout_ms, config.max_poll_records, config.suspended_policy) == (10_000, 500, "pause")
+    assert config.client_id
+
+
+@pytest.mark.parametrize("zookeeper", ["zk", "zk:2181", "a:1,b:2,c:3/ch/root", "[::1]:2181/x", "127.0.0.1:2181/"])
+def test_zookeeper_addresses(zookeeper: str) -> None:
+    assert ConsumerConfig.from_settings({**REQUIRED, "zookeeper": zookeeper}).zookeeper == zookeeper
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("zookeeper", ""),
+        ("zookeeper", "zk:2181x"),
+        ("zookeeper", "zk:2181,"),
+        ("zookeeper", "zk 2181"),
+        ("zookeeper", "zk:2181//double"),
+        ("bootstrap", None),
+        ("capacity", -1.0),
+        ("capacity", float("nan")),
+        ("capacity", True),
+        ("session_timeout_ms", 99),
+        ("session_timeout_ms", "10000"),
+        ("max_poll_records", 0),
+        ("max_poll_records", True),
+        ("auto_commit_interval_ms", 0),
+        ("enable_auto_commit", "yes"),
+        ("auto_offset_reset", "none"),
+        ("suspended_policy", "stop"),
+        ("events_directory", 3),
+        ("kafka_config", ["fetch.min.bytes"]),
+        ("kafka_config", {"fetch.min.bytes": None}),
+        ("kafka_config", {"enable.auto.commit": True}),
+        ("rack", 5),
+        ("client_id", "c" * 164),
+        ("unheard_of", 1),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_named_in_one_line(key: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ConsumerConfig.from_settings({**REQUIRED, key: value})
+    assert str(refused.value).startswith(f"{key}: ")
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("key", ["group", "client_id", "group_instance_id", "rack"])
+def test_names_become_part_of_a_path_and_are_validated(key: str) -> None:
+    with pytest.raises(InvalidNameError):
+        ConsumerConfig.from_settings({**REQUIRED, key: "a/b"})
+
+
+@pytest.mark.parametrize("key", sorted(REQUIRED))
+def test_what_is_required_is_named(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: is required"):
+        ConsumerConfig.from_settings({name: REQUIRED[name] for name in REQUIRED if name != key})
+
+
+def test_kafka_settings_can_be_overridden() -> None:
+    overrides = {"fetch.wait.max.ms": 7, "security.protocol": "SSL"}
+    config = ConsumerConfig.from_settings({**REQUIRED, "rack": "r1", "kafka_config": overrides})
+    settings = kafka_settings(config)
+    assert settings.items() >= {**overrides, "client.rack": "r1", "enable.auto.commit": False}.items()
+
+
+def test_subscriptions() -> None:
+    assert subscription(["a", "b"], None, "white_list").threads == {"a": 1, "b": 1}
+    assert subscription({"a": 3}, None, "white_list").topics == ("a",)
+    by_pattern = subscription(None, "^pay", "black_list")
+    assert (by_pattern.kind, by_pattern.threads, by_pattern.topics) == ("black_list", {"^pay": 1}, ())
+
+
+@pytest.mark.parametrize(
+    ("topics", "pattern", "pattern_type", "error"),
+    [
+        (None, None, "white_list", ConfigurationError),
+        (["a"], "a", "white_list", ConfigurationError),
+        ([], None, "white_list", ConfigurationError),
+        ("orders", None, "white_list", ConfigurationError),
+        ([1], None, "white_list", ConfigurationError),
+        (["a/b"], None, "white_list", InvalidNameError),
+        ({"a": 0}, None, "white_list", ConfigurationError),
+        ({"a": 1_001}, None, "white_list", ConfigurationError),
+        ({"a": True}, None, "white_list", ConfigurationError),
+        (None, "(", "white_list", PatternError),
+        (None, "a", "grey_list", ConfigurationError),
+    ],
+)
+def test_subscriptions_that_are_refused(
+    topics: Any, pattern: str | None, pattern_type: str, error: type[RebalancerError]
+) -> None:
+    with pytest.raises(error) as refused:
+        subscription(topics, pattern, pattern_type)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_package_is_light() -> None:
+    """An application that imports the agent does not pay for what only the others need."""
+    code = "import sys, consumer_agent; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    for heavy in ("numpy", "pyspark", "click", "rich", "re2", "pandas"):
+        assert heavy not in loaded
+    allowed = ("zkrebalancer.protocol", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events")
+    parents = ("zkrebalancer", "zkrebalancer.runtime", "zkrebalancer.observe")
+    ours = [name for name in loaded if name.startswith("zkrebalancer")]
+    assert [name for name in ours if name not in parents and not name.startswith(allowed)] == []
+    assert "zkrebalancer.protocol.patterns" not in loaded

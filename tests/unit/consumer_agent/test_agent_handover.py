@@ -1,0 +1,94 @@
+"""What passes between the threads: the lease at the moment of returning, and the callbacks in their order."""
+
+from __future__ import annotations
+
+from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.handover import Handover, Tell
+
+P0, P1 = ("t", 0), ("t", 1)
+
+
+class Clock:
+    now_ms = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def with_records(clock: Clock) -> Handover:
+    handover = Handover(RecordBuffer(100, 1_000_000), clock)
+    handover.admit(P0, 3, 10)
+    handover.buffer.put(P0, [Record("t", 0, offset, None, b"", (), None, 3) for offset in range(10, 15)])
+    return handover
+
+
+def take(handover: Handover, delivered: list[int] | None = None) -> list[int]:
+    with handover.lock:
+        batch = handover.take(100, lambda runs: (delivered if delivered is not None else []).append(len(runs)))
+    return [record.offset for record in batch]
+
+
+def notices(handover: Handover) -> list[tuple[Tell, list[tuple[str, int]]]]:
+    found = []
+    with handover.lock:
+        while (notice := handover.next_notice()) is not None:
+            found.append((notice.tell, sorted(notice.partitions)))
+    return found
+
+
+def test_records_are_returned_only_while_the_lease_is_valid() -> None:
+    clock = Clock()
+    handover = with_records(clock)
+    assert take(handover) == []  # no lease yet
+    handover.emit_until(1_001)
+    clock.now_ms = 1_001
+    assert take(handover) == []  # over, though nobody has said so
+    handover.emit_until(2_000)
+    assert take(handover) == [10, 11, 12, 13, 14]
+
+
+def test_a_delivery_is_recorded_when_there_is_one() -> None:
+    handover = with_records(Clock())
+    handover.emit_until(2_000)
+    delivered: list[int] = []
+    take(handover, delivered)
+    take(handover, delivered)
+    assert delivered == [1]
+
+
+def test_callbacks_come_in_order_and_assignments_are_merged() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0])
+    handover.tell(Tell.ASSIGNED, [P1])
+    handover.tell(Tell.REVOKE, [P0], 7)
+    handover.tell(Tell.ASSIGNED, [P0])
+    assert notices(handover) == [(Tell.ASSIGNED, [P0, P1]), (Tell.REVOKE, [P0]), (Tell.ASSIGNED, [P0])]
+
+
+def test_a_loss_replaces_what_was_not_told_yet() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0])
+    assert len(notices(handover)) == 1
+    handover.tell(Tell.ASSIGNED, [P1])
+    handover.tell(Tell.REVOKE, [P0], 7)
+    handover.tell(Tell.LOST)
+    assert notices(handover) == [(Tell.LOST, [P0])]  # of P1 the application has never heard
+
+
+def test_a_loss_of_nothing_is_not_told() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.LOST)
+    assert notices(handover) == []
+
+
+def test_partitions_that_went_before_the_application_looked_are_not_told() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0])
+    handover.forget([P0])
+    assert notices(handover) == []
+
+
+def test_a_revoke_is_always_answered_even_for_what_was_never_told() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.REVOKE, [P0], 7)
+    assert notices(handover) == [(Tell.REVOKE, [P0])]
