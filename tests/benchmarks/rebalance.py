@@ -32,11 +32,12 @@ from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 PARTITIONS_PER_MEMBER = 12
 MEMBERS_PER_PROCESS = 1
-RECORDS_PER_PARTITION_S = 2
+SECONDS_PER_RECORD = 2  # in each partition: light, so that the machine is not busy at rest
 PROTOCOLS = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
 SETTLE_DEADLINE_S = 120.0
 ASK_INTERVAL_S = 0.1
+END_DEADLINE_S = 60.0
 PHASES = ("noticed", "planned", "first stop sent", "first stop acked", "last stop acked", "last start sent", "last start acked")
 
 
@@ -59,7 +60,13 @@ class Members:
             self._child.stdin.flush()
 
     def end(self) -> None:
-        self._child.communicate(timeout=60)
+        if self._child.stdin is not None and not self._child.stdin.closed:
+            self._child.stdin.close()
+        give_up_at = time.monotonic() + END_DEADLINE_S
+        while self._child.poll() is None:
+            if time.monotonic() > give_up_at:
+                self._child.kill()
+            gevent.sleep(ASK_INTERVAL_S)
 
 
 def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: int, quiet_s: float) -> list[Event]:
@@ -98,7 +105,7 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
     lab.create_topic(topic, partitions)
     if protocol.startswith("central"):
         lab.configure(group, GroupSettings(mode=EAGER if protocol == "central-eager" else INCREMENTAL))
-    lab.start_producer(f"producer-{group}", {topic: partitions}, partitions * RECORDS_PER_PARTITION_S)
+    lab.start_producer(f"producer-{group}", {topic: partitions}, partitions // SECONDS_PER_RECORD)
     joins: list[Figures] = []
     leaves: list[Figures] = []
     transactions: list[dict[str, int]] = []

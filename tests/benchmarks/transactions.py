@@ -17,7 +17,9 @@ MULTI = 14
 
 
 def count_transactions(data_directory: Path, after_zxid: int, to_zxid: int) -> Counter[str]:
-    """Return how many transactions of each kind were logged; lease renewals (a multi of checks only) apart."""
+    """Return how many transactions of each kind were logged, lease renewals (a multi of checks only) apart,
+    and so periodic commits (a multi of offsets only), which go on whether somebody joins or not.
+    """
     counts: Counter[str] = Counter()
     for log in sorted(data_directory.rglob("log.*")):
         for zxid, kind in _read(log.read_bytes()):
@@ -45,9 +47,12 @@ def _kind(content: bytes, position: int, kind: int) -> str:
         return NAMES.get(kind, f"type {kind}")
     (count,) = struct.unpack_from(">i", content, position)
     position += 4
-    kinds = []
+    operations = []
     for _ in range(count):
         operation, length = struct.unpack_from(">ii", content, position)
-        kinds.append(operation)
+        operations.append((operation, content[position + 8 : position + 8 + max(length, 0)]))
         position += 8 + max(length, 0)
-    return "lease renewal" if all(operation == CHECK for operation in kinds) else "multi"
+    changes = [data for operation, data in operations if operation != CHECK]
+    if not changes:
+        return "lease renewal"
+    return "periodic commit" if all(b"/offsets/" in data for data in changes) else "multi"

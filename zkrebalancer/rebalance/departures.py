@@ -50,6 +50,7 @@ class Departures:
     def adopt(self) -> None:
         """After loading: remove what the dead left, and wait for the leases of the evicted."""
         for consumer in sorted(self._dead_channels):
+            self._tell_ended(consumer, "expired")  # it may have died while nobody led
             self._sweep(consumer, MAX_TRIES)
         self._dead_channels = frozenset()
         for consumer, tombstone in self._group.view.tombstones.items():
@@ -67,7 +68,7 @@ class Departures:
         if member.registration is not None:
             group.leadership.subscriptions.remove(group.name, member.registration)
         self._leave_plan(consumer)
-        group.desk.emit("ownership_ended", group.name, group.view.generation, None, member=consumer, reason="expired")
+        self._tell_ended(consumer, "expired")
         group.static_members.left(member)
         released = group.view.remove(consumer)
         self._sweep(consumer, MAX_TRIES, announce=True)
@@ -75,6 +76,10 @@ class Departures:
         group.request("member-left")
         group.moving.advance(())
         group.maybe_finish()
+
+    def _tell_ended(self, consumer: str, reason: str) -> None:
+        generation = self._group.view.generation
+        self._group.desk.emit("ownership_ended", self._group.name, generation, None, member=consumer, reason=reason)
 
     def _leave_plan(self, consumer: str) -> None:
         group = self._group
@@ -208,6 +213,7 @@ class Departures:
 
     def _lease_over(self, consumer: str) -> None:
         group = self._group
+        self._tell_ended(consumer, "evicted")
         removal = group.leadership.fenced(Delete(paths.evicted(group.name, consumer)))
         group.desk.ask(group.name, removal, self._tombstone_removed, consumer)
 
@@ -222,7 +228,6 @@ class Departures:
             return
         group.view.tombstones.pop(consumer, None)
         released = group.view.refresh(consumer)
-        group.desk.emit("ownership_ended", group.name, group.view.generation, None, member=consumer, reason="evicted")
         group.moving.released(released)
         group.request("lease-over")
         group.moving.advance(())
