@@ -10,10 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import gevent
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -54,7 +55,7 @@ class Lab:
     _started: float = 0.0
 
     def __enter__(self) -> Self:
-        """Connect to the cluster's ZooKeeper and open the run's own event file."""
+        """Connect to the cluster's ZooKeeper and open the run's own event file; `events` is made if it is missing."""
         self.events.mkdir(parents=True, exist_ok=True)
         self._zk = BlockingZk(self.cluster.zookeeper)
         self._log = EventLog(self.events, "lab")
@@ -82,6 +83,11 @@ class Lab:
     def elapsed_s(self) -> float:
         """Seconds since the lab was opened."""
         return time.monotonic() - self._started
+
+    def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # what JSON can hold
+        """Write an event of the run itself: its scenario, a fault."""
+        if self._log is not None:
+            self._log.write(kind, **fields)
 
     # Processes ------------------------------------------------------------------------------------------------------
 
@@ -119,11 +125,15 @@ class Lab:
         }
         return self._spawn(name, command, all_options, environment)
 
-    def start_producer(self, name: str, topics: Mapping[str, int], records_per_s: int) -> Program:
-        """Begin a producer of numbered records to topics (name -> partitions)."""
+    def start_producer(self, name: str, topics: Mapping[str, int | range], records_per_s: int) -> Program:
+        """Begin a producer of numbered records to topics (name -> number of partitions, or which ones).
+
+        Its number agrees with the offset only in partitions that nobody else writes.
+        """
         command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
-        for topic, partitions in topics.items():
-            command += ["--topic", f"{topic}:{partitions}"]
+        for topic, wanted in topics.items():
+            partitions = range(wanted) if isinstance(wanted, int) else wanted
+            command += ["--topic", f"{topic}:{partitions.start}-{partitions.stop - 1}"]
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
         return self._spawn(name, command, {**options, "--name": name}, None)
 
@@ -135,17 +145,21 @@ class Lab:
         program.spawn()
         return program
 
-    def stop(self, name: str) -> None:
-        """End a process in good order (SIGTERM) and wait; raises ServerStartError if it reports an error."""
-        os.kill(self.programs[name].pid, signal.SIGTERM)
-        self.programs[name].wait_end(END_DEADLINE_S)
+    def stop(self, *names: str) -> None:
+        """End processes in good order (SIGTERM), all at once; raises ServerStartError if one of them fails."""
+        programs = [self.programs[name] for name in names]
+        for program in programs:
+            if program.is_running:
+                os.kill(program.pid, signal.SIGTERM)
+        self.wait_for(f"end of {', '.join(names)}", lambda: not any(p.is_running for p in programs), END_DEADLINE_S)
+        for program in programs:
+            program.wait_end(0)
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def fault(self, name: str, target: str) -> None:
         """Write a fault into the events, right before it is caused."""
-        if self._log is not None:
-            self._log.write("fault", name=name, target=target)
+        self.note("fault", name=name, target=target)
 
     def kill(self, name: str, fault_name: str = "kill") -> None:
         """End a process with SIGKILL."""
@@ -165,21 +179,41 @@ class Lab:
     # Topics and groups ----------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic and wait until the coordinator can see it."""
-        _wait_all(self._admin().create_topics([NewTopic(topic, partitions, 1)]))
+        """Create a topic and wait until it can be written to and the coordinator can see it."""
+        self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
         self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+        self._wait_served(topic, partitions)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        """Raise a topic's number of partitions."""
-        _wait_all(self._admin().create_partitions([NewPartitions(topic, partitions)]))
+        """Raise a topic's number of partitions and wait until all can be written to."""
+        self._administer(lambda admin: admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._wait_served(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
-        _wait_all(self._admin().delete_topics([topic]))
+        self._administer(lambda admin: admin.delete_topics([topic]))
         self.wait_for(f"end of topic {topic}", lambda: isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+
+    def _administer(self, request: Callable[[AdminClient], Mapping[str, Future[None]]]) -> None:
+        admin = self._admin()  # kept until the answer is there: the client's end ends its requests
+        for topic, future in request(admin).items():
+            self.wait_for(f"the broker's answer about topic {topic}", future.done, ADMIN_DEADLINE_S)
+            problem = future.exception(0)
+            if problem is not None:
+                raise LocalClusterError(f"topic {topic}: {problem}")
+
+    def _wait_served(self, topic: str, partitions: int) -> None:
+        """Wait until every partition has a leader: a producer that begins earlier is refused."""
+        admin = self._admin()
+
+        def is_served() -> bool:
+            found = admin.list_topics(topic, timeout=ADMIN_DEADLINE_S).topics[topic].partitions.values()
+            return len(found) >= partitions and all(partition.leader >= 0 for partition in found)
+
+        self.wait_for(f"{partitions} partitions of topic {topic}", is_served)
 
     def configure(self, group: str, group_settings: GroupSettings) -> None:
         """Create the group with these settings, or change them."""
@@ -197,8 +231,16 @@ class Lab:
         give_up_at = time.monotonic() + deadline_s
         while not is_so():
             if time.monotonic() > give_up_at:
-                raise NotReachedError(f"{what}: not reached within {deadline_s:g} s; logs in {self.cluster.directory}")
+                raise NotReachedError(f"{what}: not reached within {deadline_s:g} s")
             gevent.sleep(ASK_INTERVAL_S)
+
+    def require_running(self, *names: str) -> None:
+        """Raise an error that tells why, if one of these processes has ended; names of no process pass."""
+        for name in names:
+            program = self.programs.get(name)
+            if program is not None and not program.is_running:
+                program.wait_end(0)
+                raise NotReachedError(f"{name} has ended although it was told to run")
 
     def leader(self) -> int | None:
         """Return the broker id of the coordinator that leads."""
@@ -207,7 +249,7 @@ class Lab:
 
     def wait_leader(self, other_than: int | None = None) -> int:
         """Wait until somebody leads (other than a given one) and return its broker id."""
-        self.wait_for("a leader", lambda: self.leader() not in {None, other_than})
+        self.wait_for("a coordinator that leads", lambda: self.leader() not in {None, other_than})
         leader = self.leader()
         if leader is None:
             raise NotReachedError("the leader is gone again")
@@ -218,31 +260,30 @@ class Lab:
         return inspection.read_group(self.zk, group)
 
     def is_settled(self, group: str, partitions: Mapping[str, int], clients: frozenset[str]) -> bool:
-        """Whether just these clients are members and own every partition of the topics, with nothing under way."""
+        """Whether just these clients are members and own every partition of the topics, with nothing under way.
+
+        Each client owns at least one, if there are enough.
+        """
         names = self.zk.perform(ListChildren(paths.GROUPS))
         if not isinstance(names, Children) or group not in names.names:
             return False
         report = self.group(group)
         registered = [member.registration.client_id for member in report.members if member.registration]
         wanted = {(topic, number) for topic, count in partitions.items() for number in range(count)}
-        owned = [tp for member in report.members if member.owners for tp in member.owners.partitions]
-        is_total = len(owned) == len(set(owned)) and set(owned) == wanted
-        return is_total and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
+        shares = [member.owners.partitions.keys() if member.owners else set() for member in report.members]
+        is_total = sum(map(len, shares)) == len(wanted) and wanted == set().union(*shares)
+        # A consumer that has just registered owns nothing while all partitions are still with the others.
+        is_dealt = all(shares) or len(wanted) < len(shares)
+        return is_total and is_dealt and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
 
     def wait_settled(
         self, group: str, partitions: Mapping[str, int], *clients: str, deadline_s: float = SETTLE_DEADLINE_S
     ) -> None:
-        """Wait until `is_settled`; raises NotReachedError."""
+        """Wait until `is_settled`; raises NotReachedError, or why one of the clients has ended."""
         wanted = frozenset(clients)
-        what = f"group {group} settled on {', '.join(sorted(wanted))}"
-        self.wait_for(what, lambda: self.is_settled(group, partitions, wanted), deadline_s)
 
+        def is_so() -> bool:
+            self.require_running(*clients)
+            return self.is_settled(group, partitions, wanted)
 
-def _wait_all(futures: Mapping[str, object]) -> None:
-    for name, future in futures.items():
-        try:
-            future.result(ADMIN_DEADLINE_S)  # type: ignore[attr-defined]  # a concurrent.futures.Future
-        except Exception as error:  # noqa: BLE001  # the client raises its own KafkaException, and time-outs
-            raise LocalClusterError(f"topic {name}: {error}") from error
-
-
+        self.wait_for(f"group {group} settled on {', '.join(sorted(wanted)) or 'nobody'}", is_so, deadline_s)

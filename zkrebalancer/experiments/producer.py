@@ -1,14 +1,16 @@
 """Produces numbered records at a steady rate, and writes down what the broker has acknowledged.
 
 `python -m zkrebalancer.experiments.producer`: a process of its own, so that nothing that it measures is in its way. The
-value of each record is its number within its partition; one producer writes a partition, so number and offset agree.
+value of each record is its number within its partition; where nobody else writes, number and offset agree.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,24 +19,26 @@ from confluent_kafka import KafkaError, Message, Producer
 from zkrebalancer.cli.main import run
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
 
 TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
 MAX_QUEUED_RECORDS = 100_000
+_PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
 
 class ProducerError(RebalancerError):
-    """The broker refused a record."""
+    """The broker refused a record, or did not answer."""
 
 
 class NumberedProducer:
     """Deals numbered records over partitions; `acknowledged` ranges become `produced` events."""
 
-    def __init__(self, bootstrap: str, topics: dict[str, int], event_log: EventLog) -> None:
-        """`topics` gives the number of partitions of each topic."""
-        self._partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
-        self._next_number = dict.fromkeys(self._partitions, 0)
-        self._acknowledged: dict[tuple[str, int], list[int]] = {}
+    def __init__(self, bootstrap: str, partitions: Sequence[TopicPartition], event_log: EventLog) -> None:
+        """Prepare to write to `partitions`, of which there is at least one, at the broker HOST:PORT."""
+        self._partitions = partitions
+        self._next_number = dict.fromkeys(partitions, 0)
+        self._acknowledged: dict[TopicPartition, list[int]] = {}
         self._turn = 0
         self._event_log = event_log
         self._error: KafkaError | None = None
@@ -48,15 +52,13 @@ class NumberedProducer:
         )
 
     def produce(self, count: int) -> None:
-        """Send that many records, dealt over the partitions in turn."""
-        for _ in range(count):
+        """Hand over that many records, dealt over the partitions in turn; fewer while the broker is that far behind."""
+        for _ in range(min(count, MAX_QUEUED_RECORDS - len(self._producer))):
             topic, partition = self._partitions[self._turn % len(self._partitions)]
             self._turn += 1
             number = self._next_number[topic, partition]
             self._next_number[topic, partition] += 1
-            self._producer.produce(
-                topic, str(number).encode(), partition=partition, on_delivery=self._delivered
-            )
+            self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=self._delivered)
         self._producer.poll(0)
         self._write_down()
 
@@ -78,24 +80,53 @@ class NumberedProducer:
     def _write_down(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
         for (topic, partition), offsets in acknowledged.items():
-            self._event_log.write(
-                "produced", topic=topic, partition=partition, first_offset=min(offsets), last_offset=max(offsets)
-            )
+            for first, last in unbroken(offsets):
+                self._event_log.write(
+                    "produced", topic=topic, partition=partition, first_offset=first, last_offset=last
+                )
+
+
+def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the inclusive ranges that ascending offsets form: another writer's records in between are not ours."""
+    ranges: list[tuple[int, int]] = []
+    for offset in offsets:
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1] = (ranges[-1][0], offset)
+        else:
+            ranges.append((offset, offset))
+    return ranges
+
+
+def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
+    """Return the partitions that "NAME:FIRST-LAST" names, both inclusive; raises click.BadParameter."""
+    partitions: list[TopicPartition] = []
+    for text in texts:
+        found = _PARTITIONS.fullmatch(text)
+        if found is None or int(found["first"]) > int(found["last"]):
+            raise click.BadParameter(f"{text!r} is not NAME:FIRST-LAST")
+        partitions += [(found["topic"], number) for number in range(int(found["first"]), int(found["last"]) + 1)]
+    return partitions
 
 
 @click.command()
 @click.option("--bootstrap", required=True)
-@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME:PARTITIONS")
+@click.option(
+    "--topic",
+    "partitions",
+    multiple=True,
+    required=True,
+    metavar="NAME:FIRST-LAST",
+    callback=lambda _context, _option, texts: parse_partitions(texts),
+)
 @click.option("--rate", required=True, type=click.IntRange(min=1), help="Records a second, all partitions together.")
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True)
-def produce(bootstrap: str, topics: tuple[str, ...], rate: int, events: Path, name: str) -> None:
+def produce(bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str) -> None:
     """Produce until SIGTERM."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
-    counts = {topic.rpartition(":")[0]: int(topic.rpartition(":")[2]) for topic in topics}
     event_log = EventLog(events, name)
-    producer = NumberedProducer(bootstrap, counts, event_log)
+    producer = NumberedProducer(bootstrap, partitions, event_log)
     began, sent = time.monotonic(), 0
     while not ended.wait(TICK_S):
         due = int((time.monotonic() - began) * rate)

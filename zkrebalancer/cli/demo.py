@@ -1,0 +1,134 @@
+"""`zkrebalancer demo`: see groups being rebalanced on real servers, with a verdict at the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+import gevent
+from rich.console import Console
+
+from zkrebalancer.cli import options
+from zkrebalancer.experiments import demo as experiment
+from zkrebalancer.experiments.demo import DemoFailedError, DemoSettings, Outcome
+from zkrebalancer.experiments.report import print_report
+from zkrebalancer.experiments.script import MIN_MEMBERS
+from zkrebalancer.experiments.show import LiveShow, PlainShow, Show
+
+MAX_MEMBERS = 50  # each is a process
+MAX_PARTITIONS = 2_000
+MAX_RECORDS_PER_S = 50_000
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 86_400),
+    default=40,
+    show_default=True,
+    help="Records flow for at least this long: the moves are spread over it.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(MIN_MEMBERS, MAX_MEMBERS),
+    default=5,
+    show_default=True,
+    help="Consumers that join each group before the first one leaves.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, MAX_PARTITIONS),
+    default=24,
+    show_default=True,
+    help="Partitions of the first topic, before it grows.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1, MAX_RECORDS_PER_S),
+    default=1_000,
+    show_default=True,
+    help="Records a second, over the partitions of the first topic.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is killed, frozen or leaves.")
+@click.option("--keep", is_flag=True, help="Keep the servers' folder with all logs and events, and say where it is.")
+@options.events_option
+@options.json_option
+@options.log_level_option
+def demo(
+    *,
+    seconds: float,
+    members: int,
+    partitions: int,
+    rate: int,
+    seed: int,
+    keep: bool,
+    events_directory: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Start ZooKeeper, Kafka, three coordinators and two groups of consumers, break things, and judge the result.
+
+    Consumers join, leave, are killed and frozen; partitions and a topic are added; the leading coordinator is killed.
+    One group is rebalanced in incremental mode, then a second one in eager mode. Exit code 1 if a record was lost,
+    delivered twice other than after a crash, or out of order, or if a partition was owned twice.
+
+    \b
+    Example:
+      zkrebalancer demo --members 3 --seconds 60
+    """
+    if partitions < members:
+        raise click.UsageError(
+            f"--partitions {partitions} is less than --members {members}: somebody would own nothing"
+        )
+    if events_directory is not None and any(events_directory.glob("*.jsonl")):
+        raise click.UsageError(f"--events {events_directory} holds the events of an earlier run; name an empty folder")
+    settings = DemoSettings(seconds, members, partitions, rate, seed, events_directory, keep)
+    with _interrupts_end_here(), _show(settings, as_json) as show:
+        outcome = experiment.run(settings, show)
+    if as_json:
+        click.echo(json.dumps(outcome.document()))
+    else:
+        print_report(outcome)
+    _judge(outcome)
+
+
+def _show(settings: DemoSettings, as_json: bool) -> Show:
+    console = Console(highlight=False)
+    if as_json or not console.is_terminal:
+        return PlainShow(to_stderr=as_json)
+    return LiveShow(console, experiment.count_steps(settings))
+
+
+def _judge(outcome: Outcome) -> None:
+    """Tell what was wrong; raises DemoFailedError if a promise was broken."""
+    if outcome.verdict.ok:
+        return
+    for problem in outcome.verdict.problems:
+        click.echo(f"problem: {problem}", err=True)
+    if not outcome.verdict.converged:
+        click.echo("problem: at the end a partition of a group with consumers has not exactly one owner", err=True)
+    raise DemoFailedError(f"a promise was broken; logs and events are in {outcome.directory}")
+
+
+@contextmanager
+def _interrupts_end_here() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the command from its own greenlet, whichever one they meet; later ones are ignored."""
+    hub, main = gevent.get_hub(), gevent.getcurrent()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # what follows is cleaning up, which takes a second or two
+        if gevent.getcurrent() is main:
+            raise KeyboardInterrupt
+        hub.loop.run_callback(main.throw, KeyboardInterrupt)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

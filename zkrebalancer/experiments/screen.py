@@ -1,0 +1,137 @@
+"""How a run looks on a terminal: pure functions from a picture to what rich prints."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from zkrebalancer.experiments.picture import GroupPicture, Picture, client_of
+from zkrebalancer.observe.checker import Rebalance
+from zkrebalancer.protocol.fields import TopicPartition
+
+COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "bright_red", "bright_green", "bright_cyan", "bright_magenta")
+OWNED, NOT_OWNED = "■", "·"
+TEXT_COLUMNS = {"group", "cause", "outcome"}
+COLUMNS = ("group", "gen.", "cause", "members", "moved", "settled", "pause", "outcome")
+BAR_WIDTH = 40
+MIN_REBALANCES_SHOWN = 3
+STEPS_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the run is: `steps` holds when each step began (seconds) and its title, the last one being under way."""
+
+    heading: str
+    total_steps: int
+    steps: list[tuple[float, str]] = field(default_factory=list)
+    detail: str = ""
+
+
+def render(course: Course, picture: Picture, elapsed_s: float, width: int, height: int) -> RenderableType:
+    """Return the whole screen; the list of rebalances is as long as the height allows."""
+    partitions = picture.partitions()
+    parts: list[RenderableType] = [_heading(course, picture), _progress(course, elapsed_s), *_steps(course)]
+    used = len(parts) + 2
+    for name, group in picture.groups.items():
+        rows = _ownership(name, group, partitions, width)
+        parts += [Text(), *rows]
+        used += len(rows) + 1
+    if picture.rebalances:
+        shown = max(MIN_REBALANCES_SHOWN, height - used - 3)
+        parts += [Text(), rebalance_table(picture.rebalances[-shown:], frame=None)]
+    if picture.produced:
+        parts += [Text(), _records(picture)]
+    return Group(*parts)
+
+
+def rebalance_table(rebalances: Iterable[Rebalance], frame: box.Box | None = box.SIMPLE_HEAD) -> Table:
+    """Return a table of rebalances, one a row, a line between groups if there is a frame."""
+    table = Table(box=frame, pad_edge=False, header_style="bold")
+    for heading in COLUMNS:
+        table.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right", no_wrap=True)
+    for _group, rows in itertools.groupby(rebalances, key=lambda rebalance: rebalance.group):
+        for row in rows:
+            moved = f"{row.moved} of {row.partitions}"
+            times = (milliseconds(row.settled_ms), milliseconds(row.pause_ms_max))
+            table.add_row(row.group, str(row.generation), row.cause, str(row.members), moved, *times, row.outcome)
+        table.add_section()
+    return table
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time as it is shown, "-" while it is not known."""
+    return "-" if value is None else f"{value:,.0f} ms"
+
+
+def _heading(course: Course, picture: Picture) -> Text:
+    text = Text(course.heading, style="bold", no_wrap=True)
+    if picture.groups or picture.leader is not None:
+        leader = "nobody leads" if picture.leader is None else f"coordinator-{picture.leader} leads"
+        text.append(f" · {leader}", style="red" if picture.leader is None else "not bold")
+    return text
+
+
+def _progress(course: Course, elapsed_s: float) -> RenderableType:
+    done = max(0, len(course.steps) - 1)
+    row = Table.grid(padding=(0, 2))
+    bar = ProgressBar(course.total_steps, done, BAR_WIDTH, complete_style="green")
+    row.add_row(bar, f"step {len(course.steps)} of {course.total_steps}", f"{elapsed_s:.0f} s")
+    return row
+
+
+def _steps(course: Course) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    last = len(course.steps) - 1
+    for index, (began_s, title) in list(enumerate(course.steps))[-STEPS_SHOWN:]:
+        is_current = index == last
+        text = Text(f"{'▸' if is_current else '✓'} {began_s:5.1f} s  {title}", no_wrap=True, overflow="ellipsis")
+        text.stylize("bold" if is_current else "dim")
+        if is_current and course.detail:
+            text.append(f": {course.detail}")
+        shown.append(text)
+    return [Text() for _ in range(STEPS_SHOWN - len(shown))] + shown
+
+
+def _ownership(name: str, group: GroupPicture, partitions: Sequence[TopicPartition], width: int) -> list[Text]:
+    """One row per consumer and one for what nobody owns; every cell is a partition, a gap begins another topic."""
+    clients = [client_of(member) for member in group.members]
+    label_width = max(map(len, [*clients, "nobody"]))
+    topics = sorted({topic for topic, _partition in partitions})
+    has_room = label_width + len(partitions) + len(topics) + len("  999") < width
+    header = Text(f"{name}  ", style="bold", no_wrap=True, overflow="ellipsis")
+    header.append(", ".join(f"{t} ({sum(p[0] == t for p in partitions)})" for t in topics), style="not bold dim")
+    rows = [header]
+    owners: list[tuple[str, str | None, str]] = [
+        (client, member, _colour(client)) for client, member in zip(clients, group.members, strict=True)
+    ]
+    known = set(group.members)
+    for label, member, colour in [*owners, ("nobody", None, "red")]:
+        mine = [p for p in partitions if (o := group.owners.get(p)) == member or (member is None and o not in known)]
+        row = Text(f"{label:<{label_width}} ", no_wrap=True, style="red" if member is None and mine else "")
+        for index, partition in enumerate(partitions if has_room else mine):
+            if has_room and index and partition[0] != partitions[index - 1][0]:
+                row.append(" ")
+            row.append(OWNED if partition in mine else NOT_OWNED, style=colour if partition in mine else "dim")
+        rows.append(row.append(f" {len(mine):>3}"))
+    return rows
+
+
+def _colour(client: str) -> str:
+    number = client.rpartition("-")[2]
+    return COLOURS[(int(number) - 1) % len(COLOURS) if number.isdigit() else 0]
+
+
+def _records(picture: Picture) -> Text:
+    text = Text("records  ", style="bold", no_wrap=True, overflow="ellipsis")
+    text.append(f"produced {picture.produced_count():,}", style="not bold")
+    for name in picture.groups:
+        text.append(f"   {name}: {picture.behind(name):,} to read", style="not bold")
+    return text

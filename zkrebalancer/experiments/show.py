@@ -1,0 +1,140 @@
+"""Shows a run while it goes on: a live screen on a terminal, else plain lines."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from zkrebalancer.experiments.picture import Picture
+from zkrebalancer.experiments.screen import Course, milliseconds, render
+from zkrebalancer.experiments.watch import Watch
+from zkrebalancer.observe.checker import Rebalance
+
+REFRESH_PER_S = 8
+
+
+class Show(Protocol):
+    """What a run tells while it goes on; a context manager."""
+
+    watch: Watch | None
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and leave the terminal as it was."""
+
+    def heading(self, text: str) -> None:
+        """Say what runs."""
+
+    def step(self, title: str) -> None:
+        """Say that the next step begins."""
+
+    def detail(self, line: str) -> None:
+        """Say how far the step is."""
+
+
+class PlainShow:
+    """One line on stderr or stdout for each step, and for each rebalance when it has ended."""
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        """Write lines to stderr, or to stdout."""
+        self.watch: Watch | None = None
+        self._to_stderr = to_stderr
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Nothing to begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell what has ended last."""
+        self._tell_rebalances()
+
+    def heading(self, text: str) -> None:
+        """Print it."""
+        self._print(text)
+
+    def step(self, title: str) -> None:
+        """Print it, after the rebalances that have ended since the last step."""
+        self._tell_rebalances()
+        self._print(title)
+
+    def detail(self, line: str) -> None:
+        """Print it, unless it only counts."""
+        if " of " not in line:
+            self._print(f"  {line}")
+
+    def _tell_rebalances(self) -> None:
+        if self.watch is not None:
+            self.watch.look()
+            for rebalance in self.watch.new_rebalances():
+                self._print(f"  {rebalance_line(rebalance)}")
+
+    def _print(self, line: str) -> None:
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {line}", err=self._to_stderr)
+
+
+class LiveShow:
+    """A screen that is drawn anew several times a second; it disappears at the end."""
+
+    def __init__(self, console: Console, total_steps: int) -> None:
+        """Draw on a console that is a terminal."""
+        self.watch: Watch | None = None
+        self._console = console
+        self._began = time.monotonic()
+        self._course = Course("zkrebalancer demo", total_steps)
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=REFRESH_PER_S, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clear the screen's part that was drawn on."""
+        self._live.stop()
+
+    def heading(self, text: str) -> None:
+        """Show it in the first line."""
+        self._course.heading = text
+
+    def step(self, title: str) -> None:
+        """Make it the current step."""
+        self._course.detail = ""
+        self._course.steps.append((time.monotonic() - self._began, title))
+
+    def detail(self, line: str) -> None:
+        """Show it behind the current step."""
+        self._course.detail = line
+
+    def _render(self) -> RenderableType:
+        elapsed_s = time.monotonic() - self._began
+        width, height = self._console.size
+        if self.watch is None:
+            return render(self._course, Picture(), elapsed_s, width, height)
+        with self.watch.lock:
+            return render(self._course, self.watch.picture, elapsed_s, width, height)
+
+
+def rebalance_line(rebalance: Rebalance) -> str:
+    """Return a rebalance as one line."""
+    return (
+        f"rebalance {rebalance.generation} of {rebalance.group}: {rebalance.cause}, {rebalance.mode}, "
+        f"{rebalance.members} members, {rebalance.moved} of {rebalance.partitions} partitions moved, "
+        f"{rebalance.outcome} in {milliseconds(rebalance.settled_ms)}, "
+        f"longest pause {milliseconds(rebalance.pause_ms_max)}"
+    )

@@ -1,0 +1,128 @@
+"""Performs the demo's script in a lab, and waits after each move until every group is at rest again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import gevent
+
+from zkrebalancer.experiments.lab import Lab, NotReachedError
+from zkrebalancer.experiments.script import FIRST_TOPIC, PATTERN, Move
+from zkrebalancer.observe import inspection
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import GroupSettings
+
+COORDINATORS = (1, 2, 3)  # ids of the brokers beside which they would run
+DRAIN_DEADLINE_S = 120.0
+
+
+@dataclass(slots=True)
+class Stage:
+    """The coordinators, the topics, who produces, and who should be in which group."""
+
+    lab: Lab
+    records_per_partition_s: float
+    topics: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    producers: list[str] = field(default_factory=list)
+    killed_coordinator: int | None = None
+
+    def open(self, partitions: int) -> None:
+        """Start the coordinators, create the first topic and let records flow."""
+        for broker_id in COORDINATORS:
+            self._start_coordinator(broker_id)
+        self._change_topic(FIRST_TOPIC, partitions)
+        self.lab.wait_leader()
+
+    def add_group(self, name: str, mode: str) -> None:
+        """Prepare a group without consumers."""
+        self.lab.configure(name, GroupSettings(mode=mode))
+        self.groups[name] = []
+
+    def perform(self, move: Move) -> None:
+        """Carry out one move and wait for its effect; raises NotReachedError or ServerStartError."""
+        members = self.groups[move.group]
+        if move.kind == "join":
+            self.lab.start_agent(move.target, move.group, pattern=PATTERN)
+            members.append(move.target)
+        elif move.kind == "thaw":
+            self.lab.thaw(move.target)
+            members.append(move.target)
+        elif move.kind in {"leave", "kill", "freeze"}:
+            members.remove(move.target)
+            self._lose(move)
+        elif move.kind in {"grow", "create"}:
+            self._change_topic(move.target, move.partitions)
+        elif move.kind == "kill-leader":
+            self._kill_leader()
+        elif self.killed_coordinator is not None:
+            self._start_coordinator(self.killed_coordinator)
+        self._wait_settled()
+
+    def pause_until(self, elapsed_s: float) -> None:
+        """Let records flow until the lab is that old."""
+        gevent.sleep(max(0.0, elapsed_s - self.lab.elapsed_s()))
+
+    def drain(self, records_behind: Callable[[str], int]) -> None:
+        """Let the producers stop and the consumers read the rest; `records_behind` tells what a group lacks."""
+        self.lab.stop(*self.producers)
+        for group in self.groups:
+            is_read = functools.partial(lambda name: records_behind(name) == 0, group)
+            self.lab.wait_for(f"every record delivered to group {group}", is_read, DRAIN_DEADLINE_S)
+
+    def close(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Consumers leave, then the coordinators; raises NotReachedError if stored offsets are not at these ends."""
+        self.lab.stop(*(name for members in self.groups.values() for name in members))
+        for group in self.groups:
+            report = self.lab.group(group)
+            inspection.read_offsets(self.lab.zk, report)
+            for (topic, partition), end in ends.items():
+                stored = report.offsets.get((topic, partition))
+                if stored != end:
+                    raise NotReachedError(f"group {group} stored {stored} for {topic}/{partition}, whose end is {end}")
+        self.lab.stop(*(f"coordinator-{broker_id}" for broker_id in COORDINATORS))
+
+    def _change_topic(self, topic: str, partitions: int) -> None:
+        """Create the topic, or let it grow; a producer of its own writes what is new."""
+        known = self.topics.get(topic, 0)
+        if known:
+            self.lab.grow_topic(topic, partitions)
+        else:
+            self.lab.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+        rate = max(1, round(self.records_per_partition_s * (partitions - known)))
+        name = f"producer-{topic}-{known}"
+        self.lab.start_producer(name, {topic: range(known, partitions)}, rate)
+        self.producers.append(name)
+
+    def _lose(self, move: Move) -> None:
+        if move.kind == "leave":
+            self.lab.stop(move.target)
+        elif move.kind == "kill":
+            self.lab.kill(move.target)
+        else:
+            self.lab.freeze(move.target)
+
+    def _start_coordinator(self, broker_id: int) -> None:
+        """Start a coordinator and wait until it has reached ZooKeeper: from then on it writes events."""
+        program = self.lab.start_coordinator(broker_id)
+        pattern = f"coordinator-{broker_id}-{program.pid}.jsonl"
+
+        def is_up() -> bool:
+            self.lab.require_running(program.name)
+            return any(self.lab.events.glob(pattern))
+
+        self.lab.wait_for(f"{program.name} at work", is_up)
+
+    def _kill_leader(self) -> None:
+        leader = self.lab.wait_leader()
+        self.killed_coordinator = leader
+        self.lab.kill(f"coordinator-{leader}", "kill-leader")
+        self.lab.wait_leader(other_than=leader)
+
+    def _wait_settled(self) -> None:
+        self.lab.require_running(*self.producers)
+        for group, members in self.groups.items():
+            self.lab.wait_settled(group, self.topics if members else {}, *members)

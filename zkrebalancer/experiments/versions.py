@@ -1,0 +1,52 @@
+"""Which ZooKeeper and Kafka really run: asked of the server, read from the jar that the broker was started with."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from zkrebalancer.localcluster import zookeeper
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.ports import HOST
+
+_ZOOKEEPER = re.compile(r"^Zookeeper version: ([\w.]+)", re.MULTILINE)
+_KAFKA_JAR = re.compile(r"\bkafka_2\.1[23]-([\w.]+)\.jar")
+
+
+def read_versions(cluster: LocalCluster) -> dict[str, str]:
+    """Return {"zookeeper": version, "kafka": version} of a started cluster.
+
+    Raises:
+        LocalClusterError: one is not told.
+
+    """
+    answer = zookeeper.ask(HOST, cluster.zookeeper_servers[0].port, "srvr").decode()
+    command = Path(f"/proc/{cluster.broker.pid}/cmdline").read_bytes().decode()
+    return {"zookeeper": zookeeper_version(answer), "kafka": kafka_version(command)}
+
+
+def zookeeper_version(answer: str) -> str:
+    """Return the version in the answer to `srvr`; raises LocalClusterError if there is none."""
+    found = _ZOOKEEPER.search(answer)
+    if found is None:
+        raise LocalClusterError(f"ZooKeeper's answer to srvr names no version: {answer!r:.80}")
+    return found[1]
+
+
+def kafka_version(command: str) -> str:
+    """Return the version of the jar in a broker's command line (NUL between arguments); "…/libs/*" is looked into.
+
+    Raises:
+        LocalClusterError: there is no such jar.
+
+    """
+    arguments = command.split("\0")
+    for entry in arguments[arguments.index("-cp") + 1].split(os.pathsep):
+        jars = [path.name for path in Path(entry).parent.iterdir()] if entry.endswith("*") else [entry]
+        for jar in jars:
+            found = _KAFKA_JAR.search(jar)
+            if found is not None:
+                return found[1]
+    raise LocalClusterError("the broker's class path holds no kafka_2.13-<version>.jar")
