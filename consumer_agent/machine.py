@@ -317,7 +317,6 @@ class Machine:
         self._outbox.add(Closed())
 
     def _end_session(self) -> None:
-        self._outbox.forget_calls()
         self.joining = None
         self.session_id = None
         self.give_up_at_ms = None

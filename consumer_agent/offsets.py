@@ -6,7 +6,7 @@ the transaction is built again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import cluster_nodes, paths
@@ -30,22 +30,22 @@ class OffsetBook:
     def note_read(self, partition: TopicPartition, offset: int | None) -> None:
         """Take in what a read at a start has shown; None: there is no node."""
         if offset is None:
-            self.forget([partition])
+            self.stored.pop(partition, None)
+            self.nodes.discard(partition)
         else:
             self.stored[partition] = offset
             self.nodes.add(partition)
+
+    def note_unreadable(self, partition: TopicPartition) -> None:
+        """Take in that there is a node, but no offset in it."""
+        self.stored.pop(partition, None)
+        self.nodes.add(partition)
 
     def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Take in what a transaction has written."""
         self.stored.update(offsets)
         self.nodes.update(offsets)
         self.missing_topics.difference_update(topic for topic, _ in offsets)
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else may write these from now on."""
-        for partition in partitions:
-            self.stored.pop(partition, None)
-            self.nodes.discard(partition)
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return those of the offsets that differ from what is stored."""

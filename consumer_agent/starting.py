@@ -143,9 +143,8 @@ class Start:
             )
 
     def handle_cancelled(self) -> None:
-        """Drop the start: somebody else may write these offsets from now on."""
+        """Drop the start."""
         self.stage = Starting.OVER
-        self.lane.book.forget(self.partitions)
 
     def _read(self) -> None:
         while self.unread and len(self.reading) < MAX_OFFSET_READS:
@@ -160,7 +159,7 @@ class Start:
             offset = cluster_nodes.decode_counter("offset", content)
         except NodeContentError as error:
             self.outbox.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it starts as if none were stored"))
-            self.lane.book.nodes.add(partition)
+            self.lane.book.note_unreadable(partition)
         else:
             self.offsets[partition] = offset
             self.lane.book.note_read(partition, offset)

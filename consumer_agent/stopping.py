@@ -120,7 +120,6 @@ class Stop:
         self.stage = Stopping.OVER
         if self.partitions:
             self.outbox.add(Forget(self.partitions))
-            self.lane.book.forget(self.partitions)
 
     def handle_cancelled(self) -> None:
         """Emit again from where the application is; if it was asked to let go, it is told that it has them again."""

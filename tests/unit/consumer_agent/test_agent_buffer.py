@@ -134,3 +134,15 @@ def test_partitions_are_taken_in_turn() -> None:
         buffer.put(partition, [record(partition, offset) for offset in range(10)])
     order = [run[0].partition for _ in range(4) for run in buffer.take(5)]
     assert order == [0, 1, 0, 1]
+
+
+def test_a_resumed_partition_takes_again_what_was_dropped() -> None:
+    buffer = RecordBuffer(100, 1_000_000)
+    partition = PARTITIONS[0]
+    buffer.admit(partition, GENERATION, 0)
+    buffer.put(partition, [record(partition, offset) for offset in range(10)])
+    buffer.take(4)
+    buffer.stop([partition])
+    assert buffer.resume([partition]) == {partition: 4}
+    buffer.put(partition, [record(partition, offset) for offset in range(10)])
+    assert [entry.offset for entry in buffer.take(100)[0]] == [4, 5, 6, 7, 8, 9]

@@ -75,6 +75,15 @@ def test_a_loss_replaces_what_was_not_told_yet() -> None:
     assert notices(handover) == [(Tell.LOST, [P0])]  # of P1 the application has never heard
 
 
+def test_what_was_revoked_is_not_lost_later() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0, P1])
+    handover.tell(Tell.REVOKE, [P0], 7)
+    assert len(notices(handover)) == 2
+    handover.tell(Tell.LOST)
+    assert notices(handover) == [(Tell.LOST, [P1])]
+
+
 def test_a_loss_of_nothing_is_not_told() -> None:
     handover = with_records(Clock())
     handover.tell(Tell.LOST)

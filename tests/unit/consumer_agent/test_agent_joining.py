@@ -36,6 +36,7 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Replied,
+    Suspended,
 )
 from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailableError
 
@@ -167,3 +168,11 @@ def test_answers_to_an_earlier_life_are_ignored() -> None:
     driver.step(Lost())
     assert driver.step(Replied(call_id, Done())) == []
     assert not of_type(driver.step(Polled("c-2", 5)), Request)
+
+
+def test_what_was_asked_before_the_connection_broke_is_not_waited_for() -> None:
+    driver = registering()
+    (call_id,) = driver.waiting
+    driver.step(Suspended())
+    assert requests(driver.connect()) == [LIST_GROUP]
+    assert driver.step(Replied(call_id, Refused(Refusal.CONNECTION_LOST))) == []

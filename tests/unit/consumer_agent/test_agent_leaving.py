@@ -87,6 +87,11 @@ def test_close_stops_commits_and_deletes_the_nodes_in_that_order(driver: Driver)
     assert driver.machine.state is State.CLOSED
 
 
+def test_close_commits_only_what_is_finished(driver: Driver) -> None:
+    driver.progress(driver.step(CloseRequested()), {T0: Position(15, 12)})
+    assert driver.writes() == [Multi((Check(OWNERS, 1), SetContent(offset_path(T0), b"12")))]
+
+
 def test_close_without_new_offsets_is_one_transaction(driver: Driver) -> None:
     effects = driver.progress(driver.step(CloseRequested()), NOTHING_NEW)
     assert requests(effects) == [leaving()]

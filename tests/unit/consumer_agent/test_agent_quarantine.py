@@ -24,7 +24,7 @@ from consumer_agent.signals import (
 )
 from tests.unit.consumer_agent.agent_driver import CONSUMER, GROUP, T0, Driver, of_type, requests
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Multi, Refusal, Refused, Replied
 from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
 
 POISON = b"\xc1 not msgpack"
@@ -117,3 +117,14 @@ def test_a_channel_hands_out_each_command_once() -> None:
     channel.listed(names)
     assert channel.begin_next() == "command-0000000002"
     assert not channel.listed(())
+
+
+def test_a_late_answer_about_the_quarantine_does_not_disturb_the_next_registration(driver: Driver) -> None:
+    driver.send(POISON)
+    (call_id,) = [call_id for call_id, call in driver.waiting.items() if call == LIST]
+    assert driver.machine.wake_at_ms is not None
+    driver.now_ms = driver.machine.wake_at_ms
+    driver.step(Tick())
+    driver.step(Polled("c-2", 5))
+    driver.connect()
+    assert driver.step(Replied(call_id, Refused(Refusal.CONNECTION_LOST))) == []

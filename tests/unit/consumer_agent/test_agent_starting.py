@@ -6,8 +6,10 @@ import pytest
 
 from consumer_agent.machine import State
 from consumer_agent.signals import (
+    CommitRequested,
     Failpoint,
     OffsetsResolved,
+    Position,
     RecordFetcher,
     ResolveOffsets,
     StartFetching,
@@ -248,3 +250,16 @@ def test_reads_that_a_broken_connection_interrupted_are_made_again(driver: Drive
     expected = [Get(offset_path(T0)), Get(offset_path(T1))][broken_reads - 1 :]
     reread = [call for call in requests(driver.connect()) if isinstance(call, Get)]
     assert sorted(reread, key=str) == expected
+
+
+def test_what_stood_in_an_earlier_life_of_a_partition_is_forgotten_when_it_cannot_be_read(driver: Driver) -> None:
+    driver.own({T0: 10})
+    driver.progress(driver.stop(None), {T0: Position(10, 10)})
+    driver.answer_write(Done((2, None)))
+    driver.send(command.encode(StartFetcher("start-2", 1, 6, CAUSE, {T0: 0})))
+    (question,) = of_type(driver.answer(Get(offset_path(T0)), content(b"ten")), ResolveOffsets)
+    driver.step(OffsetsResolved(question.token, {T0: 3}))
+    driver.answer_write(Done((3, None)))
+    driver.progress(driver.step(CommitRequested(99)), {T0: Position(10, 10)})
+    (write,) = driver.writes()
+    assert write.operations[1] == SetContent(offset_path(T0), b"10")
