@@ -51,7 +51,7 @@ class Departures:
         """After loading: remove what the dead left, and wait for the leases of the evicted."""
         for consumer in sorted(self._dead_channels):
             self._tell_ended(consumer, "expired")  # it may have died while nobody led
-            self._sweep(consumer, MAX_TRIES)
+            self.sweep(consumer)
         self._dead_channels = frozenset()
         for consumer, tombstone in self._group.view.tombstones.items():
             self._await_lease(consumer, tombstone)
@@ -71,7 +71,7 @@ class Departures:
         self._tell_ended(consumer, "expired")
         group.static_members.left(member)
         released = group.view.remove(consumer)
-        self._sweep(consumer, MAX_TRIES, announce=True)
+        self.sweep(consumer, announce=True)
         group.moving.released(released)
         group.request("member-left")
         group.moving.advance(())
@@ -90,7 +90,7 @@ class Departures:
             group.plan.drop_member(consumer)
             group.moving.barrier_may_be_down()
 
-    def _sweep(self, consumer: str, tries: int, *, announce: bool = False) -> None:
+    def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
         """Remove the channel of the dead; a channel that is gone tells that the consumer closed in good order."""
         group = self._group
         listing = ListChildren(paths.channel(group.name, consumer))
@@ -118,7 +118,7 @@ class Departures:
         if isinstance(reply, Refused) and tries == 0:
             group.desk.warn(f"group {group.name}: the channel of {consumer} could not be removed")
         elif isinstance(reply, Refused) or last != paths.channel(group.name, consumer):
-            self._sweep(consumer, tries - isinstance(reply, Refused))
+            self.sweep(consumer, tries - isinstance(reply, Refused))
 
     # Eviction -------------------------------------------------------------------------------------------------------
 

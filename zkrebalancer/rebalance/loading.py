@@ -229,6 +229,7 @@ class Loading:
             read_owners(self._group, self._view.members[consumer], reply)
         else:
             del self._view.members[consumer]  # its session ended while it was being read
+            self._channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
 
     def _take_evicted(self, reply: Reply) -> None:
         self._view.tombstones = dict.fromkeys(_names(reply))

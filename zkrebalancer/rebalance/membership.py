@@ -55,11 +55,13 @@ class Membership:
 
     def _newcomer_owners_read(self, reply: Reply, consumer: str) -> None:
         group = self._group
-        if consumer not in self._newcomers:
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
+            self._newcomers.pop(consumer, None)
+            group.departures.sweep(consumer)  # it came and went
+            return
+        if not isinstance(reply, Content) or consumer not in self._newcomers or consumer in group.view.members:
             return
         registration = self._newcomers.pop(consumer)
-        if not isinstance(reply, Content) or consumer in group.view.members:
-            return
         member = group.view.members[consumer] = Member(consumer)
         read_owners(group, member, reply)
         self._replace(member, registration)

@@ -1,0 +1,1 @@
+"""What pure tests share: a ZooKeeper in memory, and a world of coordinators and scripted agents around it."""

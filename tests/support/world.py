@@ -1,0 +1,324 @@
+"""Coordinators and scripted agents around a ZooKeeper in memory, in virtual time; a test picks who moves next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.support.zk_model import Session, ZkModel
+from zkrebalancer.assignment import STRATEGIES
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
+from zkrebalancer.protocol.calls import Content, Create, Delete, Done, Get, Multi, Operation, Refused, SetContent
+from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.effects import Compute, Computed, Effect, Emit, Event, Now, Request, Stopped, Tick, Warn
+from zkrebalancer.rebalance.election import ElectionState, Identity
+
+GROUP = "g"
+SESSION_MS = 6_000
+EPOCH_OFFSET_MS = 1_700_000_000_000
+
+
+@dataclass(slots=True)
+class CoordinatorProcess:
+    machine: Coordinator
+    session: Session
+    computing: list[Compute] = field(default_factory=list)
+    alive: bool = True
+
+
+@dataclass(slots=True)
+class Agent:
+    """Registers, and acknowledges commands in order; `name` is None while it is not registered."""
+
+    client: str
+    registration: Registration
+    session: Session
+    name: str | None = None
+    registrations: int = 0
+    reading: tuple[str, bytes] | None = None  # a command that it has read and not acknowledged
+    alive: bool = True
+    silent: bool = False
+
+
+@dataclass(slots=True)
+class World:
+    zk: ZkModel = field(default_factory=ZkModel)
+    now_us: int = 1_000_000
+    coordinators: list[CoordinatorProcess] = field(default_factory=list)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    events: list[Emit] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
+
+    # Coordinators ---------------------------------------------------------------------------------------------------
+
+    def add_coordinator(self) -> CoordinatorProcess:
+        machine = Coordinator(Identity(len(self.coordinators) + 1, "host"))
+        process = CoordinatorProcess(machine, self.zk.open())
+        self.coordinators.append(process)
+        return process
+
+    def leader(self) -> CoordinatorProcess:
+        leading = ElectionState.LEADING
+        return next(c for c in self.coordinators if c.alive and c.machine.coordinator_elector.state is leading)
+
+    def feed(self, process: CoordinatorProcess, event: Event) -> list[Effect]:
+        now = Now(self.now_us, EPOCH_OFFSET_MS + self.now_us // 1_000)
+        effects = process.machine.step(event, now)
+        for effect in effects:
+            if isinstance(effect, Request):
+                self.zk.send(process.session, effect.call_id, effect.call)
+            elif isinstance(effect, Compute):
+                process.computing.append(effect)
+            elif isinstance(effect, Emit):
+                self.events.append(effect)
+            elif isinstance(effect, Warn):
+                self.warnings.append(effect.text)
+            elif isinstance(effect, Stopped):
+                self.kill_coordinator(process)
+        return effects
+
+    def deliver(self, process: CoordinatorProcess) -> None:
+        self.feed(process, process.session.inbox.popleft())
+
+    def compute(self, process: CoordinatorProcess) -> None:
+        task = process.computing.pop(0)
+        strategy = STRATEGIES.get(task.strategy)
+        if strategy is None:
+            self.feed(process, Computed(task.group, task.ticket, None, 0, f"unknown strategy {task.strategy}"))
+        else:
+            self.feed(process, Computed(task.group, task.ticket, strategy(task.problem), 7))
+
+    def kill_coordinator(self, process: CoordinatorProcess) -> None:
+        process.alive = False
+        process.computing.clear()
+        self.zk.kill(process.session)
+
+    def restart_session(self, process: CoordinatorProcess) -> None:
+        """After an expiry the client library opens a new session, whose events follow those of the old one."""
+        old = process.session
+        process.session = self.zk.open()
+        process.session.inbox.extendleft(reversed(old.inbox))
+
+    # Agents ---------------------------------------------------------------------------------------------------------
+
+    def add_agent(self, client: str, subscription: dict[str, int] | None = None, **fields: object) -> Agent:
+        described: dict[str, object] = {
+            "pattern": "static",
+            "subscription": subscription or {"t": 1},
+            "timestamp": "0",
+            "client_id": client,
+            "host": "h",
+            "session_timeout_ms": SESSION_MS,
+            **fields,
+        }
+        agent = Agent(client, Registration(**described), self.zk.open(SESSION_MS))  # type: ignore[arg-type]
+        self.agents[client] = agent
+        return agent
+
+    def act(self, agent: Agent) -> bool:
+        """One step of an agent: register, read a command, or acknowledge it; False if there is nothing to do."""
+        if not agent.alive or agent.silent:
+            return False
+        if agent.name is None:
+            return self._register(agent)
+        if agent.reading is None:
+            return self._read(agent, agent.name)
+        return self._acknowledge(agent, agent.name)
+
+    def _register(self, agent: Agent) -> bool:
+        agent.registrations += 1
+        name = f"{agent.client}-{agent.registrations}"
+        nodes = (
+            Create(paths.channel(GROUP, name)),
+            Create(paths.ids(GROUP, name), registration.encode(agent.registration), ephemeral=True),
+            Create(paths.owners(GROUP, name), ownership.encode_owners(OwnersRecord(0, None, {})), ephemeral=True),
+        )
+        if not isinstance(self.zk.perform(Multi(nodes), agent.session.session_id), Done):
+            return False
+        agent.name, agent.reading = name, None
+        return True
+
+    def _read(self, agent: Agent, name: str) -> bool:
+        channel = paths.channel(GROUP, name)
+        if paths.owners(GROUP, name) not in self.zk.nodes:
+            agent.name = None  # evicted
+            return True
+        names = sorted(self.zk.children(channel))
+        if not names:
+            return False
+        agent.reading = (f"{channel}/{names[0]}", self.zk.nodes[f"{channel}/{names[0]}"].content)
+        return True
+
+    def _acknowledge(self, agent: Agent, name: str) -> bool:
+        path, content = agent.reading or ("", b"")
+        agent.reading = None
+        owners = self.zk.perform(Get(paths.owners(GROUP, name)))
+        if not isinstance(owners, Content):
+            agent.name = None
+            return True
+        try:
+            applying = command.decode(content)
+        except NodeContentError:
+            self.leave(agent)
+            return True
+        record = ownership.decode_owners(owners.content)
+        new = OwnersRecord(applying.generation, applying.command_id, command.applied(record.partitions, applying))
+        writing = SetContent(paths.owners(GROUP, name), ownership.encode_owners(new), owners.stat.version)
+        self.zk.perform(Multi((Delete(path), writing)), agent.session.session_id)
+        return True
+
+    def kill_agent(self, agent: Agent) -> None:
+        agent.alive = False
+        self.zk.kill(agent.session)
+
+    def leave(self, agent: Agent) -> None:
+        """Close in good order; it may register again."""
+        name, agent.name, agent.reading = agent.name, None, None
+        if name is not None:
+            channel = paths.channel(GROUP, name)
+            deletes: list[Operation] = [Delete(f"{channel}/{node}") for node in self.zk.children(channel)]
+            deletes += [Delete(channel), Delete(paths.ids(GROUP, name)), Delete(paths.owners(GROUP, name))]
+            self.zk.perform(Multi(tuple(deletes)), agent.session.session_id)
+
+    # Cluster --------------------------------------------------------------------------------------------------------
+
+    def set_topic(self, topic: str, partitions: int, topic_id: str = "id-1") -> None:
+        numbers = ",".join(f'"{number}":[1]' for number in range(partitions))
+        content = f'{{"version":3,"topic_id":"{topic_id}","partitions":{{{numbers}}}}}'.encode()
+        if isinstance(self.zk.perform(Multi((SetContent(paths.topic(topic), content),))), Refused):
+            for path in ("/brokers", paths.BROKER_TOPICS):
+                self.zk.perform(Multi((Create(path),)))
+            self.zk.perform(Multi((Create(paths.topic(topic), content),)))
+
+    def delete_topic(self, topic: str) -> None:
+        self.zk.perform(Multi((Delete(paths.topic(topic)),)))
+
+    def create_group(self, content: bytes = b"") -> None:
+        for path in (paths.CONSUMERS, paths.GROUPS):
+            self.zk.perform(Multi((Create(path),)))
+        self.zk.perform(
+            Multi((Create(paths.group(GROUP), content), *[Create(f"{paths.group(GROUP)}/{c}") for c in paths.GROUP_CHILDREN]))
+        )
+
+    def configure(self, content: bytes) -> None:
+        self.zk.perform(Multi((SetContent(paths.group(GROUP), content),)))
+
+    # Time -----------------------------------------------------------------------------------------------------------
+
+    def run(self, limit: int = 20_000) -> None:
+        """Let everybody do what they can without time going on."""
+        for _ in range(limit):
+            if not self.run_once():
+                return
+        raise AssertionError("no rest: something goes round in circles")
+
+    def run_once(self) -> bool:
+        moved = False
+        for process in self.coordinators:
+            while process.alive and (process.session.sent or process.session.inbox or process.computing):
+                moved = True
+                if process.session.sent:
+                    self.zk.perform_next(process.session)
+                elif process.session.inbox:
+                    self.deliver(process)
+                else:
+                    self.compute(process)
+                self.check()
+        for agent in self.agents.values():
+            if self.act(agent):
+                moved = True
+                self.check()
+        return moved
+
+    def next_deadline_us(self) -> int | None:
+        deadlines = [p.machine.desk.next_deadline_us() for p in self.coordinators if p.alive]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Run, and go from deadline to deadline for so long."""
+        end_us = self.now_us + milliseconds * 1_000
+        self.run()
+        while (at_us := self.next_deadline_us()) is not None and at_us <= end_us:
+            self.now_us = max(self.now_us, at_us)
+            self.tick()
+            self.run()
+        self.now_us = end_us
+
+    def tick(self) -> None:
+        for process in self.coordinators:
+            if process.alive:
+                self.feed(process, Tick())
+
+    # Truth ----------------------------------------------------------------------------------------------------------
+
+    def owned(self) -> dict[str, dict[TopicPartition, int]]:
+        """Return what the stored records say: consumer -> partition -> thread."""
+        return {
+            name: dict(record.partitions)
+            for name in self.zk.children(paths.owners(GROUP))
+            if (record := self._owners_record(name)) is not None
+        }
+
+    def _owners_record(self, name: str) -> OwnersRecord | None:
+        try:
+            return ownership.decode_owners(self.zk.nodes[paths.owners(GROUP, name)].content)
+        except NodeContentError:
+            return None
+
+    def holders(self) -> dict[TopicPartition, set[str]]:
+        """Return who holds what, by the stored truth: owners, starts of living consumers, tombstones."""
+        held: dict[TopicPartition, set[str]] = {}
+        for name, partitions in self.owned().items():
+            for partition in partitions:
+                held.setdefault(partition, set()).add(name)
+            for node in self.zk.children(paths.channel(GROUP, name)):
+                for partition in self._started_by(f"{paths.channel(GROUP, name)}/{node}"):
+                    held.setdefault(partition, set()).add(name)
+        for name in self.zk.children(paths.evicted(GROUP)):
+            tombstone = ownership.decode_tombstone(self.zk.nodes[paths.evicted(GROUP, name)].content)
+            for partition in tombstone.partitions:
+                held.setdefault(partition, set()).add(name)
+        return held
+
+    def _started_by(self, path: str) -> frozenset[TopicPartition]:
+        try:
+            decoded = command.decode(self.zk.nodes[path].content)
+        except NodeContentError:
+            return frozenset()
+        return frozenset(decoded.partitions) if isinstance(decoded, StartFetcher) else frozenset()
+
+    def check(self) -> None:
+        """Assert what must hold after every step."""
+        for partition, names in self.holders().items():
+            assert len(names) <= 1, f"{partition} is held by {sorted(names)}"
+        present = {paths.evicted(GROUP, name) for name in self.zk.children(paths.evicted(GROUP))}
+        for path in self.tombstones_seen.keys() - present:
+            since_us, lease_us = self.tombstones_seen.pop(path)
+            assert self.now_us - since_us >= lease_us, f"{path} was removed before its lease was over"
+        for path in present - self.tombstones_seen.keys():
+            lease_ms = ownership.decode_tombstone(self.zk.nodes[path].content).lease_ms
+            self.tombstones_seen[path] = (self.now_us, lease_ms * 1_000)
+
+    def generation(self) -> int:
+        return cluster_nodes.decode_counter("generation", self.zk.nodes[paths.generation(GROUP)].content)
+
+    def assert_settled(self, *, ignore: frozenset[str] = frozenset()) -> None:
+        """Assert that every partition of subscribed topics has one owner, balanced, and that nothing is left over."""
+        topics = self.leader().machine.subscriptions.topics
+        wanted = {(topic, number) for topic, known in topics.items() for number in known.partitions} if self.owned() else set()
+        owned = [partition for partitions in self.owned().values() for partition in partitions]
+        assert sorted(owned) == sorted(wanted), f"owned {sorted(owned)}, wanted {sorted(wanted)}"
+        counts = [len(partitions) for partitions in self.owned().values()]
+        assert not counts or max(counts) - min(counts) <= 1, f"not balanced: {counts}"
+        names = set(self.owned())
+        channels = set(self.zk.children(paths.channel(GROUP)))
+        assert channels == names, f"channels of the dead: {channels - names}"
+        assert not [c for name in names for c in self.zk.children(paths.channel(GROUP, name))], "commands are left"
+        assert not self.zk.children(paths.evicted(GROUP)), "tombstones are left"
+        groups = self.leader().machine.groups_being_rebalanced
+        assert not any(groups.values()), f"still rebalanced: {groups}"
