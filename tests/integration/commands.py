@@ -1,0 +1,60 @@
+"""The two commands as a user runs them: as processes, with what they print and their exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from gevent import subprocess as cooperative
+
+from zkrebalancer.localcluster.server import child_environment
+
+DEADLINE_S = 60.0
+Result = subprocess.CompletedProcess[str]
+
+
+def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """Begin `zkrebalancer` or `consumer-agent`; waiting for it lets the test's ZooKeeper session live."""
+    module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.cli"}[program]
+    return cooperative.Popen(  # type: ignore[no-any-return]  # gevent has no types
+        [sys.executable, "-m", module, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> Result:
+    """Wait for the end of a process."""
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run(program: str, *arguments: object) -> Result:
+    """Run a command to its end."""
+    return end(begin(program, *arguments))
+
+
+def run_all(commands: list[tuple[object, ...]]) -> list[Result]:
+    """Run commands at the same time; the first of each is the program."""
+    return [end(process) for process in [begin(str(program), *arguments) for program, *arguments in commands]]
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal: one that is just being started has none yet."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

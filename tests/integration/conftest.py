@@ -1,0 +1,70 @@
+"""One cluster for all scenarios of a run; each scenario has its own groups, topics, processes and events folder.
+
+When a test fails, its events and the logs of its processes stay, and the report names the folder; else nothing is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scenario import Scenario
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster.cluster import LocalCluster
+
+TICK_MS = 200  # sessions may be as short as two ticks
+HAS_FAILED = pytest.StashKey[bool]()
+FOLDER = pytest.StashKey[Path]()
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[LocalCluster]:
+    """Start one ZooKeeper and one broker."""
+    with LocalCluster(tick_ms=TICK_MS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Make a folder that stays if the test fails."""
+    path = request.node.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="zkrebalancer-scenario-"))
+    yield path
+    if not request.node.stash.get(HAS_FAILED, False):
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def scenario(shared_cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
+    """Open a scenario on the shared cluster."""
+    yield from play(shared_cluster, folder)
+
+
+def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
+    """Open a lab for a scenario; at the end every process is ended, and its log is put beside the events."""
+    with Lab(cluster, folder / "events") as lab:
+        scenario = Scenario(lab, next(_numbers))
+        yield scenario
+        for program in lab.programs.values():
+            program.kill()
+        scenario.clear()
+    for program in lab.programs.values():
+        shutil.copy(program.log, folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say where the events and logs of a failed test are."""
+    report = yield
+    if report.failed:
+        item.stash[HAS_FAILED] = True
+        if FOLDER in item.stash:
+            report.sections.append(("kept", f"events and logs: {item.stash[FOLDER]}"))
+    return report

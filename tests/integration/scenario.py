@@ -1,0 +1,246 @@
+"""A scenario: who should be in which group and which topics there are; waits until that is so, and calls the checker.
+
+Two groups, one in each mode, read the same topics. Every step changes what should be and begins it; `settle` waits.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.integration.commands import catches
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.picture import Picture
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.observe.checker import Verdict, check
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Children, Delete, ListChildren, Multi
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+MODES = (INCREMENTAL, EAGER)
+PARTITIONS = 6
+RECORDS_PER_S = 200  # of one producer
+DRAIN_DEADLINE_S = 30.0
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Scenario:
+    """What should be at present; `number` makes all names of one scenario its own."""
+
+    lab: Lab
+    number: int
+    topics: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    producers: dict[str, list[str]] = field(default_factory=dict)
+    coordinators: list[str] = field(default_factory=list)
+    pattern: str | None = None  # what new consumers subscribe to instead of the topics by name
+    threads: int = 1  # of new consumers, for each topic
+    _count: int = 0
+    _tail: EventTail | None = None
+    _events: list[Event] = field(default_factory=list, repr=False)
+
+    # Who is there ---------------------------------------------------------------------------------------------------
+
+    def begin(self, *, modes: Iterable[str] = MODES, members: int = 2, coordinators: int = 1, **settings: Any) -> None:
+        """Begin with one topic, a producer, and a group with consumers in each mode, and wait until all is settled."""
+        for _ in range(coordinators):
+            self.add_coordinator()
+        self.add_topic("t")
+        for mode in modes:
+            self.add_group(mode, members, **settings)
+        self.settle()
+
+    def add_coordinator(self, failpoint: str | None = None) -> str:
+        """Start a coordinator; return its name. The failpoint kills it at a step."""
+        self._count += 1
+        broker_id = self.number * 100 + self._count
+        environment = {"ZKREBALANCER_FAILPOINT": failpoint} if failpoint else None
+        self.lab.start_coordinator(broker_id, environment)
+        self.coordinators.append(f"coordinator-{broker_id}")
+        return self.coordinators[-1]
+
+    def leader(self) -> str:
+        """Wait until somebody leads; return its name."""
+        return f"coordinator-{self.lab.wait_leader()}"
+
+    def leads(self, *names: str) -> bool:
+        """Whether one of these coordinators leads at present."""
+        return f"coordinator-{self.lab.leader()}" in names
+
+    def add_group(self, mode: str, members: int, name: str | None = None, **settings: Any) -> str:
+        """Configure a group and start its consumers; return its name."""
+        group = name or f"g{self.number}-{mode}"
+        self.lab.configure(group, GroupSettings(mode=mode, **settings))
+        self.groups[group] = []
+        for _ in range(members):
+            self.join(group)
+        return group
+
+    def join(self, group: str, *, failpoint: str | None = None, **options: object) -> str:
+        """Start a consumer; return its name. `options` are those of `consumer-agent run` (`max_poll_records=1`)."""
+        self._count += 1
+        name = f"{group}-{self._count}"
+        topics = () if self.pattern else tuple(f"{topic}:{self.threads}" for topic in self.topics)
+        environment = {"CONSUMER_AGENT_FAILPOINT": failpoint} if failpoint else None
+        arguments = {f"--{key.replace('_', '-')}": value for key, value in options.items()}
+        self.lab.start_agent(name, group, topics, pattern=self.pattern, options=arguments, environment=environment)
+        self.groups[group].append(name)
+        return name
+
+    def stop(self, *names: str) -> None:
+        """End processes in good order; those that are still being started are waited for."""
+        for name in names:
+            program = self.lab.programs[name]
+            self.lab.wait_for(f"start of {name}", partial(catches, program.pid, signal.SIGTERM))
+        self.lab.stop(*names)
+
+    def join_all(self) -> None:
+        """Start one more consumer in every group."""
+        for group in self.groups:
+            self.join(group)
+
+    def take_out(self, group: str) -> str:
+        """Return the oldest consumer of a group, which should not be in it any more."""
+        return self.groups[group].pop(0)
+
+    # Topics ---------------------------------------------------------------------------------------------------------
+
+    def topic(self, suffix: str) -> str:
+        """Return the full name of a topic."""
+        return f"t{self.number}-{suffix}"
+
+    def add_topic(self, suffix: str, partitions: int = PARTITIONS) -> str:
+        """Create a topic, and a producer that writes to it; return its name."""
+        topic = self.topic(suffix)
+        self.lab.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+        self._produce(topic, range(partitions))
+        return topic
+
+    def grow_topic(self, topic: str, partitions: int) -> None:
+        """Add partitions, and a producer that writes to them."""
+        known = self.topics[topic]
+        self.lab.grow_topic(topic, partitions)
+        self.topics[topic] = partitions
+        self._produce(topic, range(known, partitions))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic once everybody has read all of it."""
+        self.drain(topic)
+        del self.topics[topic]
+        self.lab.note("topic_deleted", topic=topic)
+        self.lab.delete_topic(topic)
+
+    def _produce(self, topic: str, partitions: range) -> None:
+        self._count += 1
+        name = f"producer-{topic}-{self._count}"
+        self.lab.start_producer(name, {topic: partitions}, RECORDS_PER_S)
+        self.producers.setdefault(topic, []).append(name)
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def settle(self, *groups: str) -> None:
+        """Wait until the consumers that should be in these groups (default: all) own every partition between them."""
+        for group in groups or tuple(self.groups):
+            members = self.groups[group]
+            self.lab.wait_settled(group, self.topics if members else {}, *members)
+
+    def drain(self, *topics: str) -> None:
+        """End the producers of these topics and wait until every group with consumers was given all records."""
+        ended = [name for topic in topics for name in self.producers.pop(topic, [])]
+        self.stop(*ended)
+        readers = [group for group, members in self.groups.items() if members]
+        self.lab.wait_for(f"end of {', '.join(topics)}", lambda: not self._behind(readers, topics), DRAIN_DEADLINE_S)
+
+    def _behind(self, groups: Iterable[str], topics: Iterable[str]) -> bool:
+        picture = Picture()
+        for event in self.events():
+            picture.apply(event)
+        return any(
+            picture.group(group).delivered.get(partition, 0) < end
+            for partition, end in picture.produced.items()
+            if partition[0] in topics
+            for group in groups
+        )
+
+    def wait_event(self, kind: str, count: int = 1, **fields: object) -> Event:
+        """Wait until an event was written `count` times; return the last one."""
+        self.lab.wait_for(f"{count} events {kind} {fields}", lambda: len(self.events(kind, **fields)) >= count)
+        return self.events(kind, **fields)[-1]
+
+    # Looking --------------------------------------------------------------------------------------------------------
+
+    def events(self, kind: str | None = None, **fields: object) -> list[Event]:
+        """Return the events that were written so far, of a kind and with some values."""
+        self._tail = self._tail or EventTail(self.lab.events)
+        self._events += self._tail.read()
+        return [e for e in self._events if kind in {None, e["kind"]} and fields.items() <= e.items()]
+
+    def log_lines(self, *names: str) -> list[str]:
+        """Return what these processes have written to stdout and stderr."""
+        return [line for name in names for line in self.lab.programs[name].log.read_text().splitlines()]
+
+    def report(self, group: str) -> GroupReport:
+        """Read a group from ZooKeeper."""
+        return self.lab.group(group)
+
+    def wait_group(self, what: str, group: str, is_so: Callable[[GroupReport], bool]) -> None:
+        """Wait until something is true of a group in ZooKeeper."""
+        self.lab.wait_for(f"group {group}: {what}", lambda: is_so(self.report(group)))
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def verify(self) -> Verdict:
+        """Settle, drain, end all processes in good order, and let the checker judge what was written down."""
+        self.settle()
+        self.drain(*self.producers)
+        judge(self.lab.events)
+        self.stop(*(name for members in self.groups.values() for name in members))
+        self.stop(*self.coordinators)
+        verdict = judge(self.lab.events)
+        self.require_quiet_logs()
+        return verdict
+
+    def clear(self) -> None:
+        """Remove the groups, so that the next scenario's coordinators have nothing else to look at."""
+        for group in self.groups:
+            remove(self.lab.zk, paths.group(group))
+
+    def require_quiet_logs(self) -> None:
+        """Nothing that happens in a scenario may end in a traceback."""
+        for name, program in self.lab.programs.items():
+            assert "Traceback" not in program.log.read_text(), f"{name} wrote a traceback: {program.log}"
+
+
+def judge(events: Path) -> Verdict:
+    """Let the checker judge what was written so far."""
+    verdict = check(events)
+    assert verdict.ok, "\n".join(verdict.problems) or "some partition has not just one consumer"
+    assert verdict.delivered, "nothing was delivered, so nothing was proved"
+    assert verdict.rebalances, "nothing was rebalanced, so nothing was proved"
+    return verdict
+
+
+def remove(zk: BlockingZk, path: str) -> None:
+    """Remove a node with everything below it."""
+    listed = zk.perform(ListChildren(path))
+    for name in listed.names if isinstance(listed, Children) else ():
+        remove(zk, f"{path}/{name}")
+    zk.perform(Multi((Delete(path),)))
+
+
+def owners_of(report: GroupReport) -> Mapping[tuple[str, int], str]:
+    """Return partition -> consumer."""
+    return {
+        partition: member.consumer
+        for member in report.members
+        if member.owners is not None
+        for partition in member.owners.partitions
+    }

@@ -1,0 +1,73 @@
+"""The leader is killed after each step of a rebalance, frozen, or ended in good order: a standby finishes what it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.scenario import MODES, Scenario
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+
+# A leader asks itself for a first look at the group (the first `rebalance_requested`), and its election is `multi:1`.
+STEPS_THAT_STORE = ("multi:2", "multi:3", "command_sent:1", "command_sent:3", "command_acked:1", "command_acked:3")
+STEPS_IN_MEMORY = ("multi:1", "rebalance_requested:2", "rebalance_planned:1", "rebalance_finished:1")
+CASES = [
+    *((mode, step) for mode in MODES for step in STEPS_THAT_STORE),
+    *((INCREMENTAL, step) for step in STEPS_IN_MEMORY),
+    *(pytest.param(EAGER, step, marks=pytest.mark.long) for step in STEPS_IN_MEMORY),
+]
+
+
+@pytest.mark.parametrize(("mode", "step"), CASES)
+def test_the_leader_is_killed_after_a_step(scenario: Scenario, mode: str, step: str) -> None:
+    scenario.begin(modes=[mode], members=2)
+    before = scenario.leader()
+    doomed = scenario.add_coordinator(failpoint=step)
+    scenario.coordinators.remove(before)
+    scenario.stop(before)
+    coordinator = scenario.lab.programs[doomed]
+    scenario.lab.wait_for(
+        f"{doomed} leads, or dies of it", lambda: scenario.leads(doomed) or not coordinator.is_running
+    )
+    heir = scenario.add_coordinator()
+    scenario.join_all()
+    scenario.lab.wait_for(f"end of {doomed} after {step}", lambda: not coordinator.is_running)
+    scenario.coordinators.remove(doomed)
+    scenario.lab.wait_for(f"{heir} leads", lambda: scenario.leads(heir))
+    scenario.verify()
+
+
+def test_the_leader_is_frozen_past_its_session_and_thawed(scenario: Scenario) -> None:
+    """It finds itself deposed: whatever it still writes is refused, and it stands by again, ready to lead."""
+    scenario.begin(coordinators=2)
+    frozen = scenario.leader()
+    scenario.join_all()
+    scenario.lab.freeze(frozen)
+    scenario.lab.wait_for("another leader", lambda: scenario.leader() != frozen)
+    heir = scenario.leader()
+    scenario.settle()
+    scenario.join_all()
+    scenario.lab.thaw(frozen)
+    scenario.wait_event("leader_resigned", process=frozen)
+    scenario.settle()
+    assert scenario.leader() == heir
+    scenario.coordinators.remove(heir)
+    scenario.lab.kill(heir)
+    scenario.lab.wait_for(f"{frozen} leads again", lambda: scenario.leads(frozen))
+    scenario.join_all()
+    scenario.verify()
+
+
+def test_the_leader_ends_in_good_order(scenario: Scenario) -> None:
+    """It resigns, so a standby leads without waiting for the end of a session; nothing has to move."""
+    scenario.begin(coordinators=2)
+    leaving = scenario.leader()
+    scenario.coordinators.remove(leaving)
+    planned = len(scenario.events("rebalance_planned"))
+    scenario.stop(leaving)
+    scenario.lab.wait_for("the standby leads", lambda: scenario.leads(*scenario.coordinators))
+    scenario.settle()
+    assert len(scenario.events("rebalance_planned")) == planned
+    resigned, elected = scenario.events("leader_resigned")[-1], scenario.events("leader_elected")[-1]
+    assert (resigned["process"], elected["process"]) == (leaving, scenario.coordinators[0])
+    scenario.join_all()
+    scenario.verify()

@@ -1,0 +1,149 @@
+"""Each thing that asks for a rebalance, in both modes at once: the group comes to rest, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from tests.integration.commands import run
+from tests.integration.scenario import MODES, PARTITIONS, Scenario, owners_of
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_consumer_joins(scenario: Scenario) -> None:
+    """Of two consumers with three partitions each, every one gives up one; in the eager mode all six are stopped."""
+    scenario.begin()
+    scenario.join_all()
+    scenario.settle()
+    stopped = dict.fromkeys(MODES, 0)
+    for rebalance in scenario.events("rebalance_planned", member_count=3):
+        for event in scenario.events("fetcher_stopped", group=rebalance["group"], generation=rebalance["generation"]):
+            stopped[rebalance["mode"]] += len(event["partitions"])
+    assert stopped == {INCREMENTAL: 2, EAGER: PARTITIONS}
+    scenario.verify()
+
+
+def test_a_consumer_leaves(scenario: Scenario) -> None:
+    scenario.begin(members=3)
+    leaving = [scenario.take_out(group) for group in scenario.groups]
+    scenario.lab.stop(*leaving)
+    scenario.verify()
+    assert {event["reason"] for event in scenario.events("member_left")} >= {"closed"}
+
+
+def test_a_consumer_is_killed(scenario: Scenario) -> None:
+    scenario.begin(members=3)
+    for group in scenario.groups:
+        scenario.lab.kill(scenario.take_out(group))
+    scenario.verify()
+    assert [event["reason"] for event in scenario.events("member_left", reason="expired")] == ["expired"] * 2
+
+
+def test_a_consumer_is_frozen_past_its_session_and_thawed(scenario: Scenario) -> None:
+    """It finds its session gone, reports what it lost, and joins again as a new consumer."""
+    scenario.begin()
+    frozen = {group: scenario.take_out(group) for group in scenario.groups}
+    for name in frozen.values():
+        scenario.lab.freeze(name)
+    scenario.settle()
+    for group, name in frozen.items():
+        scenario.lab.thaw(name)
+        scenario.groups[group].append(name)
+    scenario.verify()
+
+
+def test_partitions_are_added(scenario: Scenario) -> None:
+    scenario.begin()
+    scenario.grow_topic(scenario.topic("t"), PARTITIONS + 3)
+    scenario.verify()
+    assert {event["trigger"] for event in scenario.events("rebalance_requested")} >= {"partitions-added"}
+
+
+def test_a_topic_appears_that_a_wildcard_matches(scenario: Scenario) -> None:
+    scenario.pattern = f"^t{scenario.number}-"
+    scenario.begin()
+    scenario.add_topic("new", 3)
+    scenario.verify()
+    assert len(scenario.events("rebalance_requested", trigger="topic-created")) >= len(MODES)
+
+
+def test_a_topic_is_deleted(scenario: Scenario) -> None:
+    scenario.pattern = f"^t{scenario.number}-"
+    scenario.begin()
+    gone = scenario.add_topic("gone", 3)
+    scenario.settle()
+    scenario.delete_topic(gone)
+    scenario.verify()
+    assert len(scenario.events("rebalance_requested", trigger="topic-deleted")) >= len(MODES)
+
+
+def test_a_topic_is_deleted_and_created_again(scenario: Scenario) -> None:
+    """Its new records have the offsets of the old ones; all of them are read, from the first."""
+    scenario.begin()
+    topic = scenario.topic("t")
+    scenario.delete_topic(topic)
+    scenario.settle()
+    scenario.add_topic("t")
+    scenario.verify()
+    assert len(scenario.events("fetcher_started", positions=[0] * (PARTITIONS // 2))) >= len(MODES)
+
+
+def test_the_strategy_is_changed(scenario: Scenario) -> None:
+    """From sticky to range, which gives other partitions to the consumer that came last."""
+    scenario.begin(members=1)
+    scenario.join_all()
+    scenario.settle()
+    for group, mode in zip(scenario.groups, MODES, strict=True):
+        scenario.lab.configure(group, GroupSettings(mode=mode, strategy="range"))
+        scenario.wait_event("rebalance_requested", group=group, trigger="settings-changed")
+    scenario.settle()
+    for group in scenario.groups:
+        scenario.wait_group("in order", group, lambda report: is_range(owners_of(report)))
+    scenario.verify()
+
+
+def is_range(owners: Mapping[tuple[str, int], str]) -> bool:
+    """Whether the first consumer by name has the first half."""
+    return [owners[partition] for partition in sorted(owners)] == sorted(owners.values())
+
+
+def test_the_mode_is_changed(scenario: Scenario) -> None:
+    """The next rebalance is of the new mode; the change itself moves nothing."""
+    scenario.begin()
+    before = {group: owners_of(scenario.report(group)) for group in scenario.groups}
+    for group, mode in zip(scenario.groups, reversed(MODES), strict=True):
+        scenario.lab.configure(group, GroupSettings(mode=mode))
+        scenario.wait_event("rebalance_requested", group=group, trigger="settings-changed")
+    assert {group: owners_of(scenario.report(group)) for group in scenario.groups} == before
+    scenario.join_all()
+    scenario.verify()
+    modes = {group: scenario.events("rebalance_planned", group=group)[-1]["mode"] for group in scenario.groups}
+    assert list(modes.values()) == list(reversed(MODES))
+
+
+def test_an_operator_asks(scenario: Scenario) -> None:
+    """Nothing has to move, so nothing is sent."""
+    scenario.begin()
+    sent = {group: len(scenario.events("command_sent", group=group)) for group in scenario.groups}
+    for group in scenario.groups:
+        result = run("zkrebalancer", "groups", "rebalance", group, "--zookeeper", scenario.lab.cluster.zookeeper)
+        assert (result.returncode, result.stderr) == (0, "")
+        scenario.wait_event("rebalance_requested", group=group, trigger="operator-request")
+    scenario.verify()
+    assert {group: len(scenario.events("command_sent", group=group)) for group in scenario.groups} == sent
+
+
+def test_consumers_with_several_threads(scenario: Scenario) -> None:
+    scenario.threads = 2
+    scenario.begin()
+    scenario.join_all()
+    scenario.settle()
+    for group in scenario.groups:
+        owners = [member.owners for member in scenario.report(group).members if member.owners]
+        threads = Counter(thread for record in owners for thread in record.partitions.values())
+        assert set(threads) == {0, 1}
+    scenario.verify()
