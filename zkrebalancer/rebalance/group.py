@@ -74,9 +74,7 @@ class Group:
         """Read the group anew, because of `trigger`, and forget every answer that is still awaited: a leader loads by this path at any time."""
         self.desk.forget(self.name)
         self.leadership.rebalance_request_queue.discard(self.name)
-        for member in self.view.members.values():
-            if member.registration is not None:
-                self.leadership.subscriptions.remove(self.name, member.registration)
+        self._drop_interest()
         self.go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
         self.loading.begin()
@@ -292,6 +290,10 @@ class Group:
     def forget(self) -> None:
         """The group was deleted."""
         self.desk.forget(self.name)
-        for registration in self.registrations():
-            self.leadership.subscriptions.remove(self.name, registration)
+        self._drop_interest()
 
+    def _drop_interest(self) -> None:
+        """No topic concerns the group any more; while it is being loaded none does."""
+        if self.state is not GroupState.LOADING:
+            for registration in self.registrations():
+                self.leadership.subscriptions.remove(self.name, registration)

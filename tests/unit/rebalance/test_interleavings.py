@@ -14,7 +14,7 @@ from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol import paths
 
 SEEDS = 400
-STEPS = 350
+STEPS = 700
 CALM_MS = 400_000  # every time-out, retry and lease in SETTINGS, and one periodic reconciliation: only that finds
 # the channel of a consumer that came and went between the lists of a load
 SETTINGS = (
@@ -42,11 +42,11 @@ class Chaos:
 
     def step(self) -> None:
         draw = self.random.random()
-        if draw < 0.55:
+        if draw < 0.68:
             self._move_a_coordinator()
-        elif draw < 0.85:
+        elif draw < 0.94:
             self.world.act(self.random.choice(list(self.world.agents.values())))
-        elif draw < 0.93:
+        elif draw < 0.985:
             self._pass_time()
         else:
             self._break_something()
