@@ -55,6 +55,8 @@ class Engine:
         self._client: ZkClient | None = None
         self._closing: list[gevent.Greenlet] = []
         self._running = True
+        self._is_over = False
+        self._wake_lock = threading.Lock()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-agent-engine", daemon=True)
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
@@ -65,11 +67,13 @@ class Engine:
         self._started.wait()
 
     def send(self, event: Event) -> None:
-        """Give the machine an event, from any thread."""
+        """Give the machine an event, from any thread; after the end it is dropped."""
         if len(self._events) >= MAX_EVENTS:
             raise ConsumerError("the consumer's engine has stopped")
-        self._events.append(event)
-        self._wake.send()
+        with self._wake_lock:
+            if not self._is_over:
+                self._events.append(event)
+                self._wake.send()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
@@ -92,7 +96,10 @@ class Engine:
             self._handover.become_closed()
             self._close_session()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
-            self._wake.close()
+            with self._wake_lock:
+                self._is_over = True
+                self._wake.close()
+            gevent.get_hub().destroy(destroy_loop=True)
 
     def _round(self) -> None:
         self._flag.clear()

@@ -84,6 +84,7 @@ class Handover:
         """Drop partitions that are owned no longer; the application need not hear any more of them."""
         with self.lock:
             self.buffer.forget(partitions)
+            self._told.difference_update(partitions)
             for notice in self._notices:
                 if notice.tell is Tell.ASSIGNED:
                     notice.partitions.difference_update(partitions)
@@ -95,11 +96,12 @@ class Handover:
             return self.buffer.positions()
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
-        """Queue a callback; LOST replaces all that were not run yet."""
+        """Queue a callback; LOST is about all that the application was told of, and replaces what it was not."""
         with self.changed:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
                 self._notices.clear()
+                partitions, self._told = self._told, set()
             if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
                 last.partitions.update(partitions)
             else:
@@ -109,7 +111,7 @@ class Handover:
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
         """Tell that commits are stored, or failed."""
         with self.changed:
-            self._commits.update(dict.fromkeys(tokens, error))
+            self._commits = dict.fromkeys(tokens, error)  # one waits at a time, for it is the application's thread
             self.changed.notify()
 
     def fail(self, error: RebalancerError) -> None:
@@ -152,8 +154,6 @@ class Handover:
                 self._told |= notice.partitions
             elif notice.tell is Tell.REVOKE:
                 self._told -= notice.partitions
-            else:
-                notice.partitions, self._told = self._told, set()
             if notice.partitions or notice.tell is Tell.REVOKE:
                 return notice
         return None

@@ -27,6 +27,7 @@ from consumer_agent.signals import (
     EmitUntil,
     Event,
     Failed,
+    Failpoint,
     Forget,
     OffsetsResolved,
     OpenSession,
@@ -235,6 +236,7 @@ class Machine:
         elif joining is not None and joining.registered:
             self.joining = None
             self._move(State.ACTIVE)
+            self._outbox.add(Failpoint("after-registration"))
             timeout_ms = joining.registration.session_timeout_ms
             self.member = Member(self._outbox, self._settings.member, joining.consumer, timeout_ms, now_ms)
             self.member.begin(joining.lease_from_ms, now_ms)
@@ -284,6 +286,7 @@ class Machine:
         self._outbox.add(EmitUntil(NEVER_MS))
         if member is None:
             return
+        self._outbox.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
         partitions = frozenset(member.lane.record.partitions)
         if partitions:
             generation = member.lane.record.generation
@@ -291,7 +294,6 @@ class Machine:
         tokens = member.commit_tokens + member.committing_tokens
         if tokens:
             self._outbox.add(CommitFinished(tokens, reason))
-        self._outbox.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
 
     def _fail(self, error: RebalancerError) -> None:
         self._outbox.add(Failed(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from consumer_agent import signals
 from consumer_agent.buffer import Record
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
+
+_logger = logging.getLogger(__name__)
 
 
 class Telemetry:
@@ -25,9 +28,8 @@ class Telemetry:
             return
         for run in runs:
             first, last = run[0], run[-1]
-            self._log.write(
+            self._write(
                 "delivered",
-                group=self._group,
                 generation=first.generation,
                 member=member,
                 topic=first.topic,
@@ -39,16 +41,13 @@ class Telemetry:
 
     def fetcher(self, effect: signals.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
-        if self._log is None:
-            return
         by_topic: dict[str, dict[int, int]] = {}
         for topic, partition in sorted(effect.positions):
             by_topic.setdefault(topic, {})[partition] = effect.positions[topic, partition]
         for topic, positions in by_topic.items():
             reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
-            self._log.write(
+            self._write(
                 effect.kind,
-                group=self._group,
                 generation=effect.generation,
                 cause_id=effect.cause_id,
                 member=effect.member,
@@ -60,12 +59,9 @@ class Telemetry:
 
     def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
         """Write `committed` for each partition."""
-        if self._log is None:
-            return
         for (topic, partition), offset in sorted(offsets.items()):
-            self._log.write(
+            self._write(
                 "committed",
-                group=self._group,
                 generation=generation,
                 member=member,
                 topic=topic,
@@ -75,14 +71,17 @@ class Telemetry:
 
     def quarantined(self, effect: signals.RecordQuarantined) -> None:
         """Write `command_quarantined`."""
-        if self._log is not None:
-            self._log.write(
-                "command_quarantined",
-                group=self._group,
-                member=effect.member,
-                command=effect.command,
-                reason=effect.reason,
-            )
+        self._write("command_quarantined", member=effect.member, command=effect.command, reason=effect.reason)
+
+    def _write(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # those of EventLog.write
+        """Write an event; if that fails (a full disk), say so once and go on without: records matter more."""
+        if self._log is None:
+            return
+        try:
+            self._log.write(kind, group=self._group, **fields)
+        except OSError as error:
+            _logger.warning("telemetry ends: %s", error)
+            self._log = None
 
     def close(self) -> None:
         """Close the file."""

@@ -72,6 +72,7 @@ def test_a_loss_replaces_what_was_not_told_yet() -> None:
     handover.tell(Tell.ASSIGNED, [P1])
     handover.tell(Tell.REVOKE, [P0], 7)
     handover.tell(Tell.LOST)
+    handover.forget([P0, P1])
     assert notices(handover) == [(Tell.LOST, [P0])]  # of P1 the application has never heard
 
 
@@ -80,6 +81,15 @@ def test_what_was_revoked_is_not_lost_later() -> None:
     handover.tell(Tell.ASSIGNED, [P0, P1])
     handover.tell(Tell.REVOKE, [P0], 7)
     assert len(notices(handover)) == 2
+    handover.tell(Tell.LOST)
+    assert notices(handover) == [(Tell.LOST, [P1])]
+
+
+def test_what_went_without_asking_is_not_lost_later() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0, P1])
+    assert len(notices(handover)) == 1
+    handover.forget([P0])
     handover.tell(Tell.LOST)
     assert notices(handover) == [(Tell.LOST, [P1])]
 
