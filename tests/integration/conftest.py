@@ -50,6 +50,7 @@ def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
     with Lab(cluster, folder / "events") as lab:
         scenario = Scenario(lab, next(_numbers))
         yield scenario
+        scenario.end_applications()
         for program in lab.programs.values():
             program.kill()
         scenario.clear()

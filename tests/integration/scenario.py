@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.integration.application import Application
 from tests.integration.commands import catches
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.picture import Picture
@@ -40,6 +41,7 @@ class Scenario:
     groups: dict[str, list[str]] = field(default_factory=dict)
     producers: dict[str, list[str]] = field(default_factory=dict)
     coordinators: list[str] = field(default_factory=list)
+    applications: list[Application] = field(default_factory=list)
     pattern: str | None = None  # what new consumers subscribe to instead of the topics by name
     threads: int = 1  # of new consumers, for each topic
     _count: int = 0
@@ -93,6 +95,14 @@ class Scenario:
         self.lab.start_agent(name, group, topics, pattern=self.pattern, options=arguments, environment=environment)
         self.groups[group].append(name)
         return name
+
+    def join_here(self, group: str) -> Application:
+        """Start a consumer in this process."""
+        self._count += 1
+        name = f"{group}-{self._count}"
+        self.applications.append(Application(self.lab, group, name, list(self.topics)))
+        self.groups[group].append(name)
+        return self.applications[-1]
 
     def stop(self, *names: str) -> None:
         """End processes in good order; those that are still being started are waited for."""
@@ -202,11 +212,18 @@ class Scenario:
         self.settle()
         self.drain(*self.producers)
         judge(self.lab.events)
-        self.stop(*(name for members in self.groups.values() for name in members))
+        self.end_applications()
+        processes = self.lab.programs.keys()
+        self.stop(*(name for members in self.groups.values() for name in members if name in processes))
         self.stop(*self.coordinators)
         verdict = judge(self.lab.events)
         self.require_quiet_logs()
         return verdict
+
+    def end_applications(self) -> None:
+        """Close the consumers in this process."""
+        while self.applications:
+            self.applications.pop().end()
 
     def clear(self) -> None:
         """Remove the groups, so that the next scenario's coordinators have nothing else to look at."""

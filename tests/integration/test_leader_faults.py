@@ -1,4 +1,4 @@
-"""The leader is killed after each step of a rebalance, frozen, or ended in good order: a standby finishes what it began."""
+"""The leader is killed after each step of a rebalance, frozen, or ended in good order: a standby goes on."""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""Consumers are killed around each ack, lose their session, or are blocked by their application."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from consumer_agent.failpoints import NAMES
+from tests.integration.scenario import Scenario, owners_of
+from zkrebalancer.protocol.registration import lease_ms
+
+WHEN_STOPPED = ("before-stop-ack", "after-stop-ack")
+REBALANCE_TIMEOUT_MS = 500
+
+
+@pytest.mark.parametrize("failpoint", NAMES)
+def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoint: str) -> None:
+    scenario.begin(members=1)
+    doomed = {group: scenario.join(group, failpoint=failpoint) for group in scenario.groups}
+    if failpoint in WHEN_STOPPED:
+        scenario.settle()
+        scenario.join_all()
+    for group, name in doomed.items():
+        process = scenario.lab.programs[name]
+        scenario.lab.wait_for(f"end of {name} {failpoint}", lambda process=process: not process.is_running)
+        scenario.groups[group].remove(name)
+    scenario.verify()
+
+
+def test_a_session_is_expired(scenario: Scenario) -> None:
+    """The application is told what it has lost, and is a new consumer from its next poll on."""
+    scenario.begin(members=1)
+    applications = [scenario.join_here(group) for group in scenario.groups]
+    scenario.settle()
+    for application in applications:
+        application.expire_session()
+        scenario.lab.wait_for("what was lost is told", lambda application=application: bool(application.lost))
+    scenario.verify()
+    assert all(len(application.lost[0]) == 3 for application in applications)
+
+
+def test_an_application_that_blocks_longer_than_its_session_keeps_its_partitions(scenario: Scenario) -> None:
+    scenario.begin(members=1)
+    applications = [scenario.join_here(group) for group in scenario.groups]
+    scenario.settle()
+    before = {group: owners_of(scenario.report(group)) for group in scenario.groups}
+    for application in applications:
+        application.block()
+    since = time.monotonic()
+    blocked_s = 1.5 * scenario.lab.session_timeout_ms / 1_000
+    scenario.lab.wait_for("longer than a session", lambda: time.monotonic() > since + blocked_s)
+    assert {group: owners_of(scenario.report(group)) for group in scenario.groups} == before
+    for application in applications:
+        application.unblock()
+    scenario.verify()
+    assert not any(application.lost for application in applications)
+
+
+def test_a_blocked_application_that_holds_back_a_stop_is_evicted(scenario: Scenario) -> None:
+    """Its partitions start elsewhere only after its lease; it is a new consumer from its next poll on."""
+    scenario.begin(members=1, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
+    applications = {group: scenario.join_here(group) for group in scenario.groups}
+    scenario.settle()
+    for group, application in applications.items():
+        application.block()
+        scenario.lab.wait_for(f"{application.name} is blocked", application.is_blocked.is_set)
+        scenario.groups[group].remove(application.name)
+    blocked = {group: owners_of(scenario.report(group)) for group in scenario.groups}
+    scenario.join_all()
+    scenario.settle()
+    for group, application in applications.items():
+        evicted = scenario.events("member_left", group=group, reason="evicted")
+        assert len(evicted) == 1
+        assert evicted[0]["member"].startswith(application.name)
+        held = {tp for tp, consumer in blocked[group].items() if consumer == evicted[0]["member"]}
+        taken_over_us = [
+            event["mono_us"]
+            for event in scenario.events("fetcher_started", group=group)
+            if event["mono_us"] > evicted[0]["mono_us"] and held & {(event["topic"], p) for p in event["partitions"]}
+        ]
+        assert taken_over_us
+        assert min(taken_over_us) - evicted[0]["mono_us"] >= lease_ms(scenario.lab.session_timeout_ms) * 1_000
+        application.unblock()
+        scenario.groups[group].append(application.name)
+    scenario.verify()
+    assert all(len(application.lost) == 1 for application in applications.values())
