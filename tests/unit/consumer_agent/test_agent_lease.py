@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from consumer_agent.machine import State
 from consumer_agent.member import FOREVER_MS, NEVER_MS
 from consumer_agent.signals import (
@@ -34,7 +36,18 @@ from tests.unit.consumer_agent.agent_driver import (
     requests,
 )
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Check, Children, Connected, Done, Lost, Multi, Refusal, Refused, Watched
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Connected,
+    Done,
+    Lost,
+    Multi,
+    Refusal,
+    Refused,
+    Suspended,
+    Watched,
+)
 
 
 def registered(**settings: bool) -> Driver:
@@ -168,3 +181,14 @@ def test_a_renewal_only_checks_the_own_record() -> None:
     driver = registered()
     driver.now_ms += LEASE_MS // 4
     assert Multi((Check(OWNERS, -1),)) in requests(driver.step(Tick()))
+
+
+def test_a_machine_is_plain_data_whose_copy_goes_on_alike() -> None:
+    """An exhaustive test of interruptions copies and compares machines."""
+    driver = registered()
+    driver.own({T0: 3})
+    driver.step(Watched(CHANNEL, children=True))
+    twin = pickle.loads(pickle.dumps(driver.machine))  # noqa: S301  # our own bytes
+    for event in (Suspended(), Connected(SESSION, SESSION_TIMEOUT_MS), CommitRequested(9), Lost(), Polled("c-2", 5)):
+        assert twin.step(event, driver.now_ms) == driver.machine.step(event, driver.now_ms)
+    assert twin.state is State.CONNECTING
