@@ -7,38 +7,37 @@ only for the owner that it names. The verdict is not made here but by `observe/c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from zkrebalancer.experiments.tail import Event
-from zkrebalancer.observe.checker import Rebalance
+from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
 from zkrebalancer.protocol.fields import TopicPartition
 
-UNDER_WAY = "under way"
 MEMBER_UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
 
 
 @dataclass(slots=True)
 class GroupPicture:
-    """One group: its consumers in the order of their arrival, who owns what, and the next offset that was delivered."""
+    """One group.
+
+    `members` are in the order of their arrival, `delivered` is the next offset of each partition, `freed_us` is since
+    when (`mono_us`) a partition has no owner.
+    """
 
     members: list[str] = field(default_factory=list)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
+    freed_us: dict[TopicPartition, int] = field(default_factory=dict)
     delivered: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Picture:
-    """The whole run.
-
-    `produced` is the next offset of each partition, `plans` has every rebalance under (group, generation, cause id),
-    `causes` maps cause ids to triggers, `leader` is the broker id of the leading coordinator.
-    """
+    """The whole run; `produced` is the next offset of each partition, `leader` the leading coordinator's broker id."""
 
     groups: dict[str, GroupPicture] = field(default_factory=dict)
-    plans: dict[tuple[str, int, str], Rebalance] = field(default_factory=dict)
+    log: RebalanceLog = field(default_factory=RebalanceLog)
     produced: dict[TopicPartition, int] = field(default_factory=dict)
     leader: int | None = None
-    causes: dict[str, str] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
         """Take one event; kinds that are not shown are passed over."""
@@ -49,7 +48,7 @@ class Picture:
     @property
     def rebalances(self) -> list[Rebalance]:
         """Every rebalance in the order of the plans."""
-        return list(self.plans.values())
+        return self.log.rebalances
 
     def partitions(self) -> list[TopicPartition]:
         """Return every partition that is written or owned, sorted."""
@@ -75,32 +74,6 @@ def client_of(member: str) -> str:
     return member[:-MEMBER_UUID_LENGTH]
 
 
-def _requested(picture: Picture, event: Event) -> None:
-    picture.causes[event["cause_id"]] = event["trigger"]
-
-
-def _planned(picture: Picture, event: Event) -> None:
-    picture.plans[event["group"], event["generation"], event["cause_id"]] = Rebalance(
-        group=event["group"],
-        generation=event["generation"],
-        mode=event["mode"],
-        cause=picture.causes.get(event["cause_id"], "unknown"),
-        members=event["member_count"],
-        partitions=event["partition_count"],
-        moved=event["moved_count"],
-        settled_ms=None,
-        pause_ms_max=None,
-        outcome=UNDER_WAY,
-    )
-
-
-def _finished(picture: Picture, event: Event) -> None:
-    key = (event["group"], event["generation"], event["cause_id"])
-    if key in picture.plans:
-        times_ms = {"settled_ms": event["settled_us"] / 1_000, "pause_ms_max": event["pause_us_max"] / 1_000}
-        picture.plans[key] = replace(picture.plans[key], outcome=event["outcome"], **times_ms)
-
-
 def _joined(picture: Picture, event: Event) -> None:
     members = picture.group(event["group"]).members
     if event["member"] not in members:
@@ -114,20 +87,29 @@ def _left(picture: Picture, event: Event) -> None:
 
 
 def _started(picture: Picture, event: Event) -> None:
-    owners = picture.group(event["group"]).owners
-    owners.update({(event["topic"], partition): event["member"] for partition in event["partitions"]})
+    group = picture.group(event["group"])
+    for number in event["partitions"]:
+        partition = (event["topic"], number)
+        group.owners[partition] = event["member"]
+        freed_us = group.freed_us.pop(partition, event["mono_us"])
+        picture.log.started(event, event["mono_us"] - freed_us)
 
 
 def _stopped(picture: Picture, event: Event) -> None:
-    owners = picture.group(event["group"]).owners
-    for partition in event["partitions"]:
-        if owners.get((event["topic"], partition)) == event["member"]:
-            del owners[event["topic"], partition]
+    for number in event["partitions"]:
+        _free(picture, event, (event["topic"], number))
 
 
 def _ended(picture: Picture, event: Event) -> None:
+    for partition in list(picture.group(event["group"]).owners):
+        _free(picture, event, partition)
+
+
+def _free(picture: Picture, event: Event, partition: TopicPartition) -> None:
     group = picture.group(event["group"])
-    group.owners = {partition: owner for partition, owner in group.owners.items() if owner != event["member"]}
+    if group.owners.get(partition) == event["member"]:
+        del group.owners[partition]
+        group.freed_us[partition] = event["mono_us"]
 
 
 def _produced(picture: Picture, event: Event) -> None:
@@ -151,9 +133,9 @@ def _resigned(picture: Picture, event: Event) -> None:
 
 
 _TAKERS: dict[str, Callable[[Picture, Event], None]] = {
-    "rebalance_requested": _requested,
-    "rebalance_planned": _planned,
-    "rebalance_finished": _finished,
+    "rebalance_requested": lambda picture, event: picture.log.requested(event),
+    "rebalance_planned": lambda picture, event: picture.log.planned(event),
+    "rebalance_finished": lambda picture, event: picture.log.finished(event),
     "member_joined": _joined,
     "member_left": _left,
     "fetcher_started": _started,

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from zkrebalancer.experiments.demo import SESSION_TIMEOUT_MS, Outcome
 from zkrebalancer.experiments.screen import milliseconds, rebalance_table
-from zkrebalancer.observe.checker import Rebalance, Verdict
+from zkrebalancer.observe.checker import Verdict
+from zkrebalancer.observe.rebalances import Rebalance
 
 CRASH_NOTE = (
     "Times count from when a change is noticed; "

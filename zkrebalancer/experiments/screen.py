@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
@@ -13,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from zkrebalancer.experiments.picture import GroupPicture, Picture, client_of
-from zkrebalancer.observe.checker import Rebalance
+from zkrebalancer.observe.rebalances import Rebalance
 from zkrebalancer.protocol.fields import TopicPartition
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "bright_red", "bright_green", "bright_cyan", "bright_magenta")
-OWNED, NOT_OWNED = "■", "·"
+OWNED, NOT_OWNED, NOBODY = "■", "·", "nobody"
 TEXT_COLUMNS = {"group", "cause", "outcome"}
 COLUMNS = ("group", "gen.", "cause", "members", "moved", "settled", "pause", "outcome")
 BAR_WIDTH = 40
@@ -101,27 +102,41 @@ def _steps(course: Course) -> list[RenderableType]:
 
 
 def _ownership(name: str, group: GroupPicture, partitions: Sequence[TopicPartition], width: int) -> list[Text]:
-    """One row per consumer and one for what nobody owns; every cell is a partition, a gap begins another topic."""
+    """Return a heading, a row per consumer, and one for what none of them owns."""
+    counts = Counter(topic for topic, _partition in partitions)
+    heading = Text(f"{name}  ", style="bold", no_wrap=True, overflow="ellipsis")
+    heading.append(", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items())), style="not bold dim")
     clients = [client_of(member) for member in group.members]
-    label_width = max(map(len, [*clients, "nobody"]))
-    topics = sorted({topic for topic, _partition in partitions})
-    has_room = label_width + len(partitions) + len(topics) + len("  999") < width
-    header = Text(f"{name}  ", style="bold", no_wrap=True, overflow="ellipsis")
-    header.append(", ".join(f"{t} ({sum(p[0] == t for p in partitions)})" for t in topics), style="not bold dim")
-    rows = [header]
-    owners: list[tuple[str, str | None, str]] = [
-        (client, member, _colour(client)) for client, member in zip(clients, group.members, strict=True)
-    ]
-    known = set(group.members)
-    for label, member, colour in [*owners, ("nobody", None, "red")]:
-        mine = [p for p in partitions if (o := group.owners.get(p)) == member or (member is None and o not in known)]
-        row = Text(f"{label:<{label_width}} ", no_wrap=True, style="red" if member is None and mine else "")
-        for index, partition in enumerate(partitions if has_room else mine):
-            if has_room and index and partition[0] != partitions[index - 1][0]:
-                row.append(" ")
-            row.append(OWNED if partition in mine else NOT_OWNED, style=colour if partition in mine else "dim")
+    label_width = max(map(len, [*clients, NOBODY]))
+    room = width - label_width - len("  9999")
+    rows = [heading]
+    for label, member in [*zip(clients, group.members, strict=True), (NOBODY, None)]:
+        if member is None:
+            mine = {partition for partition in partitions if group.owners.get(partition) not in group.members}
+        else:
+            mine = {partition for partition in partitions if group.owners.get(partition) == member}
+        colour = "red" if member is None else _colour(label)
+        row = Text(f"{label:<{label_width}} ", no_wrap=True, style=colour if member is None and mine else "")
+        fits = len(partitions) + len(counts) <= room
+        row.append_text(_cells(mine, partitions, colour) if fits else _bar(len(mine) * room // len(partitions), colour))
         rows.append(row.append(f" {len(mine):>3}"))
     return rows
+
+
+def _cells(mine: Collection[TopicPartition], partitions: Sequence[TopicPartition], colour: str) -> Text:
+    """Return a cell per partition; a gap begins another topic."""
+    cells = Text()
+    for index, partition in enumerate(partitions):
+        if index and partition[0] != partitions[index - 1][0]:
+            cells.append(" ")
+        is_mine = partition in mine
+        cells.append(OWNED if is_mine else NOT_OWNED, style=colour if is_mine else "dim")
+    return cells
+
+
+def _bar(length: int, colour: str) -> Text:
+    """Return the share of a consumer where there are too many partitions for cells."""
+    return Text(OWNED * length, style=colour)
 
 
 def _colour(client: str) -> str:

@@ -13,7 +13,7 @@ from rich.live import Live
 from zkrebalancer.experiments.picture import Picture
 from zkrebalancer.experiments.screen import Course, milliseconds, render
 from zkrebalancer.experiments.watch import Watch
-from zkrebalancer.observe.checker import Rebalance
+from zkrebalancer.observe.rebalances import Rebalance
 
 REFRESH_PER_S = 8
 

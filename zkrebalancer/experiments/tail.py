@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-Event = dict[str, Any]
+from zkrebalancer.observe.reading import Event
 
 
 class EventTail:

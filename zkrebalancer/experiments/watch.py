@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zkrebalancer.experiments.picture import UNDER_WAY, Picture
+from zkrebalancer.experiments.picture import Picture
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.observe.checker import Rebalance
+from zkrebalancer.observe.rebalances import UNDER_WAY, Rebalance
 from zkrebalancer.protocol.fields import TopicPartition
 
 POLL_INTERVAL_S = 0.1

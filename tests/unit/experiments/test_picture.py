@@ -1,0 +1,80 @@
+"""What the live view is drawn from."""
+
+from __future__ import annotations
+
+from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
+from zkrebalancer.experiments.picture import Picture, client_of
+from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.rebalances import UNDER_WAY
+
+
+def picture_of(*events: Event) -> Picture:
+    picture = Picture()
+    for one in events:
+        picture.apply(one)
+    return picture
+
+
+def test_a_started_partition_has_an_owner_until_it_is_stopped() -> None:
+    picture = picture_of(fetcher("fetcher_started", A, [0, 1]), fetcher("fetcher_stopped", A, [1]))
+    assert picture.group("demo").owners == {("t", 0): A}
+    assert picture.partitions() == [("t", 0)]
+
+
+def test_the_end_of_an_owner_that_was_replaced_meanwhile_takes_nothing_from_the_new_one() -> None:
+    events = [fetcher("fetcher_started", A, [0]), fetcher("fetcher_started", B, [0])]
+    picture = picture_of(*events, fetcher("fetcher_stopped", A, [0]), event("ownership_ended", member=A))
+    assert picture.group("demo").owners == {("t", 0): B}
+
+
+def test_the_death_of_an_owner_frees_all_it_had() -> None:
+    picture = picture_of(fetcher("fetcher_started", A, [0, 1]), event("ownership_ended", member=A))
+    assert picture.group("demo").owners == {}
+
+
+def test_members_come_and_go_and_are_counted_once() -> None:
+    joined = [event("member_joined", member=member) for member in (A, B, A)]
+    assert picture_of(*joined).group("demo").members == [A, B]
+    assert picture_of(*joined, event("member_left", member=A, reason="expired")).group("demo").members == [B]
+
+
+def test_a_plan_is_under_way_until_it_is_finished() -> None:
+    picture = picture_of(*plan(1))
+    (rebalance,) = picture.rebalances
+    assert (rebalance.cause, rebalance.outcome, rebalance.settled_ms) == ("member-joined", UNDER_WAY, None)
+    picture.apply(finish(1))
+    (rebalance,) = picture.rebalances
+    assert (rebalance.outcome, rebalance.settled_ms, rebalance.pause_ms_max) == ("finished", 31.0, 0.0)
+
+
+def test_a_pause_lasts_from_the_end_of_one_owner_to_the_start_of_the_next() -> None:
+    starts = [fetcher("fetcher_started", A, [0, 1], 1_000), *plan(1, 2_000)]
+    moves = [fetcher("fetcher_stopped", A, [0, 1], 3_000), fetcher("fetcher_started", B, [0], 4_500)]
+    (rebalance,) = picture_of(*starts, *moves, fetcher("fetcher_started", A, [1], 7_000)).rebalances
+    assert rebalance.pause_ms_max == 4.0
+
+
+def test_an_outcome_without_a_plan_is_passed_over() -> None:
+    assert picture_of(finish(9)).rebalances == []
+
+
+def test_a_group_is_behind_by_what_was_produced_and_not_delivered() -> None:
+    picture = picture_of(produced(0, 99), delivered(A, 0, 59))
+    assert picture.produced_count() == 100
+    assert picture.behind("demo") == 40
+    assert picture.behind("another") == 100
+
+
+def test_records_that_are_delivered_again_do_not_set_a_group_back_or_forward() -> None:
+    assert picture_of(produced(0, 99), delivered(A, 0, 99), delivered(B, 50, 59)).behind("demo") == 0
+
+
+def test_the_leader_is_known_until_it_resigns() -> None:
+    elected = event("leader_elected", group=None, epoch=1, brokerid=2)
+    assert picture_of(elected).leader == 2
+    assert picture_of(elected, event("leader_resigned", group=None, epoch=1, brokerid=2)).leader is None
+    assert picture_of(elected, event("leader_resigned", group=None, epoch=0, brokerid=1)).leader == 2
+
+
+def test_the_client_id_of_a_consumer() -> None:
+    assert client_of(A) == "demo-1"

@@ -1,0 +1,45 @@
+"""Following event files that grow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from zkrebalancer.experiments.tail import EventTail
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def line(mono_us: int) -> str:
+    return json.dumps({"mono_us": mono_us, "kind": "k"}) + "\n"
+
+
+def moments(tail: EventTail) -> list[int]:
+    return [event["mono_us"] for event in tail.read()]
+
+
+def test_each_event_comes_once_and_in_order_across_files(tmp_path: Path) -> None:
+    tail = EventTail(tmp_path)
+    append(tmp_path / "a.jsonl", line(3) + line(5))
+    append(tmp_path / "b.jsonl", line(4))
+    assert moments(tail) == [3, 4, 5]
+    append(tmp_path / "b.jsonl", line(6))
+    append(tmp_path / "c.jsonl", line(7))
+    assert moments(tail) == [6, 7]
+    assert moments(tail) == []
+
+
+def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
+    tail = EventTail(tmp_path)
+    append(tmp_path / "a.jsonl", line(1) + line(2)[:8])
+    assert moments(tail) == [1]
+    append(tmp_path / "a.jsonl", line(2)[8:])
+    assert moments(tail) == [2]
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    append(tmp_path / "notes.txt", "no event\n")
+    assert moments(EventTail(tmp_path)) == []

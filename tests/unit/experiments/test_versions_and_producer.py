@@ -1,0 +1,39 @@
+"""Small pure parts: which versions run, and which ranges a producer writes down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from zkrebalancer.experiments.producer import parse_partitions, unbroken
+from zkrebalancer.experiments.versions import kafka_version, zookeeper_version
+from zkrebalancer.localcluster.errors import LocalClusterError
+
+
+def test_the_version_of_zookeeper_is_what_srvr_says() -> None:
+    answer = "Zookeeper version: 3.8.4-9316c2a7a97e1666d8f4593f34dd6fc36ecc436c, built on 2024-02-12\nZxid: 0x1\n"
+    assert zookeeper_version(answer) == "3.8.4"
+    with pytest.raises(LocalClusterError, match="no version"):
+        zookeeper_version("This ZooKeeper instance is not currently serving requests\n")
+
+
+def test_the_version_of_kafka_is_that_of_the_jar_in_the_class_path(tmp_path: Path) -> None:
+    assert kafka_version("java\0-cp\0/a/x-1.0.jar:/a/org.apache.kafka-kafka_2.13-3.9.1.jar\0kafka.Kafka\0") == "3.9.1"
+    (tmp_path / "kafka_2.13-3.8.0.jar").touch()
+    assert kafka_version(f"java\0-cp\0{tmp_path}/*\0kafka.Kafka\0") == "3.8.0"
+    with pytest.raises(LocalClusterError, match=r"kafka_2\.13"):
+        kafka_version("java\0-cp\0/a/x-1.0.jar\0kafka.Kafka\0")
+
+
+def test_offsets_become_unbroken_ranges() -> None:
+    assert unbroken([4, 5, 6, 9, 11, 12]) == [(4, 6), (9, 9), (11, 12)]
+    assert unbroken([]) == []
+
+
+def test_partitions_are_named_by_inclusive_ranges() -> None:
+    assert parse_partitions(["a:0-1", "b:7-7"]) == [("a", 0), ("a", 1), ("b", 7)]
+    for wrong in ("a", "a:3", "a:3-2", ":1-2"):
+        with pytest.raises(click.BadParameter, match="NAME:FIRST-LAST"):
+            parse_partitions([wrong])
