@@ -307,18 +307,24 @@ class World:
     def generation(self) -> int:
         return cluster_nodes.decode_counter("generation", self.zk.nodes[paths.generation(GROUP)].content)
 
-    def assert_settled(self, *, ignore: frozenset[str] = frozenset()) -> None:
-        """Assert that every partition of subscribed topics has one owner, balanced, and that nothing is left over."""
+    def assert_converged(self) -> None:
+        """Assert that every partition of the topics has one owner, balanced, from offsets that are the topic's own."""
         topics = self.leader().machine.subscriptions.topics
-        wanted = {(topic, number) for topic, known in topics.items() for number in known.partitions} if self.owned() else set()
         owned = [partition for partitions in self.owned().values() for partition in partitions]
+        wanted = [(topic, number) for topic, known in topics.items() for number in known.partitions] if self.owned() else []
         assert sorted(owned) == sorted(wanted), f"owned {sorted(owned)}, wanted {sorted(wanted)}"
         counts = [len(partitions) for partitions in self.owned().values()]
         assert not counts or max(counts) - min(counts) <= 1, f"not balanced: {counts}"
+        for topic in {topic for topic, _number in owned}:
+            mark = self.zk.nodes[paths.offsets(GROUP, topic)].content.decode()
+            assert mark == topics[topic].incarnation, f"{topic} is read with the offsets of {mark}"
+        groups = self.leader().machine.groups_being_rebalanced
+        assert not any(groups.values()), f"still rebalanced: {groups}"
+
+    def assert_nothing_left(self) -> None:
+        """Assert that no command, no channel of the dead and no tombstone is left."""
         names = set(self.owned())
         channels = set(self.zk.children(paths.channel(GROUP)))
         assert channels == names, f"channels of the dead: {channels - names}"
         assert not [c for name in names for c in self.zk.children(paths.channel(GROUP, name))], "commands are left"
         assert not self.zk.children(paths.evicted(GROUP)), "tombstones are left"
-        groups = self.leader().machine.groups_being_rebalanced
-        assert not any(groups.values()), f"still rebalanced: {groups}"

@@ -47,6 +47,7 @@ class Group:
         self.requested_us = 0
         self.ticket = 0  # the computation whose answer counts
         self._planning_cause: tuple[Cause, int] | None = None
+        self._planning_error: str | None = None  # why the last try gave no assignment
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
@@ -163,9 +164,12 @@ class Group:
             return
         cause, requested_us = self._planning_cause
         if event.assignment is None:
-            self.desk.warn(f"group {self.name}: {event.error}; the partitions stay where they are")
+            if event.error != self._planning_error:  # it is tried again and again, but said once
+                self.desk.warn(f"group {self.name}: {event.error}; the partitions stay where they are")
+            self._planning_error = event.error
             self._back_off(event.error or "no assignment")
             return
+        self._planning_error = None
         self._carry_out(planning.admissible(self, to_target(event.assignment)), cause, requested_us, event.elapsed_us)
 
     def _carry_out(self, target: Target, cause: Cause, requested_us: int, plan_us: int) -> None:

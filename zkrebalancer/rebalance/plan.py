@@ -102,11 +102,11 @@ def reasons_to_rebalance(view: GroupView, target: Target, existing: Mapping[str,
         reasons.add(Reason.NOTHING_RECORDED)
     if any(not view.holders(partition) for partition in wanted):
         reasons.add(Reason.WITHOUT_OWNER)
-    for consumer in view.members:
-        held = view.held_by(consumer)
-        if any(partition not in existing.get(topic, ()) for topic, partition in held):
+    for consumer, member in view.members.items():
+        expected = member.expected()
+        if any(partition not in existing.get(topic, ()) for topic, partition in expected):
             reasons.add(Reason.MISSING_PARTITION)
-        if held != target.get(consumer, {}):
+        if expected != target.get(consumer, {}):
             reasons.add(Reason.DIFFERS)
     return reasons
 
@@ -126,18 +126,18 @@ def make_plan(
     """
     stops: dict[str, frozenset[TopicPartition] | None] = {}
     starts: dict[str, dict[TopicPartition, int]] = {}
-    for consumer in view.members:
-        held = view.held_by(consumer)
+    for consumer, member in view.members.items():
+        expected = member.expected()  # a stop that is pending will be obeyed, also when the partition is to stay after all
         wanted = target.get(consumer, {})
-        leaving = {tp for tp, thread in held.items() if wanted.get(tp) != thread}
+        leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
         if mode == EAGER:
-            if held:
+            if view.held_by(consumer):
                 stops[consumer] = None
             coming = dict(wanted)
         else:
             if leaving:
                 stops[consumer] = frozenset(leaving)
-            coming = {tp: thread for tp, thread in wanted.items() if held.get(tp) != thread}
+            coming = {tp: thread for tp, thread in wanted.items() if expected.get(tp) != thread}
         if coming:
             starts[consumer] = coming
     moved = {

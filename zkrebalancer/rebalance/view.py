@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.command import Command, StartFetcher, applied
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
 from zkrebalancer.protocol.registration import Registration
@@ -49,6 +49,13 @@ class Member:
             if isinstance(pending.command, StartFetcher):
                 held.update(pending.command.partitions)
         return held
+
+    def expected(self) -> dict[TopicPartition, int]:
+        """Return partition -> consumer thread of what is owned once every pending command is acknowledged."""
+        partitions = dict(self.owners.partitions) if self.owners else {}
+        for pending in self.pending:
+            partitions = applied(partitions, pending.command)
+        return partitions
 
     @property
     def busy(self) -> bool:
