@@ -201,6 +201,10 @@ class Scenario:
         """Read a group from ZooKeeper."""
         return self.lab.group(group)
 
+    def wait_end(self, name: str) -> None:
+        """Wait until a process has ended."""
+        self.lab.wait_for(f"end of {name}", lambda: not self.lab.programs[name].is_running)
+
     def wait_group(self, what: str, group: str, is_so: Callable[[GroupReport], bool]) -> None:
         """Wait until something is true of a group in ZooKeeper."""
         self.lab.wait_for(f"group {group}: {what}", lambda: is_so(self.report(group)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
@@ -22,8 +23,7 @@ def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoint: str) -> N
         scenario.settle()
         scenario.join_all()
     for group, name in doomed.items():
-        process = scenario.lab.programs[name]
-        scenario.lab.wait_for(f"end of {name} {failpoint}", lambda process=process: not process.is_running)
+        scenario.wait_end(name)
         scenario.groups[group].remove(name)
     scenario.verify()
 
@@ -35,7 +35,7 @@ def test_a_session_is_expired(scenario: Scenario) -> None:
     scenario.settle()
     for application in applications:
         application.expire_session()
-        scenario.lab.wait_for("what was lost is told", lambda application=application: bool(application.lost))
+        scenario.lab.wait_for("what was lost is told", partial(bool, application.lost))
     scenario.verify()
     assert all(len(application.lost[0]) == 3 for application in applications)
 

@@ -30,7 +30,7 @@ def test_the_leader_is_killed_after_a_step(scenario: Scenario, mode: str, step: 
     )
     heir = scenario.add_coordinator()
     scenario.join_all()
-    scenario.lab.wait_for(f"end of {doomed} after {step}", lambda: not coordinator.is_running)
+    scenario.wait_end(doomed)
     scenario.coordinators.remove(doomed)
     scenario.lab.wait_for(f"{heir} leads", lambda: scenario.leads(heir))
     scenario.verify()

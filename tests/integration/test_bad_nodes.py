@@ -1,0 +1,186 @@
+"""Nodes that nobody should have written: each costs one log line and at most its own consumer, never the group."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tests.integration.commands import run
+from tests.integration.scenario import Scenario, owners_of, remove
+from zkrebalancer.protocol import ownership, paths, registration
+from zkrebalancer.protocol.calls import Children, Create, Done, ListChildren, Multi, Operation, SetContent
+from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import WHITE_LIST, Registration
+from zkrebalancer.protocol.settings import GroupSettings
+
+POISON = b"\xc1 is no msgpack"
+OVERSIZED = b"\x00" * (MAX_COMMAND_BYTES + 1)
+NOTHING = ownership.encode_owners(OwnersRecord(0, None, {}))
+REBALANCE_TIMEOUT_MS = 500
+
+
+def write(scenario: Scenario, *operations: Operation) -> None:
+    """Write in one transaction, as another program would."""
+    assert isinstance(scenario.lab.zk.perform(Multi(operations)), Done)
+
+
+def register_ghost(scenario: Scenario, group: str, content: bytes, owners: bytes = NOTHING) -> str:
+    """Register a consumer that is nothing but its nodes; it lives as long as the lab's session."""
+    ghost = f"ghost-{uuid.uuid4()}"
+    write(
+        scenario,
+        Create(paths.channel(group, ghost)),
+        Create(paths.ids(group, ghost), content, ephemeral=True),
+        Create(paths.owners(group, ghost), owners, ephemeral=True),
+    )
+    return ghost
+
+
+def warnings(scenario: Scenario, *texts: str) -> list[str]:
+    """Return the lines of the coordinators' logs that hold all of these texts."""
+    return [line for line in scenario.log_lines(*scenario.coordinators) if all(text in line for text in texts)]
+
+
+def wait_warning(scenario: Scenario, text: str) -> None:
+    """Wait until a coordinator has written a line that holds this text."""
+    scenario.lab.wait_for(f"a line with {text}", lambda: bool(warnings(scenario, text)))
+
+
+def wait_gone(scenario: Scenario, group: str, consumer: str) -> None:
+    """Wait until nobody has this name any more."""
+    scenario.wait_group(
+        f"end of {consumer}", group, lambda report: consumer not in {m.consumer for m in report.members}
+    )
+
+
+@pytest.mark.parametrize("content", [POISON, OVERSIZED], ids=["poison", "oversized"])
+def test_a_command_that_cannot_be_read(scenario: Scenario, content: bytes) -> None:
+    """It is put into quarantine, its consumer registers anew, and everything is owned again."""
+    scenario.begin()
+    for group in scenario.groups:
+        victim = scenario.report(group).members[0].consumer
+        write(scenario, Create(f"{paths.channel(group, victim)}/{paths.COMMAND_PREFIX}", content, sequence=True))
+        scenario.wait_event("command_quarantined", group=group, member=victim)
+        wait_gone(scenario, group, victim)
+        quarantined = scenario.lab.zk.perform(ListChildren(paths.quarantine(group)))
+        assert isinstance(quarantined, Children)
+        assert len(quarantined.names) == 1
+    scenario.verify()
+
+
+def test_an_ownership_record_that_cannot_be_read(scenario: Scenario) -> None:
+    """Whoever finds its own record changed gives up its session; nobody guesses what it had."""
+    scenario.begin()
+    for group in scenario.groups:
+        victim = scenario.report(group).members[0].consumer
+        write(scenario, SetContent(paths.owners(group, victim), b"{"))
+        wait_gone(scenario, group, victim)
+    scenario.verify()
+
+
+def test_a_registration_that_cannot_be_read(scenario: Scenario) -> None:
+    """It gets nothing; the consumers that can be read share everything."""
+    scenario.begin()
+    ghosts = [register_ghost(scenario, group, b'{"version": 1}') for group in scenario.groups]
+    for ghost in ghosts:
+        wait_warning(scenario, ghost)
+    scenario.join_all()
+    for group in scenario.groups:
+        scenario.wait_group("shared by three", group, lambda report: len(set(owners_of(report).values())) == 3)
+    for group, ghost in zip(scenario.groups, ghosts, strict=True):
+        assert len(warnings(scenario, ghost, "gets nothing")) == 1
+        for path in (paths.ids(group, ghost), paths.owners(group, ghost), paths.channel(group, ghost)):
+            remove(scenario.lab.zk, path)
+    scenario.verify()
+
+
+def test_an_ownership_record_of_a_ghost_blocks_its_topics_until_it_is_evicted(scenario: Scenario) -> None:
+    """What cannot be read may hold anything, so it holds all; its eviction is followed by its lease."""
+    scenario.begin(members=1, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
+    timeout_ms = scenario.lab.session_timeout_ms
+    known = Registration(
+        pattern=registration.STATIC,
+        subscription={scenario.topic("t"): 1},
+        timestamp="0",
+        client_id="ghost",
+        host="nowhere",
+        session_timeout_ms=timeout_ms,
+    )
+    ghosts = [register_ghost(scenario, group, registration.encode(known), b"{") for group in scenario.groups]
+    scenario.join_all()
+    scenario.verify()
+    for group, ghost in zip(scenario.groups, ghosts, strict=True):
+        evicted_us = scenario.events("member_left", group=group, member=ghost, reason="evicted")[0]["mono_us"]
+        newcomer = scenario.groups[group][1]
+        started_us = scenario.events("fetcher_started", group=group, process=newcomer)[0]["mono_us"]
+        assert started_us - evicted_us >= registration.lease_ms(timeout_ms) * 1_000
+
+
+def test_a_wildcard_that_does_not_compile(scenario: Scenario) -> None:
+    """One line names the consumer and the expression; the consumer gets nothing."""
+    scenario.begin()
+    broken = Registration(
+        pattern=WHITE_LIST,
+        subscription={"^t(": 1},
+        timestamp="0",
+        client_id="ghost",
+        host="nowhere",
+        session_timeout_ms=scenario.lab.session_timeout_ms,
+    )
+    ghosts = [register_ghost(scenario, group, registration.encode(broken)) for group in scenario.groups]
+    for ghost in ghosts:
+        wait_warning(scenario, ghost)
+    scenario.join_all()
+    for group in scenario.groups:
+        scenario.wait_group("shared by three", group, lambda report: len(set(owners_of(report).values())) == 3)
+    for group, ghost in zip(scenario.groups, ghosts, strict=True):
+        assert len(warnings(scenario, ghost, "gets nothing", "^t(")) == 1
+        for path in (paths.ids(group, ghost), paths.owners(group, ghost), paths.channel(group, ghost)):
+            remove(scenario.lab.zk, path)
+    scenario.verify()
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"version": 1, "strategy": "nonsense"}', b"{", b'{"version": 1, "mode": "both"}']
+)
+def test_settings_that_make_no_sense(scenario: Scenario, content: bytes) -> None:
+    """The group keeps what it has; one line says why; all goes on when they are corrected.
+
+    A strategy that is not known stops planning; settings that cannot be read leave those before in force.
+    """
+    scenario.begin()
+    before = {group: owners_of(scenario.report(group)) for group in scenario.groups}
+    for group in scenario.groups:
+        write(scenario, SetContent(paths.group(group), content))
+        wait_warning(scenario, f"group {group}:")
+    scenario.join_all()
+    if b"strategy" in content:
+        for group in scenario.groups:
+            scenario.wait_event("rebalance_requested", 3, group=group, trigger="retry")
+        assert {group: owners_of(scenario.report(group)) for group in scenario.groups} == before
+    else:
+        scenario.settle()
+    for group in scenario.groups:
+        assert len(warnings(scenario, f"group {group}:")) == 1
+        scenario.lab.configure(group, GroupSettings())
+    scenario.verify()
+
+
+def test_a_group_with_an_illegal_name(scenario: Scenario) -> None:
+    """An agent refuses it; a node of that name is named in one line and left alone."""
+    scenario.begin()
+    name = f"no group {scenario.number}"
+    write(scenario, Create(paths.group(name)))
+    wait_warning(scenario, name)
+    scenario.join_all()
+    scenario.settle()
+    assert len(warnings(scenario, name, "not served")) == 1
+    remove(scenario.lab.zk, paths.group(name))
+    cluster = scenario.lab.cluster
+    where = ("--zookeeper", cluster.zookeeper, "--bootstrap", cluster.bootstrap, "--topic", "t")
+    for illegal in (name, "a/b", "..", "x" * 300):
+        result = run("consumer-agent", "run", "--group", illegal, *where)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
+    scenario.verify()
