@@ -1,4 +1,4 @@
-"""Each thing that asks for a rebalance, in both modes at once: the group comes to rest, and nothing is lost or doubled."""
+"""Each thing that asks for a rebalance, in both modes at once: the group comes to rest, nothing is lost or doubled."""
 
 from __future__ import annotations
 
