@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
@@ -52,7 +54,7 @@ class Program:
         if self.is_running:
             raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
         self.has_failed = False
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, _interrupts_held_back():
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -61,8 +63,8 @@ class Program:
                 env={**child_environment(), **self._environment},
                 start_new_session=True,
             )
-        self.process = record(self._child.pid)
-        self._on_begin()
+            self.process = record(self._child.pid)
+            self._on_begin()
 
     @property
     def is_running(self) -> bool:
@@ -169,6 +171,24 @@ class Server(Program):
             self._begun().wait(STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait: a process that was begun and not written down yet would be ended by nobody."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals never interrupt another thread
+        return
+    received: list[int] = []
+    held = (signal.SIGINT, signal.SIGTERM)
+    before = [(number, signal.signal(number, lambda number, _frame: received.append(number))) for number in held]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    for late in received:
+        signal.raise_signal(late)
 
 
 def child_environment() -> dict[str, str]:
