@@ -1,0 +1,160 @@
+"""`zkrebalancer demo` on real servers: its document, and that it leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from zkrebalancer.localcluster.server import child_environment
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "300", "--json")
+COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
+END_S = 60.0
+FAULTS = ["kill", "freeze", "thaw", "kill-leader"]
+
+
+class Demo:
+    """The command, with a folder of its own for everything temporary."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.errors = folder.with_name("stderr.txt")
+
+    def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        with self.errors.open("w") as errors:
+            return subprocess.Popen(
+                [*COMMAND, *arguments],
+                env={**child_environment(), "TMPDIR": str(self.folder), **environment},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def lines(self) -> list[str]:
+        return self.errors.read_text().splitlines()
+
+    def wait_for(self, text: str) -> None:
+        give_up_at = time.monotonic() + END_S
+        while text not in self.errors.read_text():
+            assert time.monotonic() < give_up_at, f"{text!r} was not told: {self.lines()}"
+            time.sleep(0.02)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process whose command line names the folder."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ()):
+                found.append(process)
+        return found
+
+    def is_clean(self) -> bool:
+        return self.processes() == [] and list(self.folder.iterdir()) == []
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    (tmp_path / "tmp").mkdir()
+    demo = Demo(tmp_path / "tmp")
+    yield demo
+    for process in demo.processes():
+        process.kill()
+
+
+def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: Demo, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    running = demo.begin("--events", str(events), "--seed", "5")
+    output, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, demo.lines()
+    document = json.loads(output)
+    assert document["ok"]
+    assert document["seed"] == 5
+    assert document["versions"] == {"zookeeper": "3.8.4", "kafka": "3.9.1"}
+    assert document["events"] == str(events)
+    assert document["overlaps"] == 0
+    records = document["records"]
+    assert records["produced"] == records["delivered"] > 3_000
+    assert records["lost"] == records["duplicated_outside_crash"] == records["out_of_order"] == 0
+    assert [fault["name"] for fault in document["faults"]] == FAULTS * 2
+    causes = {(rebalance["mode"], rebalance["cause"]) for rebalance in document["rebalances"]}
+    for mode in ("incremental", "eager"):
+        assert {cause for kind, cause in causes if kind == mode} >= {
+            "member-joined",
+            "member-left",
+            "partitions-added",
+            "topic-created",
+        }
+    assert not [line for line in demo.lines() if "Traceback" in line]
+    assert demo.is_clean()
+    assert json.loads(next(events.glob("lab-*.jsonl")).read_text().splitlines()[0])["kind"] == "scenario"
+
+
+@pytest.mark.parametrize("moment", ["ZooKeeper and Kafka start", "demo-2 joins", "is frozen until"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_one_line_and_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
+    running = demo.begin()
+    demo.wait_for(moment)
+    began = len(demo.lines())
+    running.send_signal(number)
+    running.send_signal(number)  # an impatient user
+    output, _ = running.communicate(timeout=END_S)
+    assert running.returncode == 1
+    assert output == ""
+    told = [line for line in demo.lines()[began:] if line and " s  " not in line]  # click ends the line of "^C"
+    assert told == ["Error: interrupted"]
+    assert demo.is_clean()
+
+
+def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept(demo: Demo) -> None:
+    running = demo.begin()
+    demo.wait_for("demo-2 joins")
+    (producer,) = [process for process in demo.processes() if "zkrebalancer.experiments.producer" in process.cmdline()]
+    os.kill(producer.pid, signal.SIGKILL)
+    running.communicate(timeout=END_S)
+    assert running.returncode == 1
+    last = demo.lines()[-1]
+    assert "producer-demo-orders-0 ended with exit code -9" in last
+    (kept,) = demo.folder.iterdir()
+    assert last.endswith(f"logs and events are in {kept}")
+    assert {"kafka.log", "coordinator-1.log", "events"} <= {entry.name for entry in kept.iterdir()}
+    assert list((kept / "events").glob("demo-1-*.jsonl"))
+    assert demo.processes() == []
+    shutil.rmtree(kept)
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        (lambda folder: {"JAVA_HOME": str(folder / "none")}, "install a JDK"),
+        (lambda folder: {"XDG_CACHE_HOME": str(folder.parent / "cache"), "PYTHONNOUSERSITE": "1"}, "PySpark"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    demo: Demo, environment: Callable[[Path], dict[str, str]], told: str, tmp_path: Path
+) -> None:
+    without_pyspark = "import sys; sys.modules['pyspark'] = None; from zkrebalancer.cli.main import main; main()"
+    running = subprocess.run(
+        [sys.executable, "-c", without_pyspark, "demo", *SMALL],
+        env={**child_environment(), "TMPDIR": str(demo.folder), "KAFKA_HOME": "", **environment(demo.folder)},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )
+    assert running.returncode == 1
+    errors = [line for line in running.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert told in errors[0]
+    assert "Traceback" not in running.stderr
+    assert demo.is_clean()
