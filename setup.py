@@ -10,6 +10,7 @@ DEV = [
     "pytest",
     "pytest-timeout",
     "ruff",
+    "types-gevent",
     "types-psutil",
     "types-setuptools",
 ]
@@ -21,7 +22,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["zkrebalancer*", "consumer_agent*"]),
-    package_data={"zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"]},
+    package_data={
+        "consumer_agent": ["py.typed"],
+        "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"],
+    },
     install_requires=["click", "confluent-kafka", "gevent", "google-re2", "kazoo", "msgpack", "rich"],
     extras_require={"cluster": CLUSTER, "spark": ["pyspark>=4.0,<5"], "docker": ["docker"], "dev": CLUSTER + DEV},
     entry_points={

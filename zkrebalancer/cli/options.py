@@ -13,7 +13,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-class Hosts(click.ParamType):
+class Hosts(click.ParamType[str]):
     """HOST:PORT[,…][/CHROOT]."""
 
     name = "HOST:PORT[,…][/CHROOT]"

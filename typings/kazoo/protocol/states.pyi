@@ -1,0 +1,31 @@
+from typing import NamedTuple
+
+class KazooState:
+    CONNECTED: str
+    LOST: str
+    SUSPENDED: str
+
+class EventType:
+    CREATED: str
+    DELETED: str
+    CHANGED: str
+    CHILD: str
+    NONE: str
+
+class WatchedEvent(NamedTuple):
+    type: str
+    state: str
+    path: str
+
+class ZnodeStat(NamedTuple):
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeralOwner: int
+    dataLength: int
+    numChildren: int
+    pzxid: int
