@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -39,12 +39,12 @@ class Tally:
         self.partitions.update((record.topic, record.partition) for record in batch)
 
 
-@click.group()
-def main() -> None:
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def consumer_agent() -> None:
     """Read partitions of Kafka that a central coordinator hands out."""
 
 
-@main.command()
+@consumer_agent.command()
 @click.option("--zookeeper", envvar="ZKREBALANCER_ZOOKEEPER", required=True, metavar="HOST:PORT[,…][/CHROOT]")
 @click.option("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="Kafka's brokers.")
 @click.option("--group", required=True)
@@ -91,15 +91,33 @@ def run(
             _serve(consumer, subscribe, command, tally, signals)
     except StoppedInFlightError as error:
         click.echo(f"warning: {error}", err=True)
-    except RebalancerError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     if quiet or command is not None:
         counts = {"records": tally.records, "partitions": len(tally.partitions)}
         click.echo(json.dumps(counts) if as_json else f"records: {tally.records} of {len(tally.partitions)} partitions")
+
+
+def main() -> NoReturn:
+    """Run the command line; exit codes: 0 done, 1 the operation failed, 2 wrong usage or bad input."""
+    try:
+        consumer_agent.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except RebalancerError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 1)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    click.echo(f"Error: {' '.join(line.split())}", err=True)
+    sys.exit(code)
 
 
 class _Signals:

@@ -58,6 +58,7 @@ class ConsumerConfig:
         for key in ("zookeeper", "bootstrap", "group", "client_id"):
             _require(isinstance(getattr(self, key), str) and getattr(self, key) != "", key, "must be a text", self)
         _check_zookeeper(self.zookeeper)
+        _check_bootstrap(self.bootstrap)
         paths.validate_name("group", self.group)
         if len(paths.validate_name("client id", self.client_id)) > paths.MAX_NAME_LENGTH - UUID_LENGTH:
             raise ConfigurationError(f"client_id: at most {paths.MAX_NAME_LENGTH - UUID_LENGTH} characters are allowed")
@@ -105,6 +106,13 @@ def _check_zookeeper(hosts: str) -> None:
     servers, slash, chroot = hosts.partition("/")
     if not all(_SERVER.fullmatch(server) for server in servers.split(",")) or not _CHROOT.fullmatch(slash + chroot):
         raise ConfigurationError(f"zookeeper: HOST:PORT[,…][/CHROOT] is expected, not {hosts!r:.80}")
+
+
+def _check_bootstrap(brokers: str) -> None:
+    for broker in brokers.split(","):
+        host, _, port = broker.rpartition(":")
+        if not host.strip("[]: ") or not (port.isascii() and port.isdigit()):
+            raise ConfigurationError(f"bootstrap: HOST:PORT[,…] is expected, not {brokers!r:.80}")
 
 
 def _check_kafka_config(kafka_config: object) -> None:

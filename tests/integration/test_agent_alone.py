@@ -488,7 +488,7 @@ def test_a_child_that_fails_ends_the_agent_with_one_line(stage: Stage, tmp_path:
     stage.start(stage.wait_member(), 0)
     _, errors = agent.communicate(timeout=WAIT_S)
     assert agent.returncode == 1
-    (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    (line,) = [line for line in errors.splitlines() if line.startswith("Error: ")]
     assert message in line
     assert "Traceback" not in errors
     assert stage.members() == ()
