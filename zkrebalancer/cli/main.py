@@ -66,6 +66,9 @@ def run(command: click.Command) -> NoReturn:
     """Run a click command; exit codes: 0 done, 1 the operation failed, 2 wrong usage or bad input."""
     try:
         command.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         _fail(f"{error.format_message()}", error.exit_code)
     except RebalancerError as error:
