@@ -184,6 +184,7 @@ class Departures:
             member.evicting = False  # an acknowledgement or the end of its session was quicker
             group.moving.limit(member)
             group.membership.read_owners(consumer)
+            group.request("retry")  # plans that were made meanwhile have left it out
         else:
             member.registered = member.registered and not (reply.index == 1 and reply.refusal is Refusal.NO_NODE)
             self._evict(consumer, tries - 1)

@@ -51,7 +51,8 @@ class Group:
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
-        self._last_planned_us = -(10**12)
+        self._last_change_us = -(10**12)
+        self._answer_at_us = 0
         self._failures = 0
         self.loading = Loading(self)
         self.membership = Membership(self)
@@ -119,23 +120,26 @@ class Group:
     def request(self, kind: str) -> None:
         """Ask for a rebalance. Asked twice it runs once; asked while one runs, the group is dirty and runs again."""
         now = self.desk.now.mono_us
+        debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
+        was_quiet = now >= self._last_change_us + debounce_us
+        self._last_change_us = now
         if self.cause is None:
             self.cause = Cause(self.desk.new_id(), kind)
             self.requested_us = now
+            self._answer_at_us = now if was_quiet else now + debounce_us
             self.desk.emit("rebalance_requested", self.name, self.view.generation, self.cause.id, trigger=kind)
-        if self.state in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
-            return
-        self._wake_debounced()
+        else:
+            cap_us = self.view.settings.rebalance_debounce_cap_ms * 1_000
+            self._answer_at_us = max(self._answer_at_us, min(now + debounce_us, self.requested_us + cap_us))
+        if self.state not in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
+            self._wake_debounced()
 
     def _wake_debounced(self) -> None:
-        """The first change is answered at once; those that follow soon are gathered, but not for ever."""
-        now = self.desk.now.mono_us
-        debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
-        cap_us = self.requested_us + self.view.settings.rebalance_debounce_cap_ms * 1_000
-        if now >= self._last_planned_us + debounce_us:
+        """Answer the first change at once; gather those that follow soon, but not for ever."""
+        if self._answer_at_us <= self.desk.now.mono_us:
             self._queue()
         else:
-            self.desk.wake(self.name, "debounce", min(now + debounce_us, cap_us), self._queue)
+            self.desk.wake(self.name, "debounce", self._answer_at_us, self._queue)
 
     def _queue(self) -> None:
         self.desk.cancel_wake(self.name, "debounce")
@@ -153,7 +157,6 @@ class Group:
             raise AssertionError(f"group {self.name} was queued without a cause")
         self.go(GroupState.PLANNING, cause.kind)
         self._planning_cause, self.cause = (cause, self.requested_us), None
-        self._last_planned_us = self.desk.now.mono_us
         self.ticket += 1
         problem = planning.make_problem(self)
         self.desk.effects.append(Compute(self.name, self.ticket, self.view.settings.strategy, problem))

@@ -42,6 +42,7 @@ class TopicReset:
         self._group = group
         self._under_way: set[str] = set()
         self._written: dict[str, str] = {}
+        self._absent_since_us: dict[str, int] = {}  # survives that the group is read anew
 
     def is_stale(self, topic: str) -> bool:
         """Whether the stored offsets belong to a former incarnation of the topic."""
@@ -82,10 +83,15 @@ class TopicReset:
             for topic in sorted(stale - held):
                 self._under_way.add(topic)
                 self._list(topic)
+        self._wait_out_absent_topics()
+
+    def _wait_out_absent_topics(self) -> None:
         desk, name = self._group.desk, self._group.name
-        for topic in self._group.view.incarnations.keys() - self._group.topics.keys():
+        absent = self._group.view.incarnations.keys() - self._group.topics.keys()
+        self._absent_since_us = {topic: self._absent_since_us.get(topic, desk.now.mono_us) for topic in sorted(absent)}
+        for topic, since_us in self._absent_since_us.items():
             if not desk.is_awake_planned(name, ("abandoned", topic)):
-                at_us = desk.now.mono_us + ABANDONED_GRACE_US
+                at_us = since_us + ABANDONED_GRACE_US
                 desk.wake(name, ("abandoned", topic), at_us, self._look_whether_abandoned, topic)
 
     def _look_whether_abandoned(self, topic: str) -> None:
