@@ -1,0 +1,66 @@
+"""Event files: merged by time, torn last lines counted, everything else that cannot be read reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.observe.history import moved
+from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.reading import REORDERED_LINES, Event, EventFiles, NoEventsError, Problems
+
+FETCHER = '"mono_us": 1, "group": "g", "member": "m", "topic": "t"'
+RECORDS = '"mono_us": 1, "topic": "t", "partition": 0'
+
+
+def lines(events: list[Event]) -> str:
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def test_files_are_merged_by_time_and_a_torn_last_line_is_counted(tmp_path: Path) -> None:
+    events = moved().events
+    (tmp_path / "a.jsonl").write_text(lines(events[::2]))
+    (tmp_path / "b.jsonl").write_text(lines(events[1::2]) + '{"mono_us": 5, "ki')
+    (tmp_path / "notes.txt").write_text("not an event file")
+    verdict = check(tmp_path)
+    assert verdict.ok
+    assert verdict.torn_lines == 1
+
+
+def test_threads_of_one_process_may_write_a_little_out_of_order(tmp_path: Path) -> None:
+    events: list[Event] = [{"mono_us": number, "kind": "x"} for number in range(3 * REORDERED_LINES)]
+    events.insert(REORDERED_LINES, events.pop(0))
+    (tmp_path / "a.jsonl").write_text(lines(events))
+    assert [event["mono_us"] for event in EventFiles(tmp_path, Problems())] == list(range(3 * REORDERED_LINES))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("nonsense", "not JSON: b'nonsense\\n'"),
+        ("[]", "not a JSON object"),
+        ('{"mono_us": "x", "kind": "fault"}', "event 'fault': mono_us is 'x', not of type int"),
+        ('{"mono_us": 1, "kind": "ownership_ended", "group": "g", "reason": "expired"}', "member is None"),
+        (
+            f'{{"kind": "fetcher_started", {FETCHER}, "partitions": [1], "positions": []}}',
+            "not integers of equal number",
+        ),
+        (f'{{"kind": "produced", {RECORDS}, "first_offset": 2, "last_offset": 1}}', "offsets 2 to 1"),
+    ],
+)
+def test_a_line_that_cannot_be_judged_is_a_problem(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{line}\n" + lines(moved().events))
+    verdict = check(tmp_path)
+    assert not verdict.ok
+    assert verdict.problems[0].startswith("a.jsonl, line 1: ")
+    assert problem in verdict.problems[0]
+
+
+def test_nothing_can_be_said_of_a_folder_without_events(tmp_path: Path) -> None:
+    with pytest.raises(NoEventsError, match=r"has no event file \(\*\.jsonl\)"):
+        check(tmp_path)
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(NoEventsError, match="are empty"):
+        check(tmp_path)
