@@ -39,6 +39,7 @@ class Desk:
         self._last_call_id = 0
         self._id_seed = ""
         self._last_id = 0
+        self._last_ticket = 0
         self._due: dict[tuple[Hashable, Hashable], tuple[int, Taker, tuple[Any, ...]]] = {}
         self._heap: list[tuple[int, int, tuple[Hashable, Hashable]]] = []
         self._heap_order = 0
@@ -108,6 +109,11 @@ class Desk:
         """Return a fresh uuid, the same one whenever the same leadership is replayed."""
         self._last_id += 1
         return str(uuid5(_NAMESPACE, f"{self._id_seed}/{self._last_id}"))
+
+    def new_ticket(self) -> int:
+        """Return a number that no computation before it had, under this leadership or an earlier one."""
+        self._last_ticket += 1
+        return self._last_ticket
 
     def emit(
         self, kind: str, group: str | None, generation: int | None, cause_id: str | None, **fields: EventField

@@ -157,7 +157,7 @@ class Group:
             raise AssertionError(f"group {self.name} was queued without a cause")
         self.go(GroupState.PLANNING, cause.kind)
         self._planning_cause, self.cause = (cause, self.requested_us), None
-        self.ticket += 1
+        self.ticket = self.desk.new_ticket()
         problem = planning.make_problem(self)
         self.desk.effects.append(Compute(self.name, self.ticket, self.view.settings.strategy, problem))
 
