@@ -53,11 +53,11 @@ class Demo:
 
     def processes(self) -> list[psutil.Process]:
         """Every process whose command line names the folder."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ()):
-                found.append(process)
-        return found
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
+        ]
 
     def is_clean(self) -> bool:
         return self.processes() == [] and list(self.folder.iterdir()) == []
