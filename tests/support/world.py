@@ -83,7 +83,7 @@ class World:
         return effects
 
     def deliver(self, process: CoordinatorProcess) -> None:
-        self.feed(process, process.session.inbox.popleft())
+        self.feed(process, process.session.take())
 
     def compute(self, process: CoordinatorProcess) -> None:
         task = process.computing.pop(0)
@@ -220,9 +220,11 @@ class World:
     def run_once(self) -> bool:
         moved = False
         for process in self.coordinators:
-            while process.alive and (process.session.sent or process.session.inbox or process.computing):
+            while process.alive and self._has_work(process):
                 moved = True
-                if process.session.sent:
+                if self.zk.is_behind(process.session):
+                    self.zk.follow(process.session)
+                elif process.session.sent:
                     self.zk.perform_next(process.session)
                 elif process.session.inbox:
                     self.deliver(process)
@@ -234,6 +236,10 @@ class World:
                 moved = True
                 self.check()
         return moved
+
+    def _has_work(self, process: CoordinatorProcess) -> bool:
+        session = process.session
+        return bool(session.sent or session.inbox or process.computing) or self.zk.is_behind(session)
 
     def next_deadline_us(self) -> int | None:
         deadlines = [p.machine.desk.next_deadline_us() for p in self.coordinators if p.alive]

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from tests.support.world import CoordinatorProcess, World
+from tests.support.zk_model import ZkModel
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi
 
@@ -31,7 +32,7 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World()
+        self.world = World(ZkModel(lagging=self.random.random() < 0.5))
         self.world.set_topic("t", 4)
         self.world.create_group(self.random.choice(SETTINGS))
         for _ in range(2):
@@ -55,6 +56,8 @@ class Chaos:
     def _move_a_coordinator(self) -> None:
         process = self.random.choice([c for c in self.world.coordinators if c.alive])
         choices = []
+        if self.world.zk.is_behind(process.session):
+            choices.append(lambda: self.world.zk.follow(process.session, 1))
         if process.session.sent:
             choices.append(lambda: self.world.zk.perform_next(process.session))
         if process.session.inbox:
