@@ -22,7 +22,7 @@ OWNED, NOT_OWNED, NOBODY = "■", "·", "nobody"
 TEXT_COLUMNS = {"group", "cause", "outcome"}
 COLUMNS = ("group", "gen.", "cause", "members", "moved", "settled", "pause", "outcome")
 BAR_WIDTH = 40
-MIN_REBALANCES_SHOWN = 3
+MIN_REBALANCES_SHOWN = 1
 STEPS_SHOWN = 3
 
 
@@ -55,7 +55,8 @@ def render(course: Course, picture: Picture, elapsed_s: float, width: int, heigh
 
 def rebalance_table(rebalances: Iterable[Rebalance], frame: box.Box | None = box.SIMPLE_HEAD) -> Table:
     """Return a table of rebalances, one a row, a line between groups if there is a frame."""
-    table = Table(box=frame, pad_edge=False, header_style="bold")
+    padding = (0, 1, 0, 0) if frame is None else 0  # both fit into 80 columns
+    table = Table(box=frame, show_edge=False, pad_edge=False, padding=padding, header_style="bold")
     for heading in COLUMNS:
         table.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right", no_wrap=True)
     for _group, rows in itertools.groupby(rebalances, key=lambda rebalance: rebalance.group):

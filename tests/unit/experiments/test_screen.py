@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Literal
 
 import pytest
+from rich import box
 from rich.console import Console, RenderableType
 
 from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
@@ -95,6 +97,10 @@ def test_the_table_says_how_many_moved_and_what_is_not_known_yet(picture: Pictur
     assert any(" - " in line and "under way" in line for line in lines)
 
 
-def test_the_table_fits_into_80_columns(picture: Picture) -> None:
-    lines = text_of(rebalance_table(picture.rebalances, frame=None), width=80).splitlines()
+@pytest.mark.parametrize("frame", [None, box.SIMPLE_HEAD])
+def test_the_table_fits_into_80_columns(picture: Picture, frame: box.Box | None) -> None:
+    (first, second) = picture.rebalances
+    wide = replace(first, group="demo-eager", cause="partitions-added", settled_ms=12_345.0, pause_ms_max=12_345.0)
+    lines = text_of(rebalance_table([first, second, replace(wide, moved=24, partitions=50)], frame), 80).splitlines()
     assert all("…" not in line for line in lines)
+    assert "demo-eager" in lines[-1]
