@@ -220,6 +220,8 @@ class BlockingZk:
             ChrootMissingError: ZooKeeper is there, but the chroot is not.
 
         """
+        hub = gevent.get_hub()
+        hub.NOT_ERROR = (*type(hub).NOT_ERROR, KeyboardInterrupt)  # it is raised where we wait, not printed by the hub
         self._hosts = hosts
         self._connected: AsyncResult[calls.Connected] = AsyncResult()
         self._answers: dict[int, AsyncResult[Reply]] = {}
