@@ -90,7 +90,7 @@ class Fetcher:
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
-        self._is_cut_off = False
+        self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
@@ -148,6 +148,7 @@ class Fetcher:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
                     leaders.setdefault(partition.leader, TopicPartition(topic, number))
+            self._is_cut_off = False
             for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
                 self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
         except KafkaException as error:
