@@ -275,7 +275,7 @@ class Run:
                 continue
             planned = self._log.planned_partitions(name)
             wanted = len(owners) if planned is None else planned  # subscriptions may have changed
-            if owners.count(1) != wanted or any(count > 1 for count in owners):
+            if [count for count in owners if count] != [1] * wanted:
                 is_converged = False
                 who = f"{len(group.live)} live consumers"
                 found = f"{owners.count(1)} of {wanted} partitions have exactly one owner"

@@ -82,7 +82,7 @@ class Holdings:
         """Note a stored offset; one that arrives after the stop counts too."""
         interval = self.intervals.get(member, self.stopped)
         if interval is not None and interval.member == member:
-            interval.committed = max(interval.committed, offset)
+            interval.committed = offset
 
     def deliver(self, member: str, begin: int, end: int) -> Delivery:
         """Note that [begin, end) was returned to the application."""

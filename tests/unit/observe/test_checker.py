@@ -191,6 +191,17 @@ def test_consumers_that_own_nothing_are_missed_only_while_somebody_leads() -> No
     assert history.add("leader_resigned", epoch=1, brokerid=1).verdict().converged
 
 
+def test_a_consumer_that_closed_is_not_alive_even_if_no_leader_noticed() -> None:
+    history = moved().add("leader_elected", epoch=1, brokerid=1).left("a", "closed").stopped("b", 10, "closed")
+    assert history.verdict().converged
+
+
+def test_a_partition_with_two_owners_at_the_end_is_not_converged() -> None:
+    history = moved().started("c", 10).started("b", 0, partition=1)
+    verdict = history.planned(3, "c3", partitions=1).verdict()
+    assert verdict.problems[-1].startswith("group g at the end: 1 of 1 partitions")
+
+
 def test_the_records_of_a_deleted_topic_are_judged_apart_from_those_of_its_successor() -> None:
     history = moved().add("topic_deleted", group=None, topic="t").delivered("b", 0, 3).stopped("b", 10).produced(0, 1)
     verdict = history.started("a", 0).delivered("a", 0, 1).verdict()
@@ -231,6 +242,12 @@ def test_a_rebalance_is_joined_from_its_events() -> None:
 def test_the_pause_is_measured_even_where_the_start_is_written_after_the_end_of_the_plan() -> None:
     history = moved().ended("b").planned(3, "c").finished(3, "c").started("c", 10, generation=3)
     assert history.verdict().rebalances[0].pause_ms_max == 3.0
+
+
+def test_the_longest_pause_counts() -> None:
+    history = moved().started("b", 0, 2, partition=1).stopped("b", 10).committed("b", 10).stopped("b", 0, partition=1)
+    history.planned(3, "c").started("c", 10, generation=3).started("c", 0, generation=3, partition=1).finished(3, "c")
+    assert history.verdict().rebalances[0].pause_ms_max == 4.0
 
 
 def test_a_rebalance_without_a_pause_has_paused_for_no_time() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zkrebalancer.observe.ranges import RangeSet
 
-LIMIT = 40
+LIMIT = 12
 RANGES = st.tuples(st.integers(0, LIMIT), st.integers(0, LIMIT))
 
 
