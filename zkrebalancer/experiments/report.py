@@ -29,7 +29,9 @@ def print_report(outcome: Outcome) -> None:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     rebalances = sorted(outcome.verdict.rebalances, key=lambda rebalance: (rebalance.group, rebalance.generation))
     console.print(rebalance_table(rebalances))
+    console.print()
     console.print(summary_table(rebalances))
+    console.print()
     console.print(CRASH_NOTE, style="dim")
     console.print(verdict_line(outcome.verdict), style="bold green" if outcome.verdict.ok else "bold red")
     versions = ", ".join(f"{name} {version}" for name, version in outcome.versions.items())
@@ -42,7 +44,7 @@ def print_report(outcome: Outcome) -> None:
 
 def summary_table(rebalances: Iterable[Rebalance]) -> Table:
     """Return a row for each group and mode; the rebalances are sorted by group."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for heading in ("group", "mode", "rebalances", "moved", "median settled", "longest pause"):
         table.add_column(heading, justify="left" if heading in {"group", "mode"} else "right", no_wrap=True)
     for (group, mode), these in itertools.groupby(rebalances, key=lambda rebalance: (rebalance.group, rebalance.mode)):

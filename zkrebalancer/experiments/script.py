@@ -36,8 +36,8 @@ _TITLES: dict[MoveKind, str] = {
     "kill": "{target} is killed (kill -9)",
     "freeze": "{target} is frozen until its session is over",
     "thaw": "{target} thaws, finds itself replaced and joins again",
-    "grow": "{target} grows to {partitions} partitions",
-    "create": "{target} appears with {partitions} partitions, and the pattern matches it",
+    "grow": "{target} grows (partitions: {partitions})",
+    "create": "{target} appears (partitions: {partitions}), and the pattern matches it",
     "kill-leader": "the leading coordinator is killed (kill -9), a standby takes over",
     "restart-coordinator": "the killed coordinator comes back as a standby",
 }

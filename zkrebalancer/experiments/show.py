@@ -134,7 +134,7 @@ def rebalance_line(rebalance: Rebalance) -> str:
     """Return a rebalance as one line."""
     return (
         f"rebalance {rebalance.generation} of {rebalance.group}: {rebalance.cause}, {rebalance.mode}, "
-        f"{rebalance.members} members, {rebalance.moved} of {rebalance.partitions} partitions moved, "
+        f"members {rebalance.members}, moved {rebalance.moved} of {rebalance.partitions}, "
         f"{rebalance.outcome} in {milliseconds(rebalance.settled_ms)}, "
         f"longest pause {milliseconds(rebalance.pause_ms_max)}"
     )

@@ -68,8 +68,8 @@ def test_the_second_group_finds_the_first_topic_grown_and_makes_a_topic_of_its_o
 def test_a_title_names_who_and_what() -> None:
     titles = [move.title for move in script(members=2, partitions=4)]
     assert titles[0] == "demo-1 joins"
-    assert "demo-orders grows to 5 partitions" in titles
-    assert "demo-new appears with 1 partitions, and the pattern matches it" in titles
+    assert "demo-orders grows (partitions: 5)" in titles
+    assert "demo-new appears (partitions: 1), and the pattern matches it" in titles
 
 
 def test_every_move_is_a_step() -> None:
