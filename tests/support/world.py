@@ -162,11 +162,10 @@ class World:
             agent.name = None
             return True
         try:
-            applying = command.decode(content)
+            applying, record = command.decode(content), ownership.decode_owners(owners.content)
         except NodeContentError:
             self.leave(agent)
             return True
-        record = ownership.decode_owners(owners.content)
         new = OwnersRecord(applying.generation, applying.command_id, command.applied(record.partitions, applying))
         writing = SetContent(paths.owners(GROUP, name), ownership.encode_owners(new), owners.stat.version)
         self.zk.perform(Multi((Delete(path), writing)), agent.session.session_id)

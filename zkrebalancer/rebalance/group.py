@@ -212,6 +212,8 @@ class Group:
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
         if self.view.settings.starts_paused or self.topic_reset.is_stale(partition[0]):
             return False
+        if not planning.exists(self, partition):
+            return False  # deleted since the plan was made; the next plan leaves it out
         return self.view.is_free_for(consumer, partition)
 
     # Finishing --------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def admissible(group: Group, target: Target) -> Target:
     result: Target = {}
     for consumer in view.members:
         wanted = target.get(consumer, {})
-        result[consumer] = {tp: thread for tp, thread in wanted.items() if _exists(group, tp)}
+        result[consumer] = {tp: thread for tp, thread in wanted.items() if exists(group, tp)}
     if not view.settings.frozen:
         return result
     stale = group.topic_reset.stale_topics()
@@ -55,7 +55,7 @@ def admissible(group: Group, target: Target) -> Target:
         held = view.held_by(consumer)
         result[consumer] = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
         result[consumer].update(
-            {tp: thread for tp, thread in held.items() if _exists(group, tp) and tp[0] not in stale}
+            {tp: thread for tp, thread in held.items() if exists(group, tp) and tp[0] not in stale}
         )
     return result
 
@@ -72,7 +72,8 @@ def _resolve(group: Group, member: Member) -> dict[str, int]:
         return {}
 
 
-def _exists(group: Group, partition: TopicPartition) -> bool:
+def exists(group: Group, partition: TopicPartition) -> bool:
+    """Whether the cluster has the partition now."""
     topic = group.topics.get(partition[0])
     return topic is not None and partition[1] in topic.partitions
 
