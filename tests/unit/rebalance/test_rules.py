@@ -1,0 +1,490 @@
+"""The rules of `docs/protocol.md`, "Why a partition never has two owners": one test each, of those the coordinator keeps.
+
+Each test fails when its rule is switched off; the docstring says what to take out to see it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.world import GROUP, SESSION_MS, Agent, World
+from tests.support.zk_model import Session
+from zkrebalancer.protocol import command, ownership, paths, settings
+from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, SetContent
+from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.effects import ShutDown
+from zkrebalancer.rebalance.election import ElectionState
+from zkrebalancer.rebalance.states import TRANSITIONS, GroupState, InvalidTransitionError, Story
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+DEFAULTS = GroupSettings()
+
+
+def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int = 4) -> World:
+    world = World()
+    world.set_topic("t", partitions)
+    world.create_group(settings.encode(group))
+    world.add_coordinator()
+    for client in clients:
+        world.add_agent(client)
+    world.pass_time(2_000)
+    return world
+
+
+def commands(world: World, agent: Agent) -> list[command.Command]:
+    channel = paths.channel(GROUP, agent.name or "")
+    return [command.decode(world.zk.nodes[f"{channel}/{node}"].content) for node in sorted(world.zk.children(channel))]
+
+
+def events(world: World, kind: str) -> list[dict[str, object]]:
+    return [dict(event.fields) for event in world.events if event.kind == kind]
+
+
+def owner_of(world: World, partition: tuple[str, int]) -> str | None:
+    return next((name for name, owned in world.owned().items() if partition in owned), None)
+
+
+def test_rule_1_channels_are_read_before_ids_and_owners_before_evicted() -> None:
+    """Swap two stages of `Loading`."""
+    world = world_with(GroupSettings(), "a")
+    asked: list[str] = []
+    perform_next = world.zk.perform_next
+
+    def record(session: Session) -> None:
+        _call_id, call = session.sent[0]
+        asked.extend([call.path] if isinstance(call, Get | ListChildren) else [])
+        perform_next(session)
+
+    world.zk.perform_next = record  # type: ignore[method-assign]
+    world.leader().machine.groups[GROUP].load("reconciliation")
+    world.tick()
+    world.run()
+    order = ["/channel", "/channel/a-1", "/owners", "/ids", "/ids/a-1", "/owners/a-1", "/evicted"]
+    positions = [asked.index(f"{paths.group(GROUP)}{part}") for part in order]
+    assert positions == sorted(positions)
+
+
+def test_rule_2_an_unreadable_record_holds_all_of_its_topics_until_its_consumer_is_evicted_and_its_lease_is_over() -> (
+    None
+):
+    """Let `Member.blocked_topics` return ()."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    agent = world.agents["a"]
+    world.zk.perform(Multi((SetContent(paths.owners(GROUP, "a-1"), b"garbage"),)))
+    agent.silent = True
+    world.add_agent("b")
+    world.pass_time(900)
+    assert not commands(world, world.agents["b"])
+    assert world.owned()["b-1"] == {}
+    world.pass_time(200)
+    assert events(world, "member_left")[-1] == {"member": "a-1", "reason": "evicted"}
+    assert world.owned() == {"b-1": {}}
+    world.pass_time(SESSION_MS)
+    assert len(world.owned()["b-1"]) == 4
+
+
+def test_rule_2_a_commands_disappearance_is_not_an_acknowledgement() -> None:
+    """Count a command as done when its node is gone: `_drop_cancelled` without taking the partitions back."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.set_topic("t", 6)
+    world.pass_time(100)
+    channel = paths.channel(GROUP, "a-1")
+    (node,) = world.zk.children(channel)
+    world.zk.perform(Multi((Delete(f"{channel}/{node}"),)))
+    world.pass_time(1_100)
+    (again,) = commands(world, world.agents["a"])
+    assert set(again.partitions or ()) == {("t", 4), ("t", 5)}
+
+
+def test_rule_3_a_start_whose_reply_was_lost_counts_as_held() -> None:
+    """In `Moving._send`, do not append to `pending` before the answer."""
+    world = world_with()
+    process = world.leader()
+    agent = world.add_agent("a")
+    world.act(agent)
+    while not any(
+        isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
+    ):
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+        else:
+            world.compute(process)
+    world.zk.perform_next(process.session)  # it happened, and the answer is lost
+    world.zk.disconnect(process.session)
+    other = world.add_agent("b")
+    world.act(other)
+    world.zk.reconnect(process.session)
+    agent.silent = True
+    world.pass_time(1_000)
+    assert {tp for start in commands(world, agent) for tp in start.partitions or ()} == {("t", n) for n in range(4)}
+    assert world.owned()["b-1"] == {}
+
+
+def test_rule_4_after_a_lost_reply_it_leads_only_with_its_own_node_of_the_last_election() -> None:
+    """In `CoordinatorElector._coordinator_read`, do not compare the zxids."""
+    world = World()
+    world.create_group()
+    process = world.add_coordinator()
+    while not any(isinstance(call, Multi) and len(call.operations) == 2 for _id, call in process.session.sent):
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        else:
+            world.deliver(process)
+    world.zk.perform_next(process.session)
+    world.zk.disconnect(process.session)
+    world.zk.perform(Multi((SetContent(paths.COORDINATOR_EPOCH, b"9"),)))  # somebody was elected since
+    world.zk.reconnect(process.session)
+    world.run()
+    assert process.machine.coordinator_elector.epoch == 10
+    assert process.machine.coordinator_elector.state is ElectionState.LEADING
+
+
+def test_rule_4_every_write_of_the_leader_checks_the_epoch() -> None:
+    """Let `Leadership.fenced` leave out the check."""
+    world = world_with(GroupSettings(), "a", "b")
+    process = world.leader()
+    version = world.zk.nodes[paths.COORDINATOR_EPOCH].version
+    agents = {agent.session.session_id for agent in world.agents.values()}
+    world.zk.perform(Multi((SetContent(paths.COORDINATOR_EPOCH, b"7"),)))  # deposed, and does not know it
+    before = len(world.zk.transactions)
+    world.set_topic("t", 8)
+    while process.session.inbox or process.session.sent or process.computing:
+        if process.machine.leadership is None:
+            break
+        world.run_once()
+    written = [operations for operations in world.zk.transactions[before + 1 :] if agents]
+    fenced = [ops for ops in written if ops[0] == Check(paths.COORDINATOR_EPOCH, version)]
+    assert not fenced
+    assert events(world, "leader_resigned")[-1]["reason"] == "another coordinator leads"
+
+
+def test_rule_5_one_death_does_not_hold_up_the_others_of_its_transaction() -> None:
+    """In `Moving._not_sent`, treat the refusal like a lost leadership, or do not drop the member."""
+    world = world_with()
+    process = world.leader()
+    doomed, living = world.add_agent("a"), world.add_agent("b")
+    world.act(doomed)
+    world.act(living)
+    while not any(
+        isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
+    ):
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+        else:
+            world.compute(process)
+    world.kill_agent(doomed)
+    world.zk.perform(Multi((Delete(paths.channel(GROUP, "a-1")),)))
+    world.pass_time(1_000)
+    assert len(world.owned()["b-1"]) == 4
+    assert process.machine.coordinator_elector.state is ElectionState.LEADING
+
+
+def test_rule_6_commands_check_the_settings_and_the_generation_rises_with_the_first_of_a_plan() -> None:
+    """In `Moving._send`, leave out the check of the group or the generation."""
+    world = world_with(GroupSettings(), "a")
+    first = world.generation()
+    sending = [
+        ops for ops in world.zk.transactions if any("command-" in op.path for op in ops if isinstance(op, Create))
+    ]
+    assert sending
+    for operations in sending:
+        assert any(isinstance(op, Check) and op.path == paths.group(GROUP) for op in operations)
+    assert any(isinstance(op, SetContent) and op.path == paths.generation(GROUP) for op in sending[0])
+    world.add_agent("b")
+    world.pass_time(1_000)
+    assert world.generation() == first + 1
+
+
+def test_rule_10_the_acknowledgement_or_the_cancel_wins_never_both() -> None:
+    """In `Moving._late`, drop the pending command before the answer to its deletion."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000, max_rebalance_retries=3))
+    process = world.leader()
+    agent = world.add_agent("a")
+    agent.silent = True
+    world.act(agent)
+    agent.silent = False
+    world.act(agent)
+    agent.silent = True
+    world.pass_time(990)
+    world.now_us += 20_000
+    world.tick()  # the deletion of the late start is on its way
+    assert process.session.sent
+    agent.silent = False
+    world.act(agent)
+    world.act(agent)  # the acknowledgement is quicker
+    world.pass_time(500)
+    assert len(world.owned()["a-1"]) == 4
+    assert len(events(world, "command_sent")) == 1
+
+
+def test_rule_12_a_late_start_is_cancelled_and_tried_again_then_its_consumer_is_evicted() -> None:
+    """In `Moving._drop_cancelled`, never evict; or do not take the start back."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000, max_rebalance_retries=2), "a")
+    other = world.add_agent("b")
+    world.act(other)
+    other.silent = True
+    world.pass_time(3_900)
+    starts = [event for event in events(world, "command_sent") if event["member"] == "b-1"]
+    assert len(starts) == 3
+    assert any("rebalance failed after 3 tries, still waiting for b-1" in warning for warning in world.warnings)
+    assert events(world, "rebalance_finished")[-1]["outcome"] in {"failed", "finished"}
+    world.pass_time(SESSION_MS)
+    assert len(world.owned()["a-1"]) == 4
+
+
+def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> None:
+    """In `Departures._await_lease`, wait for nothing."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(1_200)
+    assert paths.evicted(GROUP, "a-1") in world.zk.nodes
+    tombstone = ownership.decode_tombstone(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert (tombstone.lease_ms, len(tombstone.partitions)) == (SESSION_MS * 2 // 3, 4)
+    world.pass_time(3_700)
+    assert world.owned() == {"b-1": {}}
+    world.pass_time(400)
+    assert len(world.owned()["b-1"]) == 4
+    assert paths.evicted(GROUP, "a-1") not in world.zk.nodes
+
+
+def test_rule_12_a_new_leader_waits_a_whole_lease_again() -> None:
+    """Count the lease from `evicted_at_ms`."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(3_000)
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(3_900)
+    assert world.owned() == {"b-1": {}}
+    world.pass_time(400)
+    assert len(world.owned()["b-1"]) == 4
+
+
+def test_rule_15_a_topic_that_was_created_again_is_read_from_offsets_of_its_own() -> None:
+    """Let `TopicReset.is_stale` return False."""
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"4711"),)))
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.pass_time(1_000)
+    assert not world.zk.children(paths.offsets(GROUP, "t"))
+    assert world.zk.nodes[paths.offsets(GROUP, "t")].content == b"id-2"
+    assert len(world.owned()["a-1"]) == 4
+
+
+def test_rule_15_also_when_the_leader_fails_in_between() -> None:
+    """Keep the incarnation in memory only."""
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"4711"),)))
+    world.kill_coordinator(world.leader())
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.add_coordinator()
+    world.pass_time(1_000)
+    assert not world.zk.children(paths.offsets(GROUP, "t"))
+    assert len(world.owned()["a-1"]) == 4
+
+
+def test_rule_16_a_frozen_group_moves_nothing_and_starts_what_nobody_holds() -> None:
+    """In `planning.admissible`, ignore `frozen`."""
+    world = world_with(GroupSettings(), "a")
+    world.configure(settings.encode(GroupSettings(frozen=True)))
+    world.add_agent("b")
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == 4
+    assert world.leader().machine.groups[GROUP].state is GroupState.FROZEN
+    world.set_topic("t", 6)
+    world.pass_time(1_000)
+    assert owner_of(world, ("t", 5)) is not None
+    assert {("t", n) for n in range(4)} <= world.owned()["a-1"].keys()
+
+
+def test_rule_17_a_static_members_partitions_wait_for_it_until_its_deadline() -> None:
+    """Let `StaticMembers.absent` return {}."""
+    world = world_with(GroupSettings(static_grace_ms=10_000), "a")
+    static = world.add_agent("s", instance_id="pod-1")
+    world.pass_time(1_000)
+    had = set(world.owned()["s-1"])
+    assert len(had) == 2
+    world.kill_agent(static)
+    world.pass_time(9_000)
+    assert len(world.owned()["a-1"]) == 2
+    world.add_agent("s2", instance_id="pod-1")
+    world.pass_time(500)
+    assert set(world.owned()["s2-1"]) == had
+    world.kill_agent(world.agents["s2"])
+    world.pass_time(11_000)
+    assert len(world.owned()["a-1"]) == 4
+    assert not world.zk.children(paths.static(GROUP))
+
+
+def test_rule_18_while_offsets_are_reset_nobody_is_started() -> None:
+    """In `Group.may_start`, ignore `starts_paused`."""
+    world = world_with(GroupSettings(starts_paused=True), "a")
+    assert world.owned() == {"a-1": {}}
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == 4
+
+
+def test_rule_19_what_the_dead_leave_is_removed() -> None:
+    """In `Departures.gone`, do not sweep; in `TopicReset.maybe_begin`, do not look for abandoned topics."""
+    world = world_with(GroupSettings(), "a", "b")
+    world.kill_agent(world.agents["b"])
+    world.pass_time(1_000)
+    assert world.zk.children(paths.channel(GROUP)) == ["a-1"]
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"4711"),)))
+    world.delete_topic("t")
+    world.pass_time(3_700_000)
+    assert not world.zk.children(paths.offsets(GROUP))
+
+
+def test_rule_20_a_new_leader_adopts_pending_commands_and_moves_nothing_needlessly() -> None:
+    """In `Loading._finish`, forget the commands that were found."""
+    world = world_with(GroupSettings(), "a")
+    agent = world.add_agent("b")
+    world.act(agent)
+    agent.silent = True
+    world.pass_time(1_000)
+    pending = commands(world, agent)
+    assert [type(each) for each in pending] == [StartFetcher]
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(1_000)
+    assert commands(world, agent) == pending
+    assert owner_of(world, T0) == "a-1"
+    agent.silent = False
+    world.pass_time(1_000)
+    world.assert_converged()
+    assert commands(world, agent) == []
+
+
+# Beyond the rules ---------------------------------------------------------------------------------------------------
+
+
+def test_a_change_during_a_rebalance_is_not_lost() -> None:
+    """The legacy rule, compare_and_set(False, True): return from `Group.request` whenever the group is rebalanced."""
+    world = world_with(GroupSettings(), "a")
+    slow = world.agents["a"]
+    slow.silent = True
+    world.add_agent("b")
+    world.pass_time(200)
+    assert world.leader().machine.groups_being_rebalanced == {GROUP: True}
+    world.set_topic("t", 8)
+    slow.silent = False
+    world.pass_time(1_000)
+    world.assert_converged()
+
+
+def test_the_first_change_is_answered_at_once_and_a_storm_is_gathered_up_to_the_cap() -> None:
+    world = world_with(GroupSettings(rebalance_debounce_ms=50, rebalance_debounce_cap_ms=200), "a", partitions=40)
+    planned = len(events(world, "rebalance_planned"))
+    world.add_agent("b0")
+    world.run()
+    assert len(events(world, "rebalance_planned")) == planned + 1
+    for number in range(1, 20):
+        world.add_agent(f"b{number}")
+        world.pass_time(20)
+    assert planned + 2 <= len(events(world, "rebalance_planned")) <= planned + 5
+    world.pass_time(1_000)
+    world.assert_converged()
+
+
+def test_in_eager_mode_nobody_starts_before_everybody_has_stopped() -> None:
+    """Let `Plan.barrier_is_up` return False."""
+    world = world_with(GroupSettings(mode="eager"), "a", "b")
+    world.agents["a"].silent = True
+    world.add_agent("c")
+    world.pass_time(1_000)
+    (stop,) = commands(world, world.agents["a"])
+    assert isinstance(stop, StopFetcher)
+    assert stop.partitions is None
+    assert world.owned()["b-1"] == {}
+    assert not commands(world, world.agents["c"])
+    world.agents["a"].silent = False
+    world.pass_time(1_000)
+    world.assert_converged()
+
+
+def test_in_incremental_mode_a_slow_consumer_delays_only_what_leaves_it() -> None:
+    world = world_with(GroupSettings(), "a", "b", partitions=6)
+    world.agents["a"].silent = True
+    world.add_agent("c")
+    world.pass_time(1_000)
+    assert len(world.owned()["c-1"]) == 1
+    assert len(world.owned()["b-1"]) == 2
+
+
+def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -> None:
+    world = world_with(GroupSettings(), "a")
+    world.configure(settings.encode(GroupSettings(strategy="nonsense")))
+    world.add_agent("b")
+    world.pass_time(5_000)
+    assert len(world.owned()["a-1"]) == 4
+    assert any("unknown strategy" in warning for warning in world.warnings)
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(15_000)
+    world.assert_converged()
+
+
+def test_a_wildcard_that_does_not_compile_is_refused_once_and_the_rest_goes_on() -> None:
+    world = world_with(GroupSettings(), "a")
+    world.add_agent("w", {"(": 1}, pattern="white_list")
+    world.pass_time(1_000)
+    world.set_topic("u", 1)
+    world.add_agent("b")
+    world.pass_time(1_000)
+    assert world.owned()["w-1"] == {}
+    assert len(world.owned()["a-1"]) == 2
+    assert sum("does not compile" in warning for warning in world.warnings) == 1
+
+
+def test_a_wildcard_takes_in_a_topic_that_appears() -> None:
+    world = world_with(GroupSettings())
+    world.add_agent("w", {"^pay": 1}, pattern="white_list")
+    world.pass_time(1_000)
+    assert world.owned()["w-1"] == {}
+    world.set_topic("payments", 2)
+    world.set_topic("__pay", 2)
+    world.pass_time(1_000)
+    assert set(world.owned()["w-1"]) == {("payments", 0), ("payments", 1)}
+
+
+def test_a_leader_that_is_asked_to_stop_resigns_and_a_standby_leads_at_once() -> None:
+    world = world_with(GroupSettings(), "a")
+    standby = world.add_coordinator()
+    world.run()
+    world.feed(world.coordinators[0], ShutDown())
+    world.run()
+    assert not world.coordinators[0].alive
+    assert world.leader() is standby
+    assert world.now_us == 1_000_000 + 2_000_000
+
+
+def test_an_illegal_transition_tells_its_story() -> None:
+    story = Story("g")
+    story.go(GroupState.QUEUED, 1, "group-created")
+    with pytest.raises(InvalidTransitionError, match=r"(?s)loading -> queued: group-created.*queued -> moving: a bug"):
+        story.go(GroupState.MOVING, 2, "a bug")
+
+
+def test_every_state_can_be_left_and_reached() -> None:
+    assert set(TRANSITIONS) == set(GroupState)
+    assert set().union(*TRANSITIONS.values()) == set(GroupState)
+
+
+def test_a_command_too_large_for_one_is_sent_as_several() -> None:
+    partitions = {(f"topic-{number:05d}-{'x' * 80}", 0): 0 for number in range(2_000)}
+    start = command.fitting_start("id", 1, 1, Cause("c", "k"), partitions)
+    assert 0 < len(start.partitions) < 2_000
+    assert command.decode(command.encode(start)) == start
