@@ -21,6 +21,7 @@ from zkrebalancer.observe.checker import Verdict, check
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Delete, ListChildren, Multi
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -159,8 +160,15 @@ class Scenario:
     def settle(self, *groups: str) -> None:
         """Wait until the consumers that should be in these groups (default: all) own every partition between them."""
         for group in groups or tuple(self.groups):
-            members = self.groups[group]
-            self.lab.wait_settled(group, self.topics if members else {}, *members)
+            self.lab.wait_for(f"group {group} settled on {self.groups[group]}", partial(self._is_settled, group))
+
+    def _is_settled(self, group: str) -> bool:
+        members = self.groups[group]
+        self.lab.require_running(*members, *self.coordinators)
+        try:
+            return self.lab.is_settled(group, self.topics if members else {}, frozenset(members))
+        except ZooKeeperUnavailableError:
+            return False  # its server is away: ask again
 
     def drain(self, *topics: str) -> None:
         """End the producers of these topics and wait until every group with consumers was given all records."""

@@ -1,0 +1,80 @@
+"""ZooKeeper and Kafka go away and come back under load; everything goes on, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import TICK_MS, play
+from tests.integration.scenario import Scenario
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.server import Server
+from zkrebalancer.localcluster.zookeeper import ask
+from zkrebalancer.protocol.settings import GroupSettings
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def ensemble(folder: Path) -> Iterator[Scenario]:
+    """Open a scenario on an ensemble of three ZooKeeper servers with a broker."""
+    with LocalCluster(zookeepers=3, tick_ms=TICK_MS) as cluster:
+        yield from play(cluster, folder)
+
+
+def leading_server(cluster: LocalCluster) -> Server:
+    """Return the server that leads the ensemble."""
+    return next(s for s in cluster.zookeeper_servers if b"Mode: leader" in ask(HOST, s.port, "srvr"))
+
+
+def test_the_leading_zookeeper_of_three_is_killed(ensemble: Scenario) -> None:
+    """The other two elect anew; sessions and leadership live on, and a rebalance goes through meanwhile."""
+    ensemble.begin(coordinators=2)
+    killed = leading_server(ensemble.lab.cluster)
+    ensemble.lab.fault("kill-zookeeper", killed.name)
+    faults.stop_zookeeper(killed)
+    ensemble.join_all()
+    ensemble.settle()
+    killed.start()
+    ensemble.verify()
+
+
+def test_zookeeper_is_restarted(scenario: Scenario) -> None:
+    """Every connection breaks while consumers join, and again when all is settled."""
+    scenario.begin(coordinators=2)
+    (server,) = scenario.lab.cluster.zookeeper_servers
+    scenario.join_all()
+    scenario.lab.fault("restart-zookeeper", server.name)
+    faults.restart_zookeeper(server)
+    scenario.settle()
+    scenario.lab.fault("restart-zookeeper", server.name)
+    faults.restart_zookeeper(server)
+    scenario.join_all()
+    scenario.verify()
+
+
+def test_the_broker_is_restarted(scenario: Scenario) -> None:
+    """Consumers keep their partitions and go on where they were, once the broker is back."""
+    scenario.begin()
+    broker = scenario.lab.cluster.broker
+    scenario.lab.fault("restart-broker", broker.name)
+    broker.kill()
+    broker.start()
+    scenario.join_all()
+    scenario.verify()
+
+
+def test_no_broker_has_ever_been_there(folder: Path) -> None:
+    """A coordinator leads without /brokers/topics, and serves what comes later."""
+    with LocalCluster(broker="none", tick_ms=TICK_MS) as cluster:
+        for scenario in play(cluster, folder):
+            name = scenario.add_coordinator()
+            scenario.lab.wait_for(f"{name} leads", lambda: scenario.leads(name))
+            scenario.lab.configure("g", GroupSettings())
+            scenario.wait_event("rebalance_requested", group="g")
+            scenario.stop(name)
+            scenario.require_quiet_logs()
