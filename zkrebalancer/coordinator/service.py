@@ -1,7 +1,7 @@
 """The coordinator process: one loop takes events, feeds the pure machine, and performs the effects that it returns.
 
-Watch callbacks, answers, deadlines and computed assignments only enqueue. Nothing blocks for a group, and assignment runs
-in gevent's native thread pool: a starved hub would lose its ZooKeeper session.
+Watch callbacks, answers, deadlines and computed assignments only enqueue. Nothing blocks for a group, and assignment
+runs in gevent's native thread pool: a starved hub would lose its ZooKeeper session.
 """
 
 from __future__ import annotations
@@ -10,17 +10,29 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import gevent
 from gevent.queue import Empty, SimpleQueue
 
-from zkrebalancer.assignment import Strategy
+from zkrebalancer.assignment.model import Strategy
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import Compute, Computed, Effect, Emit, Event, Now, Request, ShutDown, Stopped, Tick
-from zkrebalancer.rebalance.effects import Warn
+from zkrebalancer.rebalance.effects import (
+    Compute,
+    Computed,
+    Effect,
+    Emit,
+    Event,
+    Now,
+    Request,
+    ShutDown,
+    Stopped,
+    Tick,
+    Warn,
+)
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import ZkClient
@@ -89,12 +101,9 @@ class CoordinatorService:
             # A strategy's bug is told to its group, which backs off; the other groups go on.
             gevent.spawn(self._compute, effect).link_exception(lambda failed: self._failed(effect, failed.exception))
         elif isinstance(effect, Emit):
+            fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is
             self._event_log.write(
-                effect.kind,
-                group=effect.group,
-                generation=effect.generation,
-                cause_id=effect.cause_id,
-                **effect.fields,
+                effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
             )
             self._failpoint.passed(effect.kind)
         elif isinstance(effect, Warn):
@@ -113,7 +122,7 @@ class CoordinatorService:
         elapsed_us = (time.monotonic_ns() - began) // 1_000
         self._events.put(Computed(effect.group, effect.ticket, assignment, elapsed_us))
 
-    def _failed(self, effect: Compute, error: BaseException) -> None:
+    def _failed(self, effect: Compute, error: BaseException | None) -> None:
         text = f"strategy {effect.strategy} failed: {type(error).__name__}: {error}"
         self._events.put(Computed(effect.group, effect.ticket, None, 0, text))
 

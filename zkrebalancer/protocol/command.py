@@ -157,9 +157,7 @@ def fits(command: Command) -> bool:
     return True
 
 
-def applied(
-    partitions: Mapping[TopicPartition, int], command: Command
-) -> dict[TopicPartition, int]:
+def applied(partitions: Mapping[TopicPartition, int], command: Command) -> dict[TopicPartition, int]:
     """Return what is owned after the command: the old record plus a start's map, or minus a stop's."""
     if isinstance(command, StartFetcher):
         return {**partitions, **command.partitions}

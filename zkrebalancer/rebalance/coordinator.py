@@ -79,7 +79,7 @@ class Coordinator:
         elif isinstance(event, ShutDown):
             self._shut_down()
         elif not isinstance(event, Tick):
-            raise AssertionError(f"not an event: {event!r}")
+            raise TypeError(f"not an event: {event!r}")
         self.request_handler()
         return self.desk.take_effects()
 
@@ -206,4 +206,3 @@ class Coordinator:
                 self.desk.warn(f"{error}; the group is not served")
             return False
         return True
-

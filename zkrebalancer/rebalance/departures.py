@@ -137,7 +137,7 @@ class Departures:
         group.desk.ask(group.name, listing, self._channel_listed, consumer, tries)
 
     def _channel_listed(self, reply: Reply, consumer: str, tries: int) -> None:
-        """One transaction takes everything away; an acknowledgement that comes first changes `owners` and defeats it."""
+        """Take everything away at once; an acknowledgement that comes first changes `owners` and defeats it."""
         group = self._group
         member = group.view.members.get(consumer)
         if member is None or (isinstance(reply, Refused) and reply.outcome_unknown):

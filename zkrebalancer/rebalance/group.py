@@ -73,7 +73,10 @@ class Group:
     # Loading ---------------------------------------------------------------------------------------------------
 
     def load(self, trigger: str) -> None:
-        """Read the group anew, because of `trigger`, and forget every answer that is still awaited: a leader loads by this path at any time."""
+        """Read the group anew, because of `trigger`, and forget every answer that is still awaited.
+
+        A leader loads by this path at any time.
+        """
         self.desk.forget(self.name)
         self.leadership.rebalance_request_queue.discard(self.name)
         self._drop_interest()
@@ -253,9 +256,7 @@ class Group:
     def _rest(self, reason: str) -> None:
         self.go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
         self.topic_reset.maybe_begin()
-        self.desk.wake(
-            self.name, "reconcile", self.desk.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile
-        )
+        self.desk.wake(self.name, "reconcile", self.desk.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
         if self.cause is not None:
             self._wake_debounced()
 

@@ -1,9 +1,9 @@
 """Reads a whole group from ZooKeeper, in the one order that is safe.
 
-Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an eviction
-moves it to `evicted`; so channels and their commands are read first, then ids, then owners, then evicted: whatever moves
-meanwhile is seen where it goes to, or in both places, but never in neither. A channel that is not among the ids that
-were listed after it belongs to the dead.
+Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an
+eviction moves it to `evicted`; so channels and their commands are read first, then ids, then owners, then evicted:
+whatever moves meanwhile is seen where it goes to, or in both places, but never in neither. A channel that is not among
+the ids that were listed after it belongs to the dead.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ class Loading:
         try:
             self._view.tombstones[consumer] = ownership.decode_tombstone(reply.content)
         except NodeContentError as error:
-            self._group.desk.warn(f"group {self._group.name}: {consumer}: {error}; holds everything until its lease ends")
+            name = self._group.name
+            self._group.desk.warn(f"group {name}: {consumer}: {error}; holds everything until its lease ends")
 
 
 def read_registration(group: Group, consumer: str, content: bytes) -> registration.Registration | None:
@@ -260,7 +261,7 @@ def read_owners(group: Group, member: Member, reply: Content) -> None:
         member.owners = ownership.decode_owners(reply.content)
     except NodeContentError as error:
         member.owners = None
-        group.desk.warn(f"group {group.name}: consumer {member.consumer} holds all of its topics until evicted: {error}")
+        group.desk.warn(f"group {group.name}: {member.consumer} holds all of its topics until evicted: {error}")
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

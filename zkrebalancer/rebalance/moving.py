@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import cluster_nodes, command, paths
-from zkrebalancer.protocol.calls import Create, Delete, Done, Get, Operation, Refusal, Refused, Reply, SetContent
-from zkrebalancer.protocol.calls import Check, Content
+from zkrebalancer.protocol.calls import (
+    Check,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+)
 from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -93,14 +104,10 @@ class Moving:
             return self._stop(plan, consumer)
         if plan.barrier_is_up:
             return None
-        ready = {
-            tp: thread for tp, thread in plan.starts.get(consumer, {}).items() if group.may_start(consumer, tp)
-        }
+        ready = {tp: thread for tp, thread in plan.starts.get(consumer, {}).items() if group.may_start(consumer, tp)}
         if not ready:
             return None
-        start = command.fitting_start(
-            group.desk.new_id(), group.leadership.epoch, plan.generation, plan.cause, ready
-        )
+        start = command.fitting_start(group.desk.new_id(), group.leadership.epoch, plan.generation, plan.cause, ready)
         plan.withdraw_starts(consumer, start.partitions)
         return start
 
@@ -327,7 +334,8 @@ class Moving:
         if isinstance(reply, Done):
             self._drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
-            owners = Get(paths.owners(group.name, consumer), watch=True)  # the acknowledgement was quicker, or it is gone
+            # The acknowledgement was quicker, or the command is gone.
+            owners = Get(paths.owners(group.name, consumer), watch=True)
             group.desk.ask(group.name, owners, self._gone_command_read, consumer, late)
 
     def _gone_command_read(self, reply: Reply, consumer: str, late: PendingCommand) -> None:

@@ -127,7 +127,8 @@ def make_plan(
     stops: dict[str, frozenset[TopicPartition] | None] = {}
     starts: dict[str, dict[TopicPartition, int]] = {}
     for consumer, member in view.members.items():
-        expected = member.expected()  # a stop that is pending will be obeyed, also when the partition is to stay after all
+        # A stop that is pending will be obeyed, also when the partition is to stay after all.
+        expected = member.expected()
         wanted = target.get(consumer, {})
         leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
         if mode == EAGER:

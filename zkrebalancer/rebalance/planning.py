@@ -54,9 +54,7 @@ def admissible(group: Group, target: Target) -> Target:
     for consumer, wanted in result.items():
         held = view.held_by(consumer)
         result[consumer] = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
-        result[consumer].update(
-            {tp: thread for tp, thread in held.items() if exists(group, tp) and tp[0] not in stale}
-        )
+        result[consumer].update({tp: thread for tp, thread in held.items() if exists(group, tp) and tp[0] not in stale})
     return result
 
 

@@ -29,7 +29,7 @@ class StaticMembers:
         self._group = group
 
     def adopt(self) -> None:
-        """After loading: wait for those that are away, and give a deadline to those that left with no leader watching."""
+        """After loading: wait for those that are away; those that left with no leader watching get a deadline."""
         present = self._instances_present()
         for instance, (record, _version) in sorted(self._group.view.statics.items()):
             if instance in present:
@@ -122,5 +122,3 @@ class StaticMembers:
 
     def _instances_present(self) -> set[str]:
         return {r.instance_id for r in self._group.registrations() if r.instance_id is not None}
-
-

@@ -1,8 +1,9 @@
 """A topic that was deleted and created again has the old name and none of the old records.
 
 Its stored offsets belong to the former incarnation. `offsets/<topic>` holds the incarnation that they belong to; where
-that is not the topic's own, nobody starts the topic: it is stopped everywhere, its offsets are deleted once nobody holds
-any of it, and then it starts anew. Because the mark stands in ZooKeeper, a new leader goes on where the old one was.
+that is not the topic's own, nobody starts the topic: it is stopped everywhere, its offsets are deleted once nobody
+holds any of it, and then it starts anew. Because the mark stands in ZooKeeper, a new leader goes on where the old one
+was.
 
 The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
 """

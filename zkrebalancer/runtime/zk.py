@@ -16,7 +16,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import gevent
 import gevent.select
@@ -138,7 +138,7 @@ class ZkClient:
     @property
     def credentials(self) -> tuple[int, bytes] | None:
         """Session id and password while connected; with them the session can be expired on purpose."""
-        return self._kazoo.client_id  # type: ignore[no-any-return]
+        return self._kazoo.client_id
 
     def request(self, call_id: int, call: Call) -> None:
         """Perform a call; its answer comes as `Replied(call_id, …)`."""
@@ -272,7 +272,7 @@ class BlockingZk:
             answer = self._answers[self._next_id] = AsyncResult()
             results.append(answer)
             self._client.request(self._next_id, call)
-        replies = [result.get() for result in results]
+        replies = [cast("Reply", result.get()) for result in results]  # None stands for no answer; each is waited for
         for reply in replies:
             if isinstance(reply, Refused) and reply.outcome_unknown:
                 raise ZooKeeperUnavailableError(f"the connection to ZooKeeper at {self._hosts} broke during a call")
