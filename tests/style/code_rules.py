@@ -1,0 +1,103 @@
+"""What no code of this project does. Every rule takes one file and returns what is wrong with it, line by line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.style.sources import Source
+
+MAX_FILE_LINES = 450
+MAX_FUNCTION_LINES = 60
+IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "uuid1", "uuid4"})
+BROAD = frozenset({"Exception", "BaseException"})
+# Written so that this file does not break its own rules.
+_UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX|[N]otImplementedError)\b")
+_MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:farm|home|mnt|root|tmp|Users|work)/\w")
+_REGISTRY = re.compile(r"https?://[\w.-]*(?:pypi[.]org|pythonhosted[.]org|repo1?[.]maven[.](?:org|apache[.]org))")
+
+
+def size_breaches(source: Source) -> list[str]:
+    """Files and functions that cannot be read in one go."""
+    length = len(source.text.splitlines())
+    found = [f"{source.path}: {length} lines, at most {MAX_FILE_LINES}"] if length > MAX_FILE_LINES else []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                found.append(source.at(node, f"{node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"))
+    return found
+
+
+def impure_calls(source: Source) -> list[str]:
+    """Calls by which a pure module would do I/O or be random."""
+    return [source.at(node, f"a pure module calls {name}") for node, name in _calls(source) if name in IMPURE_CALLS]
+
+
+def prints(source: Source) -> list[str]:
+    """Output that the command line does not control."""
+    return [
+        source.at(node, "print outside the command line")
+        for node, _name in _calls(source)
+        if ast.unparse(node.func) == "print"
+    ]
+
+
+def blind_sleeps(source: Source) -> list[str]:
+    """Sleeps outside a `while`, which asks again: they hide a race, or wait longer than needed."""
+    asking = {id(node) for loop in ast.walk(source.tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
+    return [
+        source.at(node, "time.sleep without a loop that asks")
+        for node, name in _calls(source)
+        if name == "sleep" and ast.unparse(node.func) in {"sleep", "time.sleep"} and id(node) not in asking
+    ]
+
+
+def broad_excepts(source: Source) -> list[str]:
+    """Handlers that catch everything, but for those that clean up and raise it again."""
+    return [
+        source.at(node, "catches everything")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and not _raises_again(node)
+    ]
+
+
+def unfinished(path: str, text: str) -> list[str]:
+    """Marks of work that was left undone."""
+    return _matches(_UNFINISHED, path, text, "unfinished")
+
+
+def machine_paths(path: str, text: str) -> list[str]:
+    """Paths and addresses that hold on one machine or one network only."""
+    found = _matches(_MACHINE_PATH, path, text, "absolute path of one machine")
+    return found + _matches(_REGISTRY, path, text, "address of a package registry")
+
+
+def _calls(source: Source) -> Iterator[tuple[ast.Call, str]]:
+    """Yield every call with the last part of what is called."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node, node.func.id
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node, node.func.attr
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(isinstance(kind, ast.Name) and kind.id in BROAD for kind in kinds)
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def _matches(pattern: re.Pattern[str], path: str, text: str, what: str) -> list[str]:
+    return [
+        f"{path}:{number}: {what}: {found[0]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := pattern.search(line))
+    ]

@@ -1,0 +1,109 @@
+"""Who may import whom, as data; the reasons are in `docs/architecture.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.style.sources import Source, imported_modules, imported_names, is_below
+
+ANYTHING = ("zkrebalancer", "consumer_agent")
+# The longest name that fits a module decides. Of our own modules it may import those below these, and its own package.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "zkrebalancer": (),
+    "zkrebalancer.protocol": (),
+    "zkrebalancer.assignment": ("zkrebalancer.protocol",),
+    "zkrebalancer.rebalance": ("zkrebalancer.protocol", "zkrebalancer.assignment.model"),
+    "zkrebalancer.runtime": ("zkrebalancer.protocol",),
+    "zkrebalancer.observe": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
+    "zkrebalancer.observe.events": (),
+    "zkrebalancer.coordinator": (
+        "zkrebalancer.protocol",
+        "zkrebalancer.assignment",
+        "zkrebalancer.rebalance",
+        "zkrebalancer.runtime",
+        "zkrebalancer.observe.events",
+    ),
+    "zkrebalancer.operations": ("zkrebalancer.protocol", "zkrebalancer.runtime", "zkrebalancer.observe"),
+    "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
+    "zkrebalancer.experiments": ANYTHING,
+    "zkrebalancer.cli": ANYTHING,
+    "consumer_agent": ("zkrebalancer.protocol", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events"),
+}
+ONLY_IN: dict[str, str] = {  # library -> the one place that may import it
+    "kazoo": "zkrebalancer.runtime.zk",
+    "pyspark": "zkrebalancer.pipeline",
+    "numpy": "zkrebalancer.assignment",
+}
+# No I/O, no clock, no randomness: in these, and in what of ours they import.
+PURE = (
+    "zkrebalancer.protocol",
+    "zkrebalancer.assignment",
+    "zkrebalancer.rebalance",
+    "zkrebalancer.group_protocol.machine",
+    "zkrebalancer.region.merge",
+    "consumer_agent.machine",
+    "consumer_agent.buffer",
+)
+# fmt: off
+IMPURE_LIBRARIES = frozenset((
+    "asyncio", "confluent_kafka", "datetime", "gevent", "io", "kazoo", "logging", "multiprocessing", "os",
+    "pathlib", "random", "secrets", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading",
+    "time", "urllib",
+))
+# fmt: on
+
+
+def breaches(sources: Iterable[Source]) -> list[str]:
+    """Return every import that is not allowed."""
+    return [problem for source in sources for problem in (*_layer_breaches(source), *_library_breaches(source))]
+
+
+def _layer_breaches(source: Source) -> list[str]:
+    rules = [package for package in MAY_IMPORT if is_below(source.module, package)]
+    own = max(rules, key=len, default="")
+    if not own or (own == "zkrebalancer" and source.module != own):
+        return [f"{source.path}: no rule says what this package may import"]
+    allowed = (*MAY_IMPORT[own], own) if own != "zkrebalancer" else MAY_IMPORT[own]
+    found = []
+    for node, name in imported_names(source):
+        if name.startswith("."):
+            found.append(source.at(node, f"relative import {name}"))
+        elif _is_below_any(name, ANYTHING) and not _is_below_any(name, allowed):
+            found.append(source.at(node, f"{own} may not import {name}"))
+    return found
+
+
+def _is_below_any(name: str, packages: Iterable[str]) -> bool:
+    return any(is_below(name, package) for package in packages)
+
+
+def _library_breaches(source: Source) -> list[str]:
+    return [
+        source.at(node, f"{library} is imported only in {place}")
+        for node, name in imported_names(source)
+        for library, place in ONLY_IN.items()
+        if is_below(name, library) and not is_below(source.module, place)
+    ]
+
+
+def pure_sources(sources: Iterable[Source]) -> list[Source]:
+    """Return the pure modules and, transitively, what they import: purity that ends at an import is none."""
+    by_module = {source.module: source for source in sources}
+    waiting = [module for module in by_module if _is_below_any(module, PURE)]
+    found = set(waiting)
+    while waiting:
+        imported = imported_modules(by_module[waiting.pop()], set(by_module)) - found
+        # `import a.b` runs a/__init__.py as well, but that is no part of what the module computes with.
+        new = {module for module in imported if not by_module[module].path.endswith("/__init__.py")}
+        found |= new
+        waiting += new
+    return [by_module[module] for module in sorted(found)]
+
+
+def impure_imports(source: Source) -> list[str]:
+    """Return the imports by which a module could read a clock, be random, or do I/O."""
+    return [
+        source.at(node, f"a pure module imports {name}")
+        for node, name in imported_names(source)
+        if name.split(".")[0] in IMPURE_LIBRARIES
+    ]

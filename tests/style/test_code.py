@@ -1,0 +1,84 @@
+"""Size, sleeps, broad handlers, words: that the code keeps each rule, and that each rule finds an offender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.style import code_rules
+from tests.style.code_rules import MAX_FILE_LINES, MAX_FUNCTION_LINES
+from tests.style.sources import PRODUCT, Source, python_sources, text_files
+
+Rule = Callable[[Source], list[str]]
+TextRule = Callable[[str, str], list[str]]
+MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/cli.py")
+
+
+@pytest.mark.parametrize("rule", [code_rules.size_breaches, code_rules.blind_sleeps, code_rules.broad_excepts])
+def test_the_code_keeps_the_rule(rule: Rule) -> None:
+    assert [problem for source in python_sources(*PRODUCT, "tests") for problem in rule(source)] == []
+
+
+def test_only_the_command_line_prints() -> None:
+    sources = [source for source in python_sources(*PRODUCT) if not source.path.startswith(MAY_PRINT)]
+    assert [problem for source in sources for problem in code_rules.prints(source)] == []
+
+
+@pytest.mark.parametrize("rule", [code_rules.unfinished, code_rules.machine_paths])
+def test_the_texts_keep_the_rule(rule: TextRule) -> None:
+    assert [problem for path, text in text_files() for problem in rule(path, text)] == []
+
+
+LONG_FUNCTION = "def f():\n" + "    g()\n" * MAX_FUNCTION_LINES
+LONG_FILE = "g()\n" * (MAX_FILE_LINES + 1)
+SWALLOWED = "try:\n    f()\nexcept {}:\n    g()\n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "complaint"),
+    [
+        (code_rules.size_breaches, LONG_FUNCTION, "a.py:1: f has 61 lines, at most 60"),
+        (code_rules.size_breaches, LONG_FILE, "a.py: 451 lines, at most 450"),
+        (code_rules.blind_sleeps, "import time\ntime.sleep(1)", "a.py:2: time.sleep without a loop that asks"),
+        (code_rules.blind_sleeps, "sleep(1)", "a.py:1: time.sleep without a loop that asks"),
+        (code_rules.blind_sleeps, "for _ in x:\n    time.sleep(1)", "a.py:2: time.sleep without a loop that asks"),
+        (code_rules.broad_excepts, "try:\n    f()\nexcept:\n    g()", "a.py:3: catches everything"),
+        (code_rules.broad_excepts, SWALLOWED.format("Exception"), "a.py:3: catches everything"),
+        (code_rules.broad_excepts, SWALLOWED.format("(ValueError, BaseException) as e"), "a.py:3: catches everything"),
+        (code_rules.prints, "print(1)", "a.py:1: print outside the command line"),
+    ],
+)
+def test_an_offender_is_found(rule: Rule, text: str, complaint: str) -> None:
+    assert rule(Source("a.py", text)) == [complaint]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (code_rules.size_breaches, "def f():\n" + "    g()\n" * (MAX_FUNCTION_LINES - 1)),
+        (code_rules.blind_sleeps, "while not is_done():\n    time.sleep(1)"),
+        (code_rules.broad_excepts, SWALLOWED.format("ValueError")),
+        (code_rules.prints, "console.print(1)"),
+        (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
+    ],
+)
+def test_what_is_allowed_passes(rule: Rule, text: str) -> None:
+    assert rule(Source("a.py", text)) == []
+
+
+@pytest.mark.parametrize("mark", ["TO" + "DO", "FIX" + "ME", "X" * 3, "raise NotImplemented" + "Error"])
+def test_unfinished_work_is_found(mark: str) -> None:
+    (problem,) = code_rules.unfinished("a.md", f"fine\n# {mark}: later")
+    assert problem.startswith("a.md:2: unfinished: ")
+
+
+@pytest.mark.parametrize("text", ['"{}home/me/x"', "see {}tmp/x", "cd {}root/x", "https:/{}pypi.org/simple"])
+def test_what_holds_on_one_machine_only_is_found(text: str) -> None:
+    (problem,) = code_rules.machine_paths("a.md", text.format("/"))
+    assert problem.startswith("a.md:1: a")
+
+
+@pytest.mark.parametrize("text", ["/brokers/topics", "docs/home/x", "~/work/x", "$HOME/tmp/x", "/consumers/root"])
+def test_other_paths_pass(text: str) -> None:
+    assert code_rules.machine_paths("a.md", text) == []

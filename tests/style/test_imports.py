@@ -1,0 +1,99 @@
+"""Who may import whom, and that each of these rules finds an offender."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.style.code_rules import impure_calls
+from tests.style.import_rules import IMPURE_LIBRARIES, breaches, impure_imports, pure_sources
+from tests.style.sources import PRODUCT, Source, python_sources
+
+SHOW_MODULES = "import consumer_agent, json, sys; print(json.dumps(sorted(sys.modules)))"
+HEAVY = frozenset({"click", "numpy", "pyspark", "rich"})
+
+
+def test_every_import_is_allowed() -> None:
+    assert breaches(python_sources(*PRODUCT)) == []
+
+
+def test_pure_modules_do_no_io_and_know_neither_time_nor_chance() -> None:
+    pure = pure_sources(python_sources(*PRODUCT))
+    assert [problem for source in pure for problem in (*impure_imports(source), *impure_calls(source))] == []
+
+
+def test_what_the_agents_machine_delegates_to_is_looked_at_too() -> None:
+    modules = {source.module for source in pure_sources(python_sources(*PRODUCT))}
+    assert {"consumer_agent.member", "consumer_agent.starting", "zkrebalancer.rebalance.moving"} <= modules
+    assert "consumer_agent.engine" not in modules
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        ("zkrebalancer/protocol/a.py", "import zkrebalancer.assignment", "protocol may not import"),
+        ("zkrebalancer/assignment/a.py", "from zkrebalancer.rebalance import plan", "assignment may not import"),
+        ("zkrebalancer/rebalance/a.py", "from zkrebalancer.assignment import sticky", "rebalance may not import"),
+        ("zkrebalancer/rebalance/a.py", "from zkrebalancer.runtime import clock", "rebalance may not import"),
+        ("zkrebalancer/coordinator/a.py", "from zkrebalancer.observe import checker", "coordinator may not import"),
+        ("zkrebalancer/coordinator/a.py", "def f():\n    import zkrebalancer.cli.main", ":2: zkrebalancer.coordinator"),
+        ("zkrebalancer/localcluster/a.py", "import zkrebalancer.experiments.lab", "localcluster may not import"),
+        ("zkrebalancer/observe/events.py", "import zkrebalancer.protocol.errors", "events may not import"),
+        ("consumer_agent/a.py", "from zkrebalancer.runtime import clock", "consumer_agent may not import"),
+        ("consumer_agent/a.py", "from zkrebalancer.observe.checker import check", "consumer_agent may not import"),
+        ("zkrebalancer/__init__.py", "import zkrebalancer.protocol.errors", "zkrebalancer may not import"),
+        ("zkrebalancer/assignment/a.py", "from . import model", "relative import .model"),
+        ("zkrebalancer/something/a.py", "", "no rule says"),
+        ("zkrebalancer/coordinator/a.py", "from kazoo.client import KazooClient", "kazoo is imported only in"),
+        ("zkrebalancer/observe/a.py", "import pyspark.sql", "pyspark is imported only in"),
+        ("zkrebalancer/rebalance/a.py", "import numpy as np", "numpy is imported only in"),
+    ],
+)
+def test_an_import_that_is_not_allowed_is_found(path: str, text: str, complaint: str) -> None:
+    (problem,) = breaches([Source(path, text)])
+    assert complaint in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("zkrebalancer/rebalance/a.py", "from zkrebalancer.assignment.model import Problem"),
+        ("zkrebalancer/runtime/zk.py", "from kazoo.client import KazooClient"),
+        ("consumer_agent/a.py", "from zkrebalancer.observe.events import EventLog"),
+        ("zkrebalancer/cli/a.py", "import zkrebalancer.experiments.lab, consumer_agent"),
+    ],
+)
+def test_an_import_that_is_allowed_passes(path: str, text: str) -> None:
+    assert breaches([Source(path, text)]) == []
+
+
+@pytest.mark.parametrize("library", sorted(IMPURE_LIBRARIES))
+def test_an_impure_import_is_found(library: str) -> None:
+    assert impure_imports(Source("zkrebalancer/protocol/a.py", f"from {library} import anything"))
+
+
+@pytest.mark.parametrize("call", ["open('x')", "print()", "uuid.uuid4()", "uuid1()", "input()"])
+def test_an_impure_call_is_found(call: str) -> None:
+    assert impure_calls(Source("zkrebalancer/protocol/a.py", call))
+
+
+def test_impurity_behind_an_import_is_found() -> None:
+    machine = Source("consumer_agent/machine.py", "from consumer_agent.helper import now")
+    helper = Source("consumer_agent/helper.py", "import time")
+    pure = pure_sources([machine, helper, Source("consumer_agent/engine.py", "import time")])
+    assert [problem for source in pure for problem in impure_imports(source)] == [
+        "consumer_agent/helper.py:1: a pure module imports time"
+    ]
+
+
+def test_the_consumer_is_light() -> None:
+    shown = subprocess.run([sys.executable, "-c", SHOW_MODULES], capture_output=True, text=True, check=True, timeout=60)
+    modules = set(json.loads(shown.stdout))
+    assert {name.split(".")[0] for name in modules} & HEAVY == set()
+    ours = {name for name in modules if name.startswith("zkrebalancer.") and name.count(".") >= 2}
+    allowed = ("zkrebalancer.protocol.", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events")
+    assert ours, "nothing of zkrebalancer was loaded, so nothing was shown"
+    assert [name for name in sorted(ours) if not name.startswith(allowed)] == []

@@ -1,0 +1,125 @@
+"""The event log: whole lines, common keys, safe for threads and for a process that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkrebalancer.observe.events import EventLog
+
+ENDLESS_WRITER = """
+import pathlib, sys
+from zkrebalancer.observe.events import EventLog
+log = EventLog(pathlib.Path(sys.argv[1]), "victim")
+number = 0
+while True:
+    log.write("tick", number=number, padding="x" * 2000)
+    if number == 100:
+        print("ready", flush=True)
+    number += 1
+"""
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def test_an_event_has_the_common_keys_and_its_own(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "agent")
+    before_us = time.monotonic_ns() // 1_000
+    log.write("committed", group="g", generation=7, cause_id="c", member="m", topic="ü", partition=0, offset=5)
+    (event,) = read(tmp_path)
+    assert before_us <= event.pop("mono_us") <= time.monotonic_ns() // 1_000
+    assert abs(event.pop("ts_us") - time.time_ns() // 1_000) < 60_000_000
+    assert event == {
+        "host": socket.gethostname(),
+        "process": "agent",
+        "kind": "committed",
+        "group": "g",
+        "generation": 7,
+        "cause_id": "c",
+        "member": "m",
+        "topic": "ü",
+        "partition": 0,
+        "offset": 5,
+    }
+    assert [path.name for path in tmp_path.iterdir()] == [f"agent-{os.getpid()}.jsonl"]
+    log.close()
+
+
+def test_common_keys_that_are_not_given_are_null_and_the_time_can_be_given(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "lab")
+    log.write("fault", mono_us=42, name="kill", target="leader")
+    log.close()
+    (event,) = read(tmp_path)
+    assert (event["mono_us"], event["group"], event["generation"], event["cause_id"]) == (42, None, None, None)
+
+
+def test_an_event_can_be_read_as_soon_as_it_is_written_and_a_second_log_appends(tmp_path: Path) -> None:
+    first, second = EventLog(tmp_path, "p"), EventLog(tmp_path, "p")
+    first.write("one")
+    second.write("two")
+    first.write("three")
+    assert [event["kind"] for event in read(tmp_path)] == ["one", "two", "three"]
+    first.close()
+    second.close()
+
+
+def test_without_a_directory_events_are_dropped() -> None:
+    log = EventLog(None, "p")
+    log.write("tick")
+    log.close()
+
+
+def test_after_close_events_are_dropped_and_closing_again_is_fine(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "p")
+    log.close()
+    log.write("tick")
+    log.close()
+    assert read(tmp_path) == []
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        EventLog(tmp_path / "missing", "p")
+
+
+def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "p")
+
+    def write(thread: int) -> None:
+        for number in range(200):
+            log.write("tick", thread=thread, number=number, padding="x" * 5_000)
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    events = read(tmp_path)
+    for thread_number in range(4):
+        assert [e["number"] for e in events if e["thread"] == thread_number] == list(range(200))
+
+
+def test_a_killed_process_loses_at_most_a_torn_last_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ENDLESS_WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "ready\n"
+        victim.send_signal(signal.SIGKILL)
+        assert victim.wait(timeout=30) == -signal.SIGKILL
+    (path,) = tmp_path.glob("victim-*.jsonl")
+    *complete, _torn = path.read_bytes().split(b"\n")
+    assert [json.loads(line)["number"] for line in complete] == list(range(len(complete)))
+    assert len(complete) > 100
