@@ -1,0 +1,146 @@
+"""The command line: commands are loaded when they run, and every mistake is one line and an exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from zkrebalancer.cli.main import COMMANDS, run, zkrebalancer
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.protocol.errors import ChrootMissingError, RebalancerError, ZooKeeperUnavailableError
+
+HEAVY = ("confluent_kafka", "gevent", "kazoo", "numpy", "pyspark", "rich")
+HELP_THEN_MODULES = """
+import sys
+sys.argv = ["zkrebalancer", "--help"]
+from zkrebalancer.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code, *sys.modules, file=sys.stderr)
+"""
+ENDLESS = """
+import click
+from zkrebalancer.cli.main import run
+@click.command()
+def endless():
+    while True:
+        click.echo("line")
+run(endless)
+"""
+
+
+def ended(command: click.Command, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a command as the console script does and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["zkrebalancer", *arguments])
+    with pytest.raises(SystemExit) as end:
+        run(command)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def raising(error: BaseException) -> click.Command:
+    """Make a command that ends with an error."""
+
+    @click.command()
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_the_help_shows_every_command_and_loads_none() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", HELP_THEN_MODULES], capture_output=True, text=True, check=True, timeout=60
+    )
+    code, *modules = shown.stderr.split()
+    assert code == "0"
+    assert all(f"  {name} " in shown.stdout and text in shown.stdout for name, text in COMMANDS.items())
+    assert [module for module in modules if module.startswith(HEAVY)] == []
+    assert [module for module in modules if module.startswith("zkrebalancer.cli.")] == ["zkrebalancer.cli.main"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_that_is_listed_is_there(name: str) -> None:
+    command = zkrebalancer.get_command(click.Context(zkrebalancer), name)
+    assert command is not None
+    assert command.name == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["no-such-command"], "Error: No such command 'no-such-command'."),
+        (["--no-such-option"], "Error: No such option"),
+        (["coordinator"], "Error: Missing option '--zookeeper'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ZKREBALANCER_ZOOKEEPER", raising=False)
+    assert ended(zkrebalancer, *arguments, monkeypatch=monkeypatch) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith(complaint)
+
+
+def test_without_arguments_the_help_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(zkrebalancer, monkeypatch=monkeypatch) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (LocalClusterError("the port\nis taken"), 1, "Error: the port is taken\n"),
+        (ZooKeeperUnavailableError("nobody answers"), 1, "Error: nobody answers\n"),
+        (ChrootMissingError("no such chroot"), 2, "Error: no such chroot\n"),
+        (click.UsageError("that way not"), 2, "Error: that way not\n"),
+        (KeyboardInterrupt(), 1, "Error: interrupted\n"),
+        (click.Abort(), 1, "Error: interrupted\n"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    error: BaseException,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ended(raising(error), monkeypatch=monkeypatch) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.lstrip("\n") == line  # click ends the line of "^C" first
+
+
+def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["zkrebalancer"])
+    with pytest.raises(ZeroDivisionError):
+        run(raising(ZeroDivisionError()))
+
+
+def test_a_command_that_is_done_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(click.Command("nothing", callback=lambda: None), monkeypatch=monkeypatch) == 0
+
+
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "line\n"
+        process.stdout.close()
+        assert process.wait(60) == 1
+        assert process.stderr.read() == ""
+
+
+def test_errors_that_we_raise_on_purpose_say_their_exit_code() -> None:
+    assert {error.exit_code for error in RebalancerError.__subclasses__()} <= {1, 2}
