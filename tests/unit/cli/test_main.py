@@ -23,12 +23,13 @@ except SystemExit as end:
     print(end.code, *sys.modules, file=sys.stderr)
 """
 ENDLESS = """
-import click
+import click, sys
 from zkrebalancer.cli.main import run
 @click.command()
 def endless():
+    click.echo("line")
     while True:
-        click.echo("line")
+        sys.stdout.write("a line that waits in the buffer")
 run(endless)
 """
 
