@@ -70,7 +70,7 @@ def demo(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Start ZooKeeper, Kafka, three coordinators and two groups of consumers, break things, and judge the result.
+    """Start ZooKeeper, Kafka, three coordinators and two groups of consumers, break things, and judge the result.
 
     Consumers join, leave, are killed and frozen; partitions and a topic are added; the leading coordinator is killed.
     One group is rebalanced in incremental mode, then a second one in eager mode. Exit code 1 if a record was lost,
