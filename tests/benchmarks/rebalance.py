@@ -1,14 +1,15 @@
-"""`make bench`: what the join and the leave of one consumer cost a group, for this project and for the classic protocol.
+"""`make bench`: what the join and the leave of one consumer cost a group, here and with the classic protocol.
 
-One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, ten members
-a process. Measured from the moment when the new member is created (or told to leave), by one recorder for all protocols: the
-first record of the new member, the last partition to change hands (settled), and the longest time that a partition had no
-consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
+One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, ten
+members a process. Measured from the moment when the new member is created (or told to leave), by one recorder for all
+protocols: the first record of the new member, the last partition to change hands (settled), and the longest time that a
+partition had no consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -38,7 +39,15 @@ QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.
 SETTLE_DEADLINE_S = 120.0
 ASK_INTERVAL_S = 0.1
 END_DEADLINE_S = 60.0
-PHASES = ("noticed", "planned", "first stop sent", "first stop acked", "last stop acked", "last start sent", "last start acked")
+PHASES = (
+    "noticed",
+    "planned",
+    "first stop sent",
+    "first stop acked",
+    "last stop acked",
+    "last start sent",
+    "last start acked",
+)
 
 
 class Members:
@@ -79,7 +88,9 @@ def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: in
         if len(owned) == partitions and len(set(owned.values())) == members and still_us > quiet_s * 1e6:
             return [event for event in everything if event["mono_us"] >= since_us]
         gevent.sleep(ASK_INTERVAL_S)  # the lab has a ZooKeeper session on this hub
-    raise SystemExit(f"{group}: not settled within {SETTLE_DEADLINE_S:g} s: {len(owned)} of {partitions} partitions owned")
+    raise SystemExit(
+        f"{group}: not settled within {SETTLE_DEADLINE_S:g} s: {len(owned)} of {partitions} partitions owned"
+    )
 
 
 @contextmanager
@@ -114,12 +125,14 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
         for number in range(repeat):
             newcomer = Members(lab, protocol, group, topic, f"{group}-new{number}", 1)
             try:
-                joined, events, counts = change(lab, protocol, group, size + 1, partitions, lambda: newcomer.tell("join"))
+                join = functools.partial(newcomer.tell, "join")
+                _joined, events, counts = change(lab, protocol, group, size + 1, partitions, join)
                 began_us = next(e["mono_us"] for e in events if e["kind"] == "member_created")
                 joins.append(figures(events, began_us, f"{group}-new{number}-0"))
                 transactions.append(dict(counts))
                 phases.append(phase_times(events, began_us))
-                left, events, _counts = change(lab, protocol, group, size, partitions, lambda: newcomer.tell("leave"))
+                leave = functools.partial(newcomer.tell, "leave")
+                left, events, _counts = change(lab, protocol, group, size, partitions, leave)
                 leaves.append(figures(events, left, None))
             finally:
                 newcomer.end()

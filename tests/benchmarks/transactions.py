@@ -11,14 +11,25 @@ import struct
 from collections import Counter
 from pathlib import Path
 
-NAMES = {1: "create", 2: "delete", 5: "set", 13: "check", 14: "multi", -10: "session opened", -11: "session closed", -1: "error"}
+NAMES = {
+    1: "create",
+    2: "delete",
+    5: "set",
+    13: "check",
+    14: "multi",
+    -10: "session opened",
+    -11: "session closed",
+    -1: "error",
+}
 CHECK = 13
 MULTI = 14
 
 
 def count_transactions(data_directory: Path, after_zxid: int, to_zxid: int) -> Counter[str]:
-    """Return how many transactions of each kind were logged, lease renewals (a multi of checks only) apart,
-    and so periodic commits (a multi of offsets only), which go on whether somebody joins or not.
+    """Return how many transactions of each kind were logged.
+
+    Apart are lease renewals (a multi of checks only) and periodic commits (a multi of offsets only), which go on
+    whether somebody joins or not.
     """
     counts: Counter[str] = Counter()
     for log in sorted(data_directory.rglob("log.*")):

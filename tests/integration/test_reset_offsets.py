@@ -1,4 +1,4 @@
-"""`groups reset-offsets` on a real ZooKeeper: only without consumers, and nobody starts from an offset half replaced."""
+"""`groups reset-offsets` on a real ZooKeeper: only without consumers, and nobody starts halfway through."""
 
 from __future__ import annotations
 

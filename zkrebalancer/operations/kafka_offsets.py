@@ -34,7 +34,12 @@ def log_ends(bootstrap: str, partitions: list[TopicPartition]) -> Mapping[TopicP
 
 
 def offsets_at(bootstrap: str, partitions: list[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int]:
-    """Return for each partition the first offset at or after `moment`, its end if there is none; raises KafkaOffsetsError."""
+    """Return for each partition the first offset at or after `moment`, its end if there is none.
+
+    Raises:
+        KafkaOffsetsError: Kafka does not answer.
+
+    """
     timestamp_ms = int(moment.timestamp() * 1_000)
     consumer = _consumer(bootstrap)
     try:

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol import cluster_nodes, fields, paths
-from zkrebalancer.protocol.calls import Check, Children, Content, Create, Done, Get, ListChildren, Multi, Operation, SetContent
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Content,
+    Create,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    SetContent,
+)
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
@@ -26,7 +37,10 @@ class ResetRefusedError(RebalancerError):
 
 
 def reset_offsets(
-    zk: BlockingZk, group: str, new_offsets: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]], dry_run: bool
+    zk: BlockingZk,
+    group: str,
+    new_offsets: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
+    dry_run: bool,
 ) -> dict[TopicPartition, tuple[int | None, int]]:
     """Give every stored offset of the group a new value; return partition -> (before, after), sorted.
 
