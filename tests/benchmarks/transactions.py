@@ -1,8 +1,8 @@
 """Counts ZooKeeper's transactions at the server, from its own transaction log.
 
 The log is a header of 16 bytes, then records: checksum (8), length (4), the transaction, one end byte. A transaction
-begins with session (8), client's number (4), zxid (8), time (8) and type (4). A multi (type 14) holds a count (4) and for
-each operation its type (4) and its bytes (length 4). Source: ZooKeeper's jute definitions, `zookeeper.jute`.
+begins with session (8), client's number (4), zxid (8), time (8) and type (4). A multi (type 14) holds a count (4) and
+for each operation its type (4) and its bytes (length 4). Source: ZooKeeper's jute definitions, `zookeeper.jute`.
 """
 
 from __future__ import annotations
