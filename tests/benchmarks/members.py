@@ -2,7 +2,8 @@
 
 `python -m tests.benchmarks.members PROTOCOL GROUP TOPIC PREFIX COUNT --zookeeper … --bootstrap … --events DIR`, then
 lines on standard input: `join` creates COUNT members, `leave` closes one of them in good order; the end of the input
-closes all. Every protocol has the same thread per member and the same recorder, so that none is measured by its own words.
+closes all. Every protocol has the same thread per member and the same recorder, so that none is measured by its own
+words.
 """
 
 from __future__ import annotations
