@@ -18,7 +18,7 @@ Result = subprocess.CompletedProcess[str]
 def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
     """Begin `zkrebalancer` or `consumer-agent`; waiting for it lets the test's ZooKeeper session live."""
     module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.cli"}[program]
-    return cooperative.Popen(  # type: ignore[no-any-return]  # gevent has no types
+    return cooperative.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -11,11 +11,14 @@ from consumer_agent.failpoints import NAMES
 from tests.integration.scenario import Scenario, owners_of
 from zkrebalancer.protocol.registration import lease_ms
 
+LONG = ("before-commit", "before-emit", "after-registration")
 WHEN_STOPPED = ("before-stop-ack", "after-stop-ack")
 REBALANCE_TIMEOUT_MS = 500
 
 
-@pytest.mark.parametrize("failpoint", NAMES)
+@pytest.mark.parametrize(
+    "failpoint", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES]
+)
 def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoint: str) -> None:
     scenario.begin(members=1)
     doomed = {group: scenario.join(group, failpoint=failpoint) for group in scenario.groups}
