@@ -39,9 +39,10 @@ def decode_topic(content: bytes, created_zxid: int) -> Topic:
     """
     document = fields.read_document("topic", content)
     partitions = fields.mapping("topic", document, "partitions")
+    limit = fields.MAX_PARTITIONS_PER_NODE
     for name in partitions:
-        if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) <= fields.MAX_PARTITION):
-            raise NodeContentError(f"topic: partition {name!r:.80} is not a number")
+        if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < limit):
+            raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
     topic_id = fields.optional_text("topic", document, "topic_id")
     return Topic(frozenset(map(int, partitions)), topic_id or f"czxid-{created_zxid}")
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import NodeContentError
 
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's own limit (jute.maxbuffer)
@@ -26,7 +27,10 @@ def read_document(what: str, content: bytes) -> dict[str, Any]:
     if len(content) > MAX_NODE_BYTES:
         raise NodeContentError(f"{what}: {len(content)} bytes, at most {MAX_NODE_BYTES} are read")
     try:
-        document = json.loads(content)
+        text = content.decode()
+        document = json.loads(text)
+        if "\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()  # escapes may spell half a character: nobody can write it
     except (ValueError, RecursionError) as error:
         raise NodeContentError(f"{what}: not JSON ({error})") from None
     if not isinstance(document, dict):
@@ -52,7 +56,7 @@ def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 
     if not isinstance(value, int) or isinstance(value, bool):
         raise NodeContentError(f"{what}: {key} must be an integer, not {value!r:.80}")
     if not minimum <= value <= maximum:
-        raise NodeContentError(f"{what}: {key} is {value}, allowed is {minimum} to {maximum}")
+        raise NodeContentError(f"{what}: {key} is {value!r:.80}, allowed is {minimum} to {maximum}")
     return value
 
 
@@ -77,6 +81,13 @@ def mapping(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
+def topic_name(what: str, name: object) -> str:
+    """Return a topic's name: it may become part of a path and of a command, so it has to be one that Kafka allows."""
+    if not isinstance(name, str) or not paths.is_legal_topic(name):
+        raise NodeContentError(f"{what}: {name!r:.80} is not a topic's name")
+    return name
+
+
 def to_ranges(partitions: list[int] | tuple[int, ...] | set[int] | frozenset[int]) -> RangeList:
     """Write a set of partitions as sorted inclusive ranges: {0, 1, 2, 5} is [[0, 2], [5, 5]]."""
     ranges: RangeList = []
@@ -99,7 +110,7 @@ def from_ranges(what: str, ranges: object) -> list[int]:
         first, last = pair
         lowest = partitions[-1] + 1 if partitions else 0
         if not lowest <= first <= last <= MAX_PARTITION:
-            raise NodeContentError(f"{what}: range {pair} is out of order or out of bounds")
+            raise NodeContentError(f"{what}: range {pair!r:.80} is out of order or out of bounds")
         if len(partitions) + last - first >= MAX_PARTITIONS_PER_NODE:
             raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
         partitions.extend(range(first, last + 1))
@@ -119,10 +130,9 @@ def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
     if not isinstance(topics, dict):
         raise NodeContentError(f"{what}: topics must be an object, not {topics!r:.80}")
     found: list[TopicPartition] = []
-    for topic, ranges in topics.items():
-        if not isinstance(topic, str):
-            raise NodeContentError(f"{what}: topic must be a string, not {topic!r:.80}")
-        found.extend((topic, partition) for partition in from_ranges(f"{what}: {topic:.80}", ranges))
+    for name, ranges in topics.items():
+        topic = topic_name(what, name)
+        found.extend((topic, partition) for partition in from_ranges(f"{what}: {topic}", ranges))
         if len(found) > MAX_PARTITIONS_PER_NODE:
             raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
     return found

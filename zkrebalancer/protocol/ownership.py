@@ -87,14 +87,14 @@ def decode_tombstone(content: bytes) -> Tombstone:
     document = fields.read_document("evicted", content)
     fields.require_version("evicted", document, VERSION)
     topics = document.get("topics", [])
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-        raise NodeContentError(f"evicted: topics must be a list of strings, not {topics!r:.80}")
+    if not isinstance(topics, list):
+        raise NodeContentError(f"evicted: topics must be a list, not {topics!r:.80}")
     return Tombstone(
         generation=fields.integer("evicted", document, "generation"),
         partitions=fields.threads_from_ranges("evicted", document.get("threads")),
         evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms"),
         lease_ms=fields.integer("evicted", document, "lease_ms"),
-        topics=tuple(topics),
+        topics=tuple(fields.topic_name("evicted", name) for name in topics),
     )
 
 

@@ -16,6 +16,7 @@ GROUPS = "/consumers/groups"
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
 MAX_NAME_LENGTH = 200
+MAX_TOPIC_LENGTH = 249  # Kafka's
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -33,6 +34,11 @@ def validate_name(kind: str, name: str) -> str:
     if not _LEGAL_NAME.fullmatch(name):
         raise InvalidNameError(f"{kind} name {name!r} may only hold letters, digits, '.', '_' and '-'")
     return name
+
+
+def is_legal_topic(name: str) -> bool:
+    """Whether Kafka can have a topic of this name."""
+    return len(name) <= MAX_TOPIC_LENGTH and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None
 
 
 def topic(name: str) -> str:

@@ -45,4 +45,5 @@ class TopicFilter:
 
 def _reason(error: Exception) -> str:
     reason = error.args[0] if error.args else error
-    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)  # RE2 gives bytes
+    text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)  # RE2 gives bytes
+    return f"{text:.200}" if text.isprintable() else f"{text!r:.200}"  # it quotes the expression

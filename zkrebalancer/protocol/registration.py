@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkrebalancer.protocol import fields
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError
 
 VERSION = 1
 STATIC = "static"
@@ -74,8 +74,10 @@ def decode(content: bytes) -> Registration:
     if pattern not in {STATIC, WHITE_LIST, BLACK_LIST}:
         raise NodeContentError(f"{what}: pattern {pattern!r:.80} is not {STATIC}, {WHITE_LIST} or {BLACK_LIST}")
     subscription = fields.mapping(what, document, "subscription")
-    for key in subscription:
-        fields.integer(f"{what}: subscription", subscription, key, minimum=1, maximum=MAX_THREADS)
+    for name, threads in subscription.items():
+        if pattern == STATIC:
+            fields.topic_name(what, name)
+        fields.integer(f"{what}: {name!r:.80}", {"threads": threads}, "threads", minimum=1, maximum=MAX_THREADS)
     if pattern != STATIC and len(subscription) != 1:
         raise NodeContentError(f"{what}: {pattern} has one regular expression, not {len(subscription)}")
     return Registration(
@@ -87,13 +89,21 @@ def decode(content: bytes) -> Registration:
         session_timeout_ms=fields.integer(
             what, document, "session_timeout_ms", minimum=1, maximum=MAX_SESSION_TIMEOUT_MS
         ),
-        instance_id=fields.optional_text(what, document, "instance_id"),
+        instance_id=_instance_id(what, fields.optional_text(what, document, "instance_id")),
         rack=fields.optional_text(what, document, "rack"),
         capacity=_capacity(what, document.get("capacity", 1.0)),
     )
 
 
+def _instance_id(what: str, name: str | None) -> str | None:
+    """The name becomes that of a node, `static/<instance>`."""
+    try:
+        return None if name is None else paths.validate_name("instance id", name)
+    except InvalidNameError as error:
+        raise NodeContentError(f"{what}: {error}") from None
+
+
 def _capacity(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise NodeContentError(f"{what}: capacity must be a number of at least 0, not {value!r:.80}")
     return float(value)

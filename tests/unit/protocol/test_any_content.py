@@ -1,0 +1,157 @@
+"""Whatever stands in a node, reading it gives a value or a named error of one line, and a value can be worked with.
+
+What is read is written again elsewhere (a tombstone holds what a record said, a stop-fetcher names it, a path is made
+of an instance's name), so a value that cannot be written would bring the leader down much later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.protocol import shapes
+from zkrebalancer.protocol import cluster_nodes, command, fields, ownership, paths, registration
+from zkrebalancer.protocol import settings as group_settings
+from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
+from zkrebalancer.protocol.errors import CommandError, NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord, Tombstone
+from zkrebalancer.protocol.registration import Registration
+
+CAUSE = Cause("id", "member-joined")
+
+
+def use_partitions(partitions: dict[TopicPartition, int]) -> None:
+    """Do with partitions what the leader does: stop them, start them, bury them."""
+    start = command.fitting_start("id", 1, 1, CAUSE, dict(list(partitions.items())[:50]))
+    stop = command.fitting_stop("id", 1, 1, CAUSE, frozenset(list(partitions)[:50]))
+    for sent in (start, stop):
+        assert command.decode(command.encode(sent)) == sent
+    for topic, _partition in partitions:
+        assert "/" not in topic
+
+
+def use_owners(record: OwnersRecord) -> None:
+    use_partitions(dict(record.partitions))
+    assert ownership.decode_owners(ownership.encode_owners(record)) == record
+
+
+def use_tombstone(tombstone: Tombstone) -> None:
+    use_partitions(dict(tombstone.partitions))
+    assert ownership.decode_tombstone(ownership.encode_tombstone(tombstone)) == tombstone
+
+
+def use_registration(described: Registration) -> None:
+    assert registration.decode(registration.encode(described)) == described
+    if described.instance_id is not None:
+        paths.validate_name("instance id", described.instance_id)
+    if described.pattern == registration.STATIC:
+        ownership.encode_tombstone(Tombstone(1, {}, 0, described.lease_ms, tuple(described.subscription)))
+
+
+def use_command(received: command.Command) -> None:
+    assert isinstance(received, StartFetcher | StopFetcher)
+    use_partitions(dict.fromkeys(received.partitions or (), 0))
+
+
+def use_topic(topic: cluster_nodes.Topic) -> None:
+    assert max(topic.partitions, default=0) < fields.MAX_PARTITIONS_PER_NODE, "strategies count up to the highest one"
+    assert topic.incarnation.encode()
+
+
+def use_settings(group: group_settings.GroupSettings) -> None:
+    assert group_settings.decode(group_settings.encode(group)) == group
+
+
+Reader = tuple[Callable[[bytes], Any], Callable[[Any], object]]
+READERS: dict[str, Reader] = {
+    "owners": (ownership.decode_owners, use_owners),
+    "evicted": (ownership.decode_tombstone, use_tombstone),
+    "static": (ownership.decode_static, lambda member: use_partitions(dict.fromkeys(member.partitions, 0))),
+    "ids": (registration.decode, use_registration),
+    "settings": (group_settings.decode, use_settings),
+    "coordinator": (cluster_nodes.decode_coordinator, cluster_nodes.encode_coordinator),
+    "topic": (lambda content: cluster_nodes.decode_topic(content, 7), use_topic),
+    "counter": (lambda content: cluster_nodes.decode_counter("epoch", content), cluster_nodes.encode_counter),
+    "command": (command.decode, use_command),
+}
+LEGAL: dict[str, st.SearchStrategy[bytes]] = {
+    "owners": shapes.OWNERS_RECORDS.map(ownership.encode_owners),
+    "evicted": shapes.TOMBSTONES.map(ownership.encode_tombstone),
+    "static": shapes.STATIC_MEMBERS.map(ownership.encode_static),
+    "ids": shapes.registrations().map(registration.encode),
+    "settings": shapes.SETTINGS.map(group_settings.encode),
+    "coordinator": shapes.ADDRESSES.map(cluster_nodes.encode_coordinator),
+    "topic": st.just(b'{"version":3,"topic_id":"x","partitions":{"0":[1],"1":[2]}}'),
+}
+
+
+def read(kind: str, content: bytes) -> None:
+    decode, use = READERS[kind]
+    error_type = CommandError if kind == "command" else NodeContentError
+    refusal = ""
+    try:
+        value = decode(content)
+    except error_type as error:
+        refusal = str(error)
+    else:
+        use(value)
+    assert refusal.isprintable(), f"not one line for a person: {refusal!r}"
+    assert len(refusal) < 500, f"{len(refusal)} characters long"
+
+
+@pytest.mark.parametrize("kind", READERS)
+@given(content=st.binary(max_size=200))
+@example(content=b"")
+@example(content=b"\xff\xfe{\x00}\x00")
+@example(content=b"\xef\xbb\xbf{}")
+@example(content=b'{"version":1,"a":' + b"[" * 100_000)
+@example(content=b"\x91" * 60_000)
+@example(content=b'{"version":' + b"9" * 5_000 + b"}")
+@example(content=b'{"version":' + b"9" * 4_000 + b"}")
+@example(content=b"9" * 5_000)
+@example(content="٣".encode())
+@example(content=b"x" * 1_000_001)
+def test_any_bytes(kind: str, content: bytes) -> None:
+    read(kind, content)
+
+
+@pytest.mark.parametrize("kind", READERS)
+@given(value=shapes.ODD_VALUES)
+def test_any_json(kind: str, value: object) -> None:
+    read(kind, json.dumps(value).encode())
+
+
+@given(value=shapes.ODD_VALUES)
+def test_any_msgpack(value: object) -> None:
+    try:
+        content = msgpack.packb(value, unicode_errors="surrogatepass")
+    except OverflowError:
+        return  # msgpack has no such number
+    read("command", content)
+
+
+@pytest.mark.parametrize("kind", LEGAL)
+@given(data=st.data())
+@settings(max_examples=300)
+def test_a_document_with_one_odd_value(kind: str, data: st.DataObject) -> None:
+    document = data.draw(shapes.distorted(LEGAL[kind].map(json.loads)))
+    read(kind, json.dumps(document).encode())
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_a_command_with_one_odd_value(data: st.DataObject) -> None:
+    documents = shapes.COMMANDS.map(lambda sent: msgpack.unpackb(command.encode(sent)))
+    document = data.draw(shapes.distorted(documents))
+    try:
+        content = msgpack.packb(document, unicode_errors="surrogatepass")
+    except OverflowError:
+        return  # msgpack has no such number
+    read("command", content)

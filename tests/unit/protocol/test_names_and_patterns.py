@@ -1,0 +1,102 @@
+"""Names that become part of a path, partition sets as ranges, and wildcard subscriptions."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from zkrebalancer.protocol import fields, paths
+from zkrebalancer.protocol.errors import InvalidNameError, PatternError
+from zkrebalancer.protocol.patterns import MAX_PATTERN_LENGTH, TopicFilter
+
+LEGAL = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+ANY_TEXT = st.text(st.characters(), max_size=20)
+
+
+def is_legal(name: str) -> bool:
+    return bool(name) and name not in {".", ".."} and set(name) <= LEGAL
+
+
+@given(ANY_TEXT | st.text(st.sampled_from(sorted(LEGAL)), max_size=20))
+@example("a\n")
+@example("ä")
+@example("٣")
+def test_a_name_is_legal_or_refused(name: str) -> None:
+    assert paths.is_legal_topic(name) == is_legal(name)
+    if is_legal(name):
+        assert paths.validate_name("group", name) == name
+        assert paths.group(name) == f"/consumers/groups/{name}"
+    else:
+        with pytest.raises(InvalidNameError, match="group name") as refused:
+            paths.validate_name("group", name)
+        assert str(refused.value).isprintable()
+
+
+def test_the_longest_names() -> None:
+    assert paths.validate_name("group", "g" * paths.MAX_NAME_LENGTH)
+    with pytest.raises(InvalidNameError, match="201 characters long, at most 200"):
+        paths.validate_name("group", "g" * 201)
+    assert paths.is_legal_topic("t" * 249)
+    assert not paths.is_legal_topic("t" * 250)
+
+
+def test_paths() -> None:
+    assert paths.owners("g", "c") == "/consumers/groups/g/owners/c"
+    assert paths.offsets("g", "t", 0) == "/consumers/groups/g/offsets/t/0"
+    assert paths.offsets("g") == "/consumers/groups/g/offsets"
+
+
+@given(st.sets(st.integers(0, 60) | st.integers(0, fields.MAX_PARTITION), max_size=40))
+def test_ranges_name_a_set_and_nothing_else(partitions: set[int]) -> None:
+    ranges = fields.to_ranges(partitions)
+    assert fields.from_ranges("test", ranges) == sorted(partitions)
+    for (_first, last), (next_first, _next_last) in itertools.pairwise(ranges):
+        assert last + 1 < next_first, "neighbours are one range"
+
+
+@given(ANY_TEXT, st.lists(st.from_regex(r"[a-z._-]{1,10}", fullmatch=True), max_size=5))
+@example("(", [])
+@example("\ud800", ["t"])
+@example("(?=a)", ["a"])
+@example("(a)\\1", ["aa"])
+@example("((a{1,1000}){1,1000}){1,1000}", ["a"])
+@example("\0", ["t"])
+@example(")\x1f", ["t"])
+def test_a_pattern_matches_or_is_refused(expression: str, topics: list[str]) -> None:
+    refusal = ""
+    try:
+        white, black = TopicFilter("white_list", expression), TopicFilter("black_list", expression)
+    except PatternError as error:
+        refusal = str(error)
+    assert refusal.isprintable(), f"not one line for a person: {refusal!r}"
+    if refusal:
+        return
+    for topic in topics:
+        if topic.startswith("__"):
+            assert not white.matches(topic)
+            assert not black.matches(topic)
+        else:
+            assert white.matches(topic) != black.matches(topic)
+
+
+def test_a_pattern_is_searched_for_anywhere_and_never_takes_internal_topics() -> None:
+    pay = TopicFilter("white_list", "pay")
+    assert [topic for topic in ("pay", "repayments", "orders", "__pay") if pay.matches(topic)] == ["pay", "repayments"]
+    assert not TopicFilter("white_list", "^pay").matches("repayments")
+    not_pay = TopicFilter("black_list", "^pay")
+    assert [topic for topic in ("pay", "orders", "__consumer_offsets") if not_pay.matches(topic)] == ["orders"]
+
+
+def test_what_is_no_pattern() -> None:
+    with pytest.raises(PatternError, match="is not white_list or black_list"):
+        TopicFilter("static", "a")
+    with pytest.raises(PatternError, match="at most 10000 are allowed"):
+        TopicFilter("white_list", "a" * (MAX_PATTERN_LENGTH + 1))
+
+
+def test_a_pattern_takes_linear_time() -> None:
+    """With backtracking this would not end."""
+    assert not TopicFilter("white_list", "(a+)+$").matches("a" * 200 + "b")

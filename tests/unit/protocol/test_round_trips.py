@@ -1,0 +1,69 @@
+"""What is written is read back as it was."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.protocol import shapes
+from zkrebalancer.protocol import cluster_nodes, command, ownership, registration, settings
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+
+
+@given(shapes.COMMANDS)
+def test_command(sent: Command) -> None:
+    assert command.decode(command.encode(sent)) == sent
+
+
+@given(shapes.OWNERS_RECORDS)
+def test_owners(record: OwnersRecord) -> None:
+    assert ownership.decode_owners(ownership.encode_owners(record)) == record
+
+
+@given(shapes.TOMBSTONES)
+def test_tombstone(tombstone: Tombstone) -> None:
+    assert ownership.decode_tombstone(ownership.encode_tombstone(tombstone)) == tombstone
+
+
+@given(shapes.STATIC_MEMBERS)
+def test_static_member(member: StaticMember) -> None:
+    assert ownership.decode_static(ownership.encode_static(member)) == member
+
+
+@given(shapes.registrations())
+def test_registration(described: Registration) -> None:
+    assert registration.decode(registration.encode(described)) == described
+
+
+@given(shapes.SETTINGS)
+def test_settings(group: GroupSettings) -> None:
+    assert settings.decode(settings.encode(group)) == group
+
+
+@given(shapes.ADDRESSES)
+def test_coordinator(address: CoordinatorAddress) -> None:
+    assert cluster_nodes.decode_coordinator(cluster_nodes.encode_coordinator(address)) == address
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_counter(value: int) -> None:
+    assert cluster_nodes.decode_counter("epoch", cluster_nodes.encode_counter(value)) == value
+
+
+@given(shapes.OWNED, shapes.COMMANDS)
+def test_a_start_adds_and_a_stop_removes(owned: dict[TopicPartition, int], applying: Command) -> None:
+    after = command.applied(owned, applying)
+    named = set(owned) if applying.partitions is None else set(applying.partitions)
+    untouched = {partition: thread for partition, thread in owned.items() if partition not in named}
+    started = dict(applying.partitions) if isinstance(applying, StartFetcher) else {}
+    assert after == untouched | started
+
+
+def test_empty_settings_are_all_defaults() -> None:
+    assert settings.decode(b"") == GroupSettings()
+    assert settings.decode(b'{"version":1,"a key of later":[1]}') == GroupSettings()
