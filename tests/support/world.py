@@ -201,7 +201,12 @@ class World:
         for path in (paths.CONSUMERS, paths.GROUPS):
             self.zk.perform(Multi((Create(path),)))
         self.zk.perform(
-            Multi((Create(paths.group(GROUP), content), *[Create(f"{paths.group(GROUP)}/{c}") for c in paths.GROUP_CHILDREN]))
+            Multi(
+                (
+                    Create(paths.group(GROUP), content),
+                    *[Create(f"{paths.group(GROUP)}/{c}") for c in paths.GROUP_CHILDREN],
+                )
+            )
         )
 
     def configure(self, content: bytes) -> None:
@@ -316,7 +321,9 @@ class World:
         """Assert that every partition of the topics has one owner, balanced, from offsets that are the topic's own."""
         topics = self.leader().machine.subscriptions.topics
         owned = [partition for partitions in self.owned().values() for partition in partitions]
-        wanted = [(topic, number) for topic, known in topics.items() for number in known.partitions] if self.owned() else []
+        wanted = (
+            [(topic, number) for topic, known in topics.items() for number in known.partitions] if self.owned() else []
+        )
         assert sorted(owned) == sorted(wanted), f"owned {sorted(owned)}, wanted {sorted(wanted)}"
         counts = [len(partitions) for partitions in self.owned().values()]
         assert not counts or max(counts) - min(counts) <= 1, f"not balanced: {counts}"

@@ -16,7 +16,7 @@ def world_of_two_topics() -> World:
 
 
 def test_a_topic_that_is_deleted_before_its_start_is_sent_is_not_started() -> None:
-    """The plan still names the topic: the next one is debounced. Detects the removal of `exists` in `Group.may_start`."""
+    """The plan still names the topic, the next one is debounced. Fails when `Group.may_start` does not ask `exists`."""
     world = world_of_two_topics()
     world.add_agent("a", {"t": 1, "u": 1})
     world.pass_time(2_000)

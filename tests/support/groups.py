@@ -1,0 +1,33 @@
+"""Worlds with one group, and what a test asks of them."""
+
+from __future__ import annotations
+
+from tests.support.world import GROUP, Agent, World
+from zkrebalancer.protocol import command, paths, settings
+from zkrebalancer.protocol.settings import GroupSettings
+
+DEFAULTS = GroupSettings()
+
+
+def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int = 4) -> World:
+    world = World()
+    world.set_topic("t", partitions)
+    world.create_group(settings.encode(group))
+    world.add_coordinator()
+    for client in clients:
+        world.add_agent(client)
+    world.pass_time(2_000)
+    return world
+
+
+def commands(world: World, agent: Agent) -> list[command.Command]:
+    channel = paths.channel(GROUP, agent.name or "")
+    return [command.decode(world.zk.nodes[f"{channel}/{node}"].content) for node in sorted(world.zk.children(channel))]
+
+
+def events(world: World, kind: str) -> list[dict[str, object]]:
+    return [dict(event.fields) for event in world.events if event.kind == kind]
+
+
+def owner_of(world: World, partition: tuple[str, int]) -> str | None:
+    return next((name for name, owned in world.owned().items() if partition in owned), None)
