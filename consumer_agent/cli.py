@@ -41,7 +41,12 @@ class Tally:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def consumer_agent() -> None:
-    """Read partitions of Kafka that a central coordinator hands out."""
+    """Read partitions of Kafka that a central coordinator hands out.
+
+    \b
+    Example:
+      consumer-agent run --bootstrap localhost:9092 --zookeeper localhost:2181/kafka --group g --topic orders
+    """
 
 
 @consumer_agent.command()
@@ -74,7 +79,12 @@ def run(
     log_level: str,
     **settings: Any,  # noqa: ANN401  # those of ConsumerConfig, as click has read them
 ) -> None:
-    """Read until SIGTERM or SIGINT; then finish, commit and leave the group."""
+    """Read until SIGTERM or SIGINT; then finish, commit and leave the group.
+
+    \b
+    Example:
+      consumer-agent run --bootstrap localhost:9092 --zookeeper localhost:2181/kafka --group g --topic orders
+    """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     signals = _Signals()
     tally = Tally()

@@ -53,7 +53,7 @@ class Engine:
         self._telemetry = telemetry
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
-        self._closing: list[gevent.Greenlet] = []
+        self._closing: list[gevent.Greenlet[..., None]] = []
         self._running = True
         self._is_over = False
         self._wake_lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from consumer_agent import Consumer
 from zkrebalancer.experiments.lab import Lab
@@ -21,7 +22,6 @@ class Application:
         self.name = name
         self.lost: list[list[TopicPartition]] = []
         self.revoked: list[list[TopicPartition]] = []
-        self.problem: BaseException | None = None
         self._zookeeper = lab.cluster.zookeeper
         self.consumer = Consumer(
             zookeeper=self._zookeeper,
@@ -36,8 +36,8 @@ class Application:
         self._may_poll.set()
         self.is_blocked = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._executor = ThreadPoolExecutor(1, name)
+        self._run_ended = self._executor.submit(self._run)
 
     def block(self) -> None:
         """Keep it from polling, after the poll that is under way; `is_blocked` tells when."""
@@ -61,18 +61,13 @@ class Application:
         """Close the consumer in good order; raises what the application's thread has died of."""
         self._ended.set()
         self.unblock()
-        self._thread.join(END_TIMEOUT_S)
-        assert not self._thread.is_alive(), f"{self.name} does not end"
-        if self.problem is not None:
-            raise self.problem
+        self._executor.shutdown(wait=False)
+        self._run_ended.result(END_TIMEOUT_S)
 
     def _run(self) -> None:
-        try:
-            with self.consumer:
-                while not self._ended.is_set():
-                    if not self._may_poll.is_set():
-                        self.is_blocked.set()
-                        self._may_poll.wait()
-                    self.consumer.poll(POLL_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001  # told to the test's own thread
-            self.problem = error
+        with self.consumer:
+            while not self._ended.is_set():
+                if not self._may_poll.is_set():
+                    self.is_blocked.set()
+                    self._may_poll.wait()
+                self.consumer.poll(POLL_TIMEOUT_S)

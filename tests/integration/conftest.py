@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.fake_coordinator import Stage
 from tests.integration.scenario import Scenario
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -28,6 +29,21 @@ def shared_cluster() -> Iterator[LocalCluster]:
     """Start one ZooKeeper and one broker."""
     with LocalCluster(tick_ms=TICK_MS) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def agent_cluster() -> Iterator[LocalCluster]:
+    """Start one ZooKeeper and one broker for agents without a coordinator."""
+    with LocalCluster(chroot="/agents") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def stage(agent_cluster: LocalCluster) -> Iterator[Stage]:
+    """Make a topic and a group of their own; the test plays the coordinator."""
+    stage = Stage(agent_cluster)
+    yield stage
+    stage.close()
 
 
 @pytest.fixture

@@ -32,6 +32,14 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
+def assert_stays(is_true: Callable[[], object], seconds: float) -> None:
+    """Look again and again that something stays as it is."""
+    end_at = time.monotonic() + seconds
+    while time.monotonic() < end_at:
+        assert is_true()
+        time.sleep(0.01)
+
+
 class Stage:
     """A topic and a group of their own, with a producer and the fake coordinator's hands."""
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from consumer_agent import CommitFailedError, Consumer, ConsumerStateError
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import calls, paths
@@ -25,19 +21,6 @@ from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
 AGENT = [sys.executable, "-m", "consumer_agent.cli", "run"]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(chroot="/agents") as started:
-        yield started
-
-
-@pytest.fixture
-def stage(cluster: LocalCluster) -> Iterator[Stage]:
-    stage = Stage(cluster)
-    yield stage
-    stage.close()
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
@@ -145,8 +128,7 @@ def test_a_slow_application_holds_the_stop_until_it_has_finished(stage: Stage) -
         stage.wait_ack(stage.start(member, 0))  # a start does not need the application
         application.hold_after_a_batch()
         stop = stage.stop(member, 0)
-        time.sleep(0.3)
-        assert stage.is_pending(stop)
+        assert_stays(lambda: stage.is_pending(stop), 0.3)
         application.release()
         stage.wait_ack(stop)
         assert stage.offset(0) == len(application.offsets(0))
@@ -159,8 +141,7 @@ def test_a_blocked_application_keeps_its_session_and_its_partitions(stage: Stage
         stage.wait_ack(stage.start(member, 0))
         wait_until(lambda: len(application.records) == 10, "the records")
         application.hold()
-        time.sleep(1.5 * SESSION_TIMEOUT_MS / 1_000)
-        assert stage.members() == (member,)
+        assert_stays(lambda: stage.members() == (member,), 1.5 * SESSION_TIMEOUT_MS / 1_000)
         stage.produce([0], 10)
         application.release()
         wait_until(lambda: application.offsets(0) == list(range(20)), "the new records")
@@ -282,8 +263,7 @@ def test_an_evicted_consumer_comes_back_only_when_its_application_polls(stage: S
         stage.wait_ack(stage.start(member, 0))
         application.hold()
         stage.evict(member)
-        time.sleep(SESSION_TIMEOUT_MS / 1_000)
-        assert stage.members() == ()
+        assert_stays(lambda: stage.members() == (), SESSION_TIMEOUT_MS / 1_000)
         application.release()
         stage.wait_member(member)
 
@@ -347,149 +327,14 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         wait_until(lambda: application.consumer._handover._emit_until_ms == 0, "the emission to pause")
         count = len(application.records)
         stage.produce([0], 10)
-        time.sleep(0.5)
-        assert len(application.records) == count
+        assert_stays(lambda: len(application.records) == count, 0.5)
         begun = time.monotonic()
         application.end()
         assert time.monotonic() - begun < WAIT_S
 
 
-def test_no_zookeeper_is_an_error_of_poll(cluster: LocalCluster) -> None:
-    with Consumer(zookeeper="127.0.0.1:1", bootstrap=cluster.bootstrap, group="g") as consumer:
+def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster) -> None:
+    with Consumer(zookeeper="127.0.0.1:1", bootstrap=agent_cluster.bootstrap, group="g") as consumer:
         consumer.subscribe(["t"])
         with pytest.raises(ZooKeeperUnavailableError, match=r"127\.0\.0\.1:1 "):
             consumer.poll(15)
-
-
-# ---- processes
-
-
-def run_agent(stage: Stage, *options: str, failpoint: str = "") -> subprocess.Popen[str]:
-    address = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
-    command = [*AGENT, *address, "--group", stage.group, "--topic", stage.topic]
-    return subprocess.Popen(
-        [*command, "--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "CONSUMER_AGENT_FAILPOINT": failpoint},
-    )
-
-
-@pytest.mark.parametrize(
-    ("failpoint", "owns", "command_left"),
-    [("before-ack", False, True), ("after-ack", True, False), ("before-stop-ack", True, True)],
-)
-def test_killed_at_a_failpoint(stage: Stage, failpoint: str, owns: bool, command_left: bool) -> None:
-    """What a coordinator finds of a consumer that died at the worst moment."""
-    stage.produce([0], 10)
-    agent = run_agent(stage, "--quiet", failpoint=failpoint)
-    member = stage.wait_member()
-    path = stage.start(member, 0)
-    if "stop" in failpoint:
-        stage.wait_ack(path)
-        path = stage.stop(member, 0)
-    agent.communicate(timeout=WAIT_S)
-    assert agent.returncode == -signal.SIGKILL
-    record = stage.owners(member)
-    assert record is not None
-    assert (set(record.partitions) == stage.of(0)) == owns
-    assert stage.is_pending(path) == command_left
-    assert stage.offset(0) is None
-    wait_until(lambda: stage.members() == (), "the session to expire")
-
-
-def test_the_agent_prints_records_and_leaves_on_sigterm(stage: Stage) -> None:
-    stage.produce([0], 3)
-    agent = run_agent(stage, "--json")
-    member = stage.wait_member()
-    stage.wait_ack(stage.start(member, 0))
-    assert agent.stdout is not None
-    lines = [json.loads(agent.stdout.readline()) for _ in range(3)]
-    agent.send_signal(signal.SIGTERM)
-    _, errors = agent.communicate(timeout=WAIT_S)
-    assert agent.returncode == 0, errors
-    assert [(line["offset"], base64.b64decode(line["value_base64"])) for line in lines] == [
-        (n, b"%d" % n) for n in range(3)
-    ]
-    assert stage.members() == ()
-    assert stage.offset(0) == 3
-
-
-def test_a_frozen_agent_emits_nothing_of_what_it_lost(stage: Stage) -> None:
-    stage.produce([0], 3)
-    agent = run_agent(stage, "--json")
-    member = stage.wait_member()
-    stage.wait_ack(stage.start(member, 0))
-    assert agent.stdout is not None
-    for _ in range(3):
-        agent.stdout.readline()
-    faults.freeze(agent.pid)
-    wait_until(lambda: stage.members() == (), "the session to expire")
-    stage.produce([0], 50)
-    faults.thaw(agent.pid)
-    successor = stage.wait_member(member)
-    assert stage.owners(successor).partitions == {}  # type: ignore[union-attr]
-    agent.send_signal(signal.SIGINT)
-    output, errors = agent.communicate(timeout=WAIT_S)
-    assert output == ""
-    assert agent.returncode == 0, errors
-
-
-CHILD = """
-import json, sys
-seen = open(sys.argv[1], "a")
-for line in sys.stdin:
-    frame = json.loads(line)
-    if "revoke" in frame:
-        answer = {"revoked": frame["revoke"]}
-    else:
-        record = frame["record"]
-        print(record["offset"], file=seen, flush=True)
-        place = {key: record[key] for key in ("topic", "partition", "offset")}
-        answer = {ACT}
-    print(json.dumps(answer), flush=True)
-"""
-
-
-def child(tmp_path: Path, act: str) -> str:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD.replace("{ACT}", act))
-    return f"{sys.executable} {script} {tmp_path / 'seen'}"
-
-
-def test_a_child_process_gets_the_records_and_acknowledges(stage: Stage, tmp_path: Path) -> None:
-    stage.produce(range(2), 20)
-    agent = run_agent(stage, "--exec", child(tmp_path, '{"ack": place}'), "--json")
-    member = stage.wait_member()
-    stage.wait_ack(stage.start(member, 0, 1))
-    wait_until(lambda: len((tmp_path / "seen").read_text().split()) == 40, "all records")
-    stage.wait_ack(stage.stop(member, 0))
-    agent.send_signal(signal.SIGTERM)
-    output, errors = agent.communicate(timeout=WAIT_S)
-    assert agent.returncode == 0, errors
-    counts = json.loads(output)
-    assert counts == {"records": 40, "partitions": 2}
-    assert (stage.offset(0), stage.offset(1)) == (20, 20)
-
-
-@pytest.mark.parametrize(
-    ("act", "message"),
-    [
-        ('{"fail": {**place, "reason": "out of milk"}}', "out of milk"),
-        ('{"done": 1}', '{"done": 1}'),
-        ("sys.exit(3)", "exit status 3"),
-    ],
-    ids=["fail", "no frame", "end"],
-)
-def test_a_child_that_fails_ends_the_agent_with_one_line(stage: Stage, tmp_path: Path, act: str, message: str) -> None:
-    stage.produce([0], 5)
-    agent = run_agent(stage, "--exec", child(tmp_path, act))
-    stage.start(stage.wait_member(), 0)
-    _, errors = agent.communicate(timeout=WAIT_S)
-    assert agent.returncode == 1
-    (line,) = [line for line in errors.splitlines() if line.startswith("Error: ")]
-    assert message in line
-    assert "Traceback" not in errors
-    assert stage.members() == ()
-    assert stage.offset(0) in {None, 0}  # nothing was finished

@@ -26,7 +26,12 @@ MAX_INPUT_BYTES = 256 * 1024 * 1024
 @click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - is standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def assign(strategy_name: str, input_name: str, as_json: bool) -> None:
-    """Run one strategy on topics, members and what they own, without touching any group."""
+    """Run one strategy on topics, members and what they own, without touching any group.
+
+    \b
+    Example:
+      zkrebalancer assign --strategy sticky --input problem.json
+    """
     decide = strategy(strategy_name)
     problem = read_problem(_read_input(input_name))
     started = time.perf_counter()

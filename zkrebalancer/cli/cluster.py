@@ -21,7 +21,12 @@ _Folder = click.Path(file_okay=False, path_type=Path)
 
 @click.group()
 def cluster() -> None:
-    """Run ZooKeeper and a Kafka broker on this machine."""
+    """Run ZooKeeper and a Kafka broker on this machine.
+
+    \b
+    Example:
+      zkrebalancer cluster up
+    """
 
 
 @cluster.command()
@@ -42,7 +47,12 @@ def cluster() -> None:
 def up(
     *, zookeepers: str, broker: BrokerKind, chroot: str, cache: Path | None, kafka_home: Path | None, as_json: bool
 ) -> None:
-    """Start the cluster and return when it answers; say what runs if it runs already."""
+    """Start the cluster and return when it answers; say what runs if it runs already.
+
+    \b
+    Example:
+      zkrebalancer cluster up --zookeepers 3 --chroot /kafka
+    """
     wish = standing.Wish(int(zookeepers), broker, chroot, cache, kafka_home)
     directory = standing.standing_directory()
     with _progress() as report:
@@ -61,7 +71,12 @@ def up(
 @cluster.command()
 @options.json_option
 def status(as_json: bool) -> None:
-    """Say which servers run; exit code 1 if none does."""
+    """Say which servers run; exit code 1 if none does.
+
+    \b
+    Example:
+      zkrebalancer cluster status --json
+    """
     directory = standing.standing_directory()
     state = standing.look(directory)
     if as_json:
@@ -76,7 +91,12 @@ def status(as_json: bool) -> None:
 
 @cluster.command()
 def down() -> None:
-    """End every server of the cluster and remove its folder; fine if none runs."""
+    """End every server of the cluster and remove its folder; fine if none runs.
+
+    \b
+    Example:
+      zkrebalancer cluster down
+    """
     with _progress() as report:
         ended_count = standing.finish(standing.standing_directory(), report)
     click.echo(f"The cluster is down ({ended_count} processes ended)." if ended_count else "No cluster was running.")

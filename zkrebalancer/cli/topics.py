@@ -11,7 +11,12 @@ from zkrebalancer.localcluster import mirror as topic_mirror
 
 @click.group()
 def topics() -> None:
-    """Keep what the coordinator knows of topics."""
+    """Keep what the coordinator knows of topics.
+
+    \b
+    Example:
+      zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+    """
 
 
 @topics.command()

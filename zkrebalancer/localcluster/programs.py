@@ -81,7 +81,11 @@ class Workshop:
         return str(file)
 
     def _java_command(self, version: str, heap_mb: int, *main: str) -> list[str]:
-        options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+        options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+        options += [
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+        ]  # they live too short for more to pay off
         options += [f"-Djava.io.tmpdir={self.directory / 'tmp'}", f"-Dlog4j.configuration=file:{_LOGGING}"]
         return [self.java, *options, "-cp", self.class_paths[version], *main]
 

@@ -1,4 +1,4 @@
-"""Random orders of messages, deaths, broken connections and changes: a partition never has two holders, groups converge.
+"""Random orders of messages, deaths, broken connections and changes: never two holders, and groups converge.
 
 After every step the stored truth is checked (`World.check`). One seed reproduces a run.
 """
@@ -16,7 +16,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi
 
 SEEDS = 400
 STEPS = 700
-CALM_MS = 120_000  # every time-out, retry and lease in SETTINGS, and no periodic reconciliation, which would heal what was lost
+CALM_MS = 120_000  # time for every limit, retry and lease in SETTINGS, but for no reconciliation, which would heal
 RECONCILED_MS = 300_000  # only that finds the channel of a consumer that came and went between the lists of a load
 SETTINGS = (
     b"",

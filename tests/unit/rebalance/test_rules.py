@@ -5,46 +5,17 @@ Each test fails when its rule is switched off; the docstring says what to take o
 
 from __future__ import annotations
 
-import pytest
-
-from tests.support.world import GROUP, SESSION_MS, Agent, World
+from tests.support.groups import commands, events, owner_of, world_with
+from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Session
-from zkrebalancer.protocol import command, ownership, paths, settings
+from zkrebalancer.protocol import ownership, paths, settings
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, SetContent
-from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
+from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.effects import ShutDown
 from zkrebalancer.rebalance.election import ElectionState
-from zkrebalancer.rebalance.states import TRANSITIONS, GroupState, InvalidTransitionError, Story
+from zkrebalancer.rebalance.states import GroupState
 
 T0, T1 = ("t", 0), ("t", 1)
-
-
-DEFAULTS = GroupSettings()
-
-
-def world_with(group: GroupSettings = DEFAULTS, *clients: str, partitions: int = 4) -> World:
-    world = World()
-    world.set_topic("t", partitions)
-    world.create_group(settings.encode(group))
-    world.add_coordinator()
-    for client in clients:
-        world.add_agent(client)
-    world.pass_time(2_000)
-    return world
-
-
-def commands(world: World, agent: Agent) -> list[command.Command]:
-    channel = paths.channel(GROUP, agent.name or "")
-    return [command.decode(world.zk.nodes[f"{channel}/{node}"].content) for node in sorted(world.zk.children(channel))]
-
-
-def events(world: World, kind: str) -> list[dict[str, object]]:
-    return [dict(event.fields) for event in world.events if event.kind == kind]
-
-
-def owner_of(world: World, partition: tuple[str, int]) -> str | None:
-    return next((name for name, owned in world.owned().items() if partition in owned), None)
 
 
 def test_rule_1_channels_are_read_before_ids_and_owners_before_evicted() -> None:
@@ -367,124 +338,3 @@ def test_rule_20_a_new_leader_adopts_pending_commands_and_moves_nothing_needless
     world.pass_time(1_000)
     world.assert_converged()
     assert commands(world, agent) == []
-
-
-# Beyond the rules ---------------------------------------------------------------------------------------------------
-
-
-def test_a_change_during_a_rebalance_is_not_lost() -> None:
-    """The legacy rule, compare_and_set(False, True): return from `Group.request` whenever the group is rebalanced."""
-    world = world_with(GroupSettings(), "a")
-    slow = world.agents["a"]
-    slow.silent = True
-    world.add_agent("b")
-    world.pass_time(200)
-    assert world.leader().machine.groups_being_rebalanced == {GROUP: True}
-    world.set_topic("t", 8)
-    slow.silent = False
-    world.pass_time(1_000)
-    world.assert_converged()
-
-
-def test_the_first_change_is_answered_at_once_and_a_storm_is_gathered_up_to_the_cap() -> None:
-    world = world_with(GroupSettings(rebalance_debounce_ms=50, rebalance_debounce_cap_ms=200), "a", partitions=40)
-    planned = len(events(world, "rebalance_planned"))
-    world.add_agent("b0")
-    world.run()
-    assert len(events(world, "rebalance_planned")) == planned + 1
-    for number in range(1, 20):
-        world.add_agent(f"b{number}")
-        world.pass_time(20)
-    assert planned + 2 <= len(events(world, "rebalance_planned")) <= planned + 5
-    world.pass_time(1_000)
-    world.assert_converged()
-
-
-def test_in_eager_mode_nobody_starts_before_everybody_has_stopped() -> None:
-    """Let `Plan.barrier_is_up` return False."""
-    world = world_with(GroupSettings(mode="eager"), "a", "b")
-    world.agents["a"].silent = True
-    world.add_agent("c")
-    world.pass_time(1_000)
-    (stop,) = commands(world, world.agents["a"])
-    assert isinstance(stop, StopFetcher)
-    assert stop.partitions is None
-    assert world.owned()["b-1"] == {}
-    assert not commands(world, world.agents["c"])
-    world.agents["a"].silent = False
-    world.pass_time(1_000)
-    world.assert_converged()
-
-
-def test_in_incremental_mode_a_slow_consumer_delays_only_what_leaves_it() -> None:
-    world = world_with(GroupSettings(), "a", "b", partitions=6)
-    world.agents["a"].silent = True
-    world.add_agent("c")
-    world.pass_time(1_000)
-    assert len(world.owned()["c-1"]) == 1
-    assert len(world.owned()["b-1"]) == 2
-
-
-def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -> None:
-    world = world_with(GroupSettings(), "a")
-    world.configure(settings.encode(GroupSettings(strategy="nonsense")))
-    world.add_agent("b")
-    world.pass_time(5_000)
-    assert len(world.owned()["a-1"]) == 4
-    assert any("unknown strategy" in warning for warning in world.warnings)
-    world.configure(settings.encode(GroupSettings()))
-    world.pass_time(15_000)
-    world.assert_converged()
-
-
-def test_a_wildcard_that_does_not_compile_is_refused_once_and_the_rest_goes_on() -> None:
-    world = world_with(GroupSettings(), "a")
-    world.add_agent("w", {"(": 1}, pattern="white_list")
-    world.pass_time(1_000)
-    world.set_topic("u", 1)
-    world.add_agent("b")
-    world.pass_time(1_000)
-    assert world.owned()["w-1"] == {}
-    assert len(world.owned()["a-1"]) == 2
-    assert sum("does not compile" in warning for warning in world.warnings) == 1
-
-
-def test_a_wildcard_takes_in_a_topic_that_appears() -> None:
-    world = world_with(GroupSettings())
-    world.add_agent("w", {"^pay": 1}, pattern="white_list")
-    world.pass_time(1_000)
-    assert world.owned()["w-1"] == {}
-    world.set_topic("payments", 2)
-    world.set_topic("__pay", 2)
-    world.pass_time(1_000)
-    assert set(world.owned()["w-1"]) == {("payments", 0), ("payments", 1)}
-
-
-def test_a_leader_that_is_asked_to_stop_resigns_and_a_standby_leads_at_once() -> None:
-    world = world_with(GroupSettings(), "a")
-    standby = world.add_coordinator()
-    world.run()
-    world.feed(world.coordinators[0], ShutDown())
-    world.run()
-    assert not world.coordinators[0].alive
-    assert world.leader() is standby
-    assert world.now_us == 1_000_000 + 2_000_000
-
-
-def test_an_illegal_transition_tells_its_story() -> None:
-    story = Story("g")
-    story.go(GroupState.QUEUED, 1, "group-created")
-    with pytest.raises(InvalidTransitionError, match=r"(?s)loading -> queued: group-created.*queued -> moving: a bug"):
-        story.go(GroupState.MOVING, 2, "a bug")
-
-
-def test_every_state_can_be_left_and_reached() -> None:
-    assert set(TRANSITIONS) == set(GroupState)
-    assert set().union(*TRANSITIONS.values()) == set(GroupState)
-
-
-def test_a_command_too_large_for_one_is_sent_as_several() -> None:
-    partitions = {(f"topic-{number:05d}-{'x' * 80}", 0): 0 for number in range(2_000)}
-    start = command.fitting_start("id", 1, 1, Cause("c", "k"), partitions)
-    assert 0 < len(start.partitions) < 2_000
-    assert command.decode(command.encode(start)) == start
