@@ -8,6 +8,7 @@ from tests.support.zk_model import Session, ZkModel
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
 from zkrebalancer.protocol.calls import Content, Create, Delete, Done, Get, Multi, Operation, Refused, SetContent
+from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -314,12 +315,16 @@ class World:
             lease_ms = ownership.decode_tombstone(self.zk.nodes[path].content).lease_ms
             self.tombstones_seen[path] = (self.now_us, lease_ms * 1_000)
 
+    def topics(self) -> dict[str, Topic]:
+        nodes = {name: self.zk.nodes[paths.topic(name)] for name in self.zk.children(paths.BROKER_TOPICS)}
+        return {name: cluster_nodes.decode_topic(node.content, node.created_zxid) for name, node in nodes.items()}
+
     def generation(self) -> int:
         return cluster_nodes.decode_counter("generation", self.zk.nodes[paths.generation(GROUP)].content)
 
     def assert_converged(self) -> None:
         """Assert that every partition of the topics has one owner, balanced, from offsets that are the topic's own."""
-        topics = self.leader().machine.subscriptions.topics
+        topics = self.topics()
         owned = [partition for partitions in self.owned().values() for partition in partitions]
         wanted = (
             [(topic, number) for topic, known in topics.items() for number in known.partitions] if self.owned() else []

@@ -23,6 +23,7 @@ class TopicListener:
         self._subscriptions = subscriptions
         self._notify = notify
         self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
+        self._refused: set[str] = set()  # names that are none, and that was said
 
     @property
     def complete(self) -> bool:
@@ -55,14 +56,23 @@ class TopicListener:
             if isinstance(reply, Refused) and not reply.outcome_unknown:
                 self._desk.warn(f"{paths.BROKER_TOPICS} cannot be read: {reply.refusal.value}")
             return
-        self._unread = self._unread or set()
-        for name in sorted(self._subscriptions.topics.keys() - set(reply.names)):
+        names = {name for name in reply.names if self._is_legal(name)}
+        known = self._subscriptions.topics.keys()
+        if self._unread is None:
+            self._unread = names  # nothing is watched: what is known may be out of date
+        else:
+            self._unread = (self._unread & names) | (names - known)
+        for name in sorted(known - names):
             self._change(name, None)
-        for name in reply.names:
-            if name not in self._subscriptions.topics or not self.complete:
-                self._unread.add(name)
         for name in sorted(self._unread):
             self._read(name)
+
+    def _is_legal(self, name: str) -> bool:
+        """Whether Kafka can have such a topic; commands for any other would be refused by every agent."""
+        if not paths.is_legal_topic(name) and name not in self._refused:
+            self._refused.add(name)
+            self._desk.warn(f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out")
+        return name not in self._refused
 
     def _read(self, name: str) -> None:
         self._desk.ask(OWNER, Get(paths.topic(name), watch=True), self._topic_read, name)

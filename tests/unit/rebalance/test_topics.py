@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
 
@@ -33,3 +35,36 @@ def test_a_topic_that_is_deleted_before_its_start_is_sent_is_not_started() -> No
     assert "u" not in {topic for topic, _partition in world.owned()["b-1"]}
     world.pass_time(2_000)
     assert {name: sorted(held) for name, held in world.owned().items()} == {"a-1": [("t", 0)], "b-1": [("t", 1)]}
+
+
+@pytest.mark.parametrize("when", ["while it is broken", "after it is back"])
+def test_a_topic_that_changes_around_a_broken_connection_is_noticed(when: str) -> None:
+    """With the connection all watches are gone. Fails when `TopicListener` does not read known topics again."""
+    world = world_of_two_topics()
+    world.add_agent("a", {"t": 1})
+    world.pass_time(2_000)
+    session = world.leader().session
+
+    world.zk.disconnect(session)
+    if when == "while it is broken":
+        world.set_topic("t", 4)
+    world.zk.reconnect(session)
+    world.run()
+    if when == "after it is back":
+        world.set_topic("t", 4)
+    world.pass_time(2_000)
+
+    assert sorted(world.owned()["a-1"]) == [("t", 0), ("t", 1), ("t", 2), ("t", 3)]
+
+
+def test_a_node_that_is_no_topic_is_left_out() -> None:
+    """An agent would refuse each command that names it. Fails without `TopicListener._is_legal`."""
+    world = world_of_two_topics()
+    world.set_topic("no topic", 1)
+    world.add_agent("a", {"": 1}, pattern="white_list")
+    world.pass_time(2_000)
+
+    assert {topic for topic, _partition in world.owned()["a-1"]} == {"t", "u"}
+    assert [text for text in world.warnings if "no topic" in text] == [
+        "/brokers/topics: 'no topic' is not a topic's name; it is left out"
+    ]
