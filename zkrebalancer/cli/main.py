@@ -6,7 +6,6 @@ An error that we raise on purpose becomes one line on stderr and an exit code; o
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import NoReturn
 
@@ -75,10 +74,6 @@ def run(command: click.Command) -> NoReturn:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 1)
-    except BrokenPipeError:
-        # The reader went away (`| head`): nothing is wrong, and nothing can be written any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     sys.exit(0)
 
 

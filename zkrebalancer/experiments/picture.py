@@ -28,6 +28,7 @@ class GroupPicture:
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     freed_us: dict[TopicPartition, int] = field(default_factory=dict)
     delivered: dict[TopicPartition, int] = field(default_factory=dict)
+    stale: set[TopicPartition] = field(default_factory=set)  # of a deleted topic, until started anew
 
 
 @dataclass(slots=True)
@@ -90,6 +91,7 @@ def _started(picture: Picture, event: Event) -> None:
     group = picture.group(event["group"])
     for number in event["partitions"]:
         partition = (event["topic"], number)
+        group.stale.discard(partition)
         group.owners[partition] = event["member"]
         freed_us = group.freed_us.pop(partition, event["mono_us"])
         picture.log.started(event, event["mono_us"] - freed_us)
@@ -118,9 +120,21 @@ def _produced(picture: Picture, event: Event) -> None:
 
 
 def _delivered(picture: Picture, event: Event) -> None:
-    delivered = picture.group(event["group"]).delivered
+    group = picture.group(event["group"])
     partition = (event["topic"], event["partition"])
-    delivered[partition] = max(delivered.get(partition, 0), event["last_offset"] + 1)
+    if partition not in group.stale:
+        group.delivered[partition] = max(group.delivered.get(partition, 0), event["last_offset"] + 1)
+
+
+def _topic_deleted(picture: Picture, event: Event) -> None:
+    """What is created under its name is another topic, whose offsets begin anew."""
+    topic = event["topic"]
+    picture.produced = {partition: end for partition, end in picture.produced.items() if partition[0] != topic}
+    for group in picture.groups.values():
+        gone = {partition for partition in {*group.delivered, *group.owners} if partition[0] == topic}
+        group.stale |= gone
+        for partition in gone:
+            group.delivered.pop(partition, None)
 
 
 def _elected(picture: Picture, event: Event) -> None:
@@ -136,6 +150,7 @@ _TAKERS: dict[str, Callable[[Picture, Event], None]] = {
     "rebalance_requested": lambda picture, event: picture.log.requested(event),
     "rebalance_planned": lambda picture, event: picture.log.planned(event),
     "rebalance_finished": lambda picture, event: picture.log.finished(event),
+    "topic_deleted": _topic_deleted,
     "member_joined": _joined,
     "member_left": _left,
     "fetcher_started": _started,

@@ -78,3 +78,13 @@ def test_the_leader_is_known_until_it_resigns() -> None:
 
 def test_the_client_id_of_a_consumer() -> None:
     assert client_of(A) == "demo-1"
+
+
+def test_the_offsets_of_a_deleted_topic_are_not_those_of_its_successor() -> None:
+    """Else a group would seem to have read what it has not: its drain would end too early."""
+    before = [fetcher("fetcher_started", A, [0]), produced(0, 9), delivered(A, 0, 9)]
+    after = [event("topic_deleted", topic="t"), delivered(A, 5, 9), produced(0, 3), fetcher("fetcher_started", A, [0])]
+    picture = picture_of(*before, *after)
+    assert picture.behind("demo") == 4
+    picture.apply(delivered(A, 0, 3))
+    assert picture.behind("demo") == 0
