@@ -73,9 +73,10 @@ def test_a_command_that_cannot_be_read(scenario: Scenario, content: bytes) -> No
 def test_an_ownership_record_that_cannot_be_read(scenario: Scenario) -> None:
     """Whoever finds its own record changed gives up its session; nobody guesses what it had."""
     scenario.begin()
-    for group in scenario.groups:
-        victim = scenario.report(group).members[0].consumer
+    victims = {group: scenario.report(group).members[0].consumer for group in scenario.groups}
+    for group, victim in victims.items():
         write(scenario, SetContent(paths.owners(group, victim), b"{"))
+    for group, victim in victims.items():
         wait_gone(scenario, group, victim)
     scenario.verify()
 
