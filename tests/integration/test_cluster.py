@@ -282,7 +282,7 @@ def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
         assert list(json.loads(client.get("/brokers/topics/orders")[0])["partitions"]) == ["0", "1", "2"]
         cluster.broker.kill()
         cluster.broker.start()
-        assert "orders" in admin.list_topics(timeout=WAIT_S).topics
+        wait_until(lambda: "orders" in admin.list_topics(timeout=WAIT_S).topics, "the topic after the restart")
 
 
 def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> None:
