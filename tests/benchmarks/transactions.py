@@ -32,7 +32,7 @@ def count_transactions(data_directory: Path, after_zxid: int, to_zxid: int) -> C
     whether somebody joins or not.
     """
     counts: Counter[str] = Counter()
-    for log in sorted(data_directory.rglob("log.*")):
+    for log in sorted(data_directory.glob("zookeeper*/version-2/log.*")):
         for zxid, kind in _read(log.read_bytes()):
             if after_zxid < zxid <= to_zxid:
                 counts[kind] += 1
