@@ -73,8 +73,10 @@ class TopicReset:
 
     def markers_written(self) -> None:
         """The transaction with the last `markers` went through."""
-        self._group.view.incarnations.update(self._written)
-        self._written = {}
+        written, self._written = self._written, {}
+        self._group.view.incarnations.update(written)
+        if any(map(self.is_stale, written)):
+            self._group.request("topic-recreated")  # while the transaction was under way
 
     def maybe_begin(self) -> None:
         """Delete the offsets of every stale topic that nobody holds, and wait out those that are gone."""

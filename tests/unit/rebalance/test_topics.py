@@ -68,3 +68,26 @@ def test_a_node_that_is_no_topic_is_left_out() -> None:
     assert [text for text in world.warnings if "no topic" in text] == [
         "/brokers/topics: 'no topic' is not a topic's name; it is left out"
     ]
+
+
+def test_a_topic_that_is_created_again_while_its_first_start_is_under_way_is_reset() -> None:
+    """The start marks the offsets with the incarnation before. Fails without the request in `markers_written`."""
+    world = World()
+    world.set_topic("t", 1)
+    world.create_group(b'{"version":1,"rebalance_debounce_ms":0}')
+    process = world.add_coordinator()
+    world.add_agent("a")
+    world.act(world.agents["a"])
+    while not process.computing:
+        world.zk.perform_next(process.session) if process.session.sent else world.deliver(process)
+
+    world.delete_topic("t")
+    world.set_topic("t", 1, "id-2")
+    world.deliver(process)  # the topic is asked for,
+    world.compute(process)  # then the start is sent, of the topic as it was
+    while process.session.sent:
+        world.zk.perform_next(process.session)
+    world.pass_time(2_000)
+
+    world.assert_converged()
+    assert world.zk.nodes[paths.offsets(GROUP, "t")].content == b"id-2"
