@@ -194,6 +194,8 @@ class Coordinator:
             if name not in self.groups and self._is_legal(name):
                 self.groups[name] = Group(name, self.leadership)
                 self.groups[name].load("group-created" if self._groups_known else "leader-elected")
+            elif name in self.groups and self.groups[name].is_gone:
+                self.groups[name].load("group-created")
 
         self._groups_known = True
 

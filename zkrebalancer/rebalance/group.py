@@ -48,6 +48,7 @@ class Group:
         self.ticket = 0  # the computation whose answer counts
         self._planning_cause: tuple[Cause, int] | None = None
         self._planning_error: str | None = None  # why the last try gave no assignment
+        self.is_gone = False  # its node was not there when it was read; it may come back before the groups are listed
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
@@ -80,6 +81,7 @@ class Group:
         self.desk.forget(self.name)
         self.leadership.rebalance_request_queue.discard(self.name)
         self._drop_interest()
+        self.is_gone = False
         self.go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
         self.loading.begin()
@@ -282,6 +284,9 @@ class Group:
 
     def _settings_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
+            if reply.stat.created_zxid != self.view.created_zxid:
+                self.load("group-created")  # deleted and created again: nothing that was known is true
+                return
             self.view.settings_version = reply.stat.version
             try:
                 new = settings.decode(reply.content)
@@ -290,7 +295,9 @@ class Group:
                 return
             changed, self.view.settings = new != self.view.settings, new
             self.request("settings-changed" if changed else "operator-request")
-        elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE and not reply.outcome_unknown:
+        elif reply == Refused(Refusal.NO_NODE):
+            self.is_gone = True
+        elif isinstance(reply, Refused) and not reply.outcome_unknown:
             self.desk.warn(f"group {self.name}: settings could not be read: {reply.refusal.value}")
 
     def registrations(self) -> list[Registration]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration, settings
-from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Refused, Reply, Sync
+from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Refusal, Refused, Reply, Sync
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
@@ -52,7 +52,8 @@ class Loading:
     def _completed(self, reply: Reply) -> None:
         """Create what the group's first consumer, or an operator, has left out."""
         if not isinstance(reply, Children):
-            return  # deleted meanwhile: the list of groups tells
+            self._group.is_gone = reply == Refused(Refusal.NO_NODE)  # the list of groups tells whether it comes back
+            return
         name = self._group.name
         nodes = [Create(f"{paths.group(name)}/{c}") for c in paths.GROUP_CHILDREN if c not in reply.names]
         if "generation" not in reply.names:
@@ -162,11 +163,14 @@ class Loading:
     def _take_settings(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             self._view.settings_version = reply.stat.version
+            self._view.created_zxid = reply.stat.created_zxid
             try:
                 self._view.settings = settings.decode(reply.content)
             except NodeContentError as error:
                 self._view.settings = self._group.view.settings
                 self._group.desk.warn(f"group {self._group.name}: {error}; the settings before stay in force")
+        else:
+            self._group.is_gone = True
 
     def _take_generation(self, reply: Reply) -> None:
         if isinstance(reply, Content):

@@ -86,6 +86,7 @@ class GroupView:
 
     settings: GroupSettings = field(default_factory=GroupSettings)
     settings_version: int = 0
+    created_zxid: int = 0  # of the group's node: another one means that the group was deleted and created again
     generation: int = 0
     generation_version: int = 0
     members: dict[str, Member] = field(default_factory=dict)
