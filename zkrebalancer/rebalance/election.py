@@ -84,11 +84,11 @@ class CoordinatorElector:
 
     def suspended(self) -> None:
         """The connection broke. A leadership stands until the session is over; its writes are fenced anyway."""
-        self._desk.forget(OWNER)
+        self._forget_election()
 
     def session_lost(self) -> None:
         """The session is over, and the ephemeral node with it."""
-        self._desk.forget(OWNER)
+        self._forget_election()
         self._end("the ZooKeeper session is over", ElectionState.DISCONNECTED)
 
     def elect(self) -> None:
@@ -114,8 +114,14 @@ class CoordinatorElector:
 
     def step_down(self, reason: str) -> None:
         """A fenced write failed: somebody else leads."""
-        self._end(reason, ElectionState.ELECTING)
-        self.elect()
+        if self.state is not ElectionState.RESIGNED:
+            self._end(reason, ElectionState.ELECTING)
+            self.elect()
+
+    def _forget_election(self) -> None:
+        """Drop what is awaited, but for the answer to a resignation: whatever it says, the process may end with it."""
+        if self.state is not ElectionState.RESIGNED:
+            self._desk.forget(OWNER)
 
     # The steps of an election ---------------------------------------------------------------------------------------
 
