@@ -21,7 +21,7 @@ class Figures:
 
 
 def read_events(directory: Path, group: str, since_us: int) -> list[Event]:
-    """Return a group's events from a moment on, in order."""
+    """Return what the recorders and the coordinator wrote of a group from a moment on, in order."""
     return sorted(
         (event for event in _lines(directory) if event["group"] == group and event["mono_us"] >= since_us),
         key=lambda event: int(event["mono_us"]),
@@ -29,7 +29,7 @@ def read_events(directory: Path, group: str, since_us: int) -> list[Event]:
 
 
 def _lines(directory: Path) -> Iterator[Event]:
-    for path in sorted(directory.glob("*.jsonl")):
+    for path in sorted([*directory.glob("bench-*.jsonl"), *directory.glob("coordinator-*.jsonl")]):
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 yield json.loads(line)
