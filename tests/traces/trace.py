@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.support.world import GROUP, World
-from zkrebalancer.protocol import command, fields, paths
+from tests.support.zk_model import Session
+from zkrebalancer.protocol import command, fields, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Multi, Operation, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.rebalance.effects import Emit, Event, Request, ShutDown, Warn
 
 PROMPT = "> "
+FAULTS = ("before-kill", "after-kill", "before-break", "after-break")
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -76,6 +78,41 @@ def compact(partitions: frozenset[fields.TopicPartition]) -> str:
     )
 
 
+def at_next_write(trace: Trace, fault: str, text: str) -> None:
+    """Let `fault` happen at the next transaction whose description holds `text`; `FAULTS` names them."""
+    perform_next = trace.zk.perform_next
+
+    def perform_with_fault(session: Session) -> None:
+        _call_id, call = session.sent[0]
+        if text not in (described(Request(0, call)) or ""):
+            perform_next(session)
+            return
+        trace.zk.perform_next = perform_next  # type: ignore[method-assign]
+        if fault.startswith("after"):
+            perform_next(session)
+        if fault.endswith("kill"):
+            trace.kill_coordinator(next(c for c in trace.coordinators if c.session is session))
+        else:
+            trace.zk.disconnect(session)
+            trace.zk.reconnect(session)
+
+    if fault not in FAULTS:
+        raise ValueError(f"fault {fault!r}: one of {', '.join(FAULTS)}")
+    trace.zk.perform_next = perform_with_fault  # type: ignore[method-assign]
+
+
+def subscribe(trace: Trace, client: str, text: str) -> None:
+    """Let a registered agent replace its subscription."""
+    agent = trace.agents[client]
+    agent.registration = replace(agent.registration, subscription=json.loads(text))
+    write(trace, SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration)))
+
+
+def write(trace: Trace, *operations: Operation) -> None:
+    """Write as somebody outside."""
+    trace.zk.perform(Multi(operations))
+
+
 def settle(trace: Trace) -> None:
     """Let everybody act until nothing moves, without time going on."""
     trace.run()
@@ -106,6 +143,13 @@ STEPS: dict[str, Callable[..., object]] = {
     "garble": lambda trace, client: trace.zk.perform(
         Multi((SetContent(paths.owners(GROUP, trace.agents[client].name or ""), b"?"),))
     ),
+    "subscribe": subscribe,
+    "garble-registration": lambda trace, client: write(
+        trace, SetContent(paths.ids(GROUP, trace.agents[client].name), b'{"version":1}')
+    ),
+    "other-group": lambda trace, name: write(trace, Create(paths.group(name))),
+    "depose": lambda trace: write(trace, Delete(paths.COORDINATOR)),
+    "at-next-write": at_next_write,
     "kill-leader": lambda trace: trace.kill_coordinator(trace.leader()),
     "stop-leader": lambda trace: trace.feed(trace.leader(), ShutDown()),
     "break-connection": lambda trace: (
@@ -131,7 +175,11 @@ def play(text: str) -> str:
         trace.began_us = trace.now_us
         step, _, rest = line.removeprefix(PROMPT).partition(" ")
         arguments = (
-            rest.split(maxsplit=1) if step == "agent" else [rest] if step in {"group", "configure"} else rest.split()
+            rest.split(maxsplit=1)
+            if step in {"agent", "subscribe"}
+            else [rest]
+            if step in {"group", "configure"}
+            else rest.split()
         )
         STEPS[step](trace, *[argument for argument in arguments if argument])
         trace.check()
