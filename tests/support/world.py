@@ -53,6 +53,7 @@ class World:
     agents: dict[str, Agent] = field(default_factory=dict)
     events: list[Emit] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    readable_records: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
 
     # Coordinators ---------------------------------------------------------------------------------------------------
@@ -282,17 +283,24 @@ class World:
             return None
 
     def holders(self) -> dict[TopicPartition, set[str]]:
-        """Return who holds what, by the stored truth: owners, starts of living consumers, tombstones."""
+        """Return who holds what, by the stored truth: owners, starts of living consumers, tombstones.
+
+        What a record said last counts when it cannot be read any more: its consumer goes on with it.
+        """
         held: dict[TopicPartition, set[str]] = {}
-        for name, partitions in self.owned().items():
-            for partition in partitions:
+        for name in self.zk.children(paths.owners(GROUP)):
+            record = self._owners_record(name)
+            if record is not None:
+                self.readable_records[name] = frozenset(record.partitions)
+            for partition in self.readable_records.get(name, ()):
                 held.setdefault(partition, set()).add(name)
             for node in self.zk.children(paths.channel(GROUP, name)):
                 for partition in self._started_by(f"{paths.channel(GROUP, name)}/{node}"):
                     held.setdefault(partition, set()).add(name)
         for name in self.zk.children(paths.evicted(GROUP)):
             tombstone = ownership.decode_tombstone(self.zk.nodes[paths.evicted(GROUP, name)].content)
-            for partition in tombstone.partitions:
+            unreadable = self.readable_records.get(name, frozenset()) if tombstone.topics else frozenset()
+            for partition in tombstone.partitions.keys() | unreadable:
                 held.setdefault(partition, set()).add(name)
         return held
 
