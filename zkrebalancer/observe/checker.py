@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zkrebalancer.observe.holdings import Holdings
+from zkrebalancer.observe.holdings import CLOSED, Holdings
 from zkrebalancer.observe.ranges import RangeSet
 from zkrebalancer.observe.reading import Event, EventFiles, NoEventsError, Problems
 from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_RANGES_SHOWN = 3
-CLOSED = "closed"  # the reason of a stop, and of a departure, in good order
 
 
 @dataclass(frozen=True, slots=True)

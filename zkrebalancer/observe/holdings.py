@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.observe.ranges import RangeSet
 
 LOST = "lost"
+CLOSED = "closed"  # the reason of a stop, and of a departure, in good order
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Holdings:
     intervals: dict[str, Interval] = field(default_factory=dict)
     delivered: RangeSet = field(default_factory=RangeSet)
     stopped: Interval | None = None  # the last orderly end, while nobody has started since
+    stopped_to_leave: bool = False  # whether that end was the consumer's own wish
     released_us: int | None = None  # since when nobody holds it
     _excused: RangeSet = field(default_factory=RangeSet)  # may be delivered once more
 
@@ -64,13 +66,15 @@ class Holdings:
         if interval is not None and reason == LOST:
             self._excuse(interval)
         elif interval is not None:
-            self.stopped = interval
+            self.stopped, self.stopped_to_leave = interval, reason == CLOSED
 
     def end(self, member: str, at_us: int) -> None:
-        """End an interval because the consumer is dead or evicted."""
+        """End an interval because the session is over: the consumer is dead or evicted, or has left in good order."""
         interval = self._close(member, at_us)
         if interval is not None:
             self._excuse(interval)
+        elif not self.stopped_to_leave:
+            self.forgive_stop(member)  # it died between its stop and its ack
 
     def forgive_stop(self, member: str) -> None:
         """Take a consumer's stop for none: it was found dead, and nobody has started since."""

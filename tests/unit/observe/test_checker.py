@@ -130,7 +130,8 @@ def test_a_lost_session_excuses_as_a_crash_does() -> None:
 
 @pytest.mark.parametrize(("reason", "is_excused"), [("expired", True), ("evicted", True), ("closed", False)])
 def test_a_stop_counts_unless_its_consumer_died_before_the_acknowledgement(reason: str, is_excused: bool) -> None:
-    history = History().produced(0, 4).started("a", 0).delivered("a", 0, 4).committed("a", 3).stopped("a", 5)
+    history = History().produced(0, 4).started("a", 0).delivered("a", 0, 4).committed("a", 3)
+    history.stopped("a", 5, "closed" if reason == "closed" else "revoked")
     history.ended("a").left("a", reason).started("b", 3).delivered("b", 3, 4)
     assert history.verdict().ok is is_excused
 
@@ -139,6 +140,18 @@ def test_a_death_after_somebody_else_has_started_excuses_nothing() -> None:
     history = History().produced(0, 4).started("a", 0).delivered("a", 0, 4).stopped("a", 5).started("b", 3)
     history.ended("a").left("a", "expired").delivered("b", 3, 4)
     assert history.verdict().duplicated_outside_crash == 2
+
+
+def test_a_stop_without_its_ack_is_excused_although_the_successor_starts_before_the_departure_is_told() -> None:
+    """It died between writing the stop down and acknowledging it; `member_left` comes when its channel was listed."""
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).stopped("a", 5).ended("a").started("b", 0)
+    verdict = history.delivered("b", 0, 9).add("member_left", member="a", reason="expired").verdict()
+    assert (verdict.duplicated, verdict.duplicated_outside_crash) == (5, 0)
+
+
+def test_a_consumer_that_left_in_good_order_excuses_nothing() -> None:
+    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).stopped("a", 5, "closed").ended("a")
+    assert history.started("b", 0).delivered("b", 0, 9).verdict().duplicated_outside_crash == 5
 
 
 # Order --------------------------------------------------------------------------------------------------------------
