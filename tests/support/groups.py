@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.world import GROUP, Agent, World
+from tests.support.world import GROUP, Agent, CoordinatorProcess, World
 from zkrebalancer.protocol import command, paths, settings
+from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
 DEFAULTS = GroupSettings()
@@ -31,3 +32,16 @@ def events(world: World, kind: str) -> list[dict[str, object]]:
 
 def owner_of(world: World, partition: tuple[str, int]) -> str | None:
     return next((name for name, owned in world.owned().items() if partition in owned), None)
+
+
+def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> None:
+    """Let one coordinator act until a transaction of commands is on its way, not performed yet."""
+    while not any(
+        isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
+    ):
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+        else:
+            world.compute(process)

@@ -5,7 +5,7 @@ Each test fails when its rule is switched off; the docstring says what to take o
 
 from __future__ import annotations
 
-from tests.support.groups import commands, events, owner_of, world_with
+from tests.support.groups import commands, events, owner_of, run_until_commands_are_sent, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Session
 from zkrebalancer.protocol import ownership, paths, settings
@@ -77,15 +77,7 @@ def test_rule_3_a_start_whose_reply_was_lost_counts_as_held() -> None:
     process = world.leader()
     agent = world.add_agent("a")
     world.act(agent)
-    while not any(
-        isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
-    ):
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        elif process.session.inbox:
-            world.deliver(process)
-        else:
-            world.compute(process)
+    run_until_commands_are_sent(world, process)
     world.zk.perform_next(process.session)  # it happened, and the answer is lost
     world.zk.disconnect(process.session)
     other = world.add_agent("b")
@@ -142,15 +134,7 @@ def test_rule_5_one_death_does_not_hold_up_the_others_of_its_transaction() -> No
     doomed, living = world.add_agent("a"), world.add_agent("b")
     world.act(doomed)
     world.act(living)
-    while not any(
-        isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
-    ):
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        elif process.session.inbox:
-            world.deliver(process)
-        else:
-            world.compute(process)
+    run_until_commands_are_sent(world, process)
     world.kill_agent(doomed)
     world.zk.perform(Multi((Delete(paths.channel(GROUP, "a-1")),)))
     world.pass_time(1_000)
