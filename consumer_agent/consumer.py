@@ -308,8 +308,8 @@ class Consumer:
             if notice.tell is Tell.REVOKE:
                 engine.send(Revoked(notice.token))
 
-    def _record_delivery(self, runs: list[list[Record]]) -> None:
-        self._telemetry.delivered(self._member, runs)
+    def _record_delivery(self, runs: list[list[Record]], mono_us: int) -> None:
+        self._telemetry.delivered(self._member, runs, mono_us)
 
 
 def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:

@@ -7,6 +7,7 @@ and runs its callbacks, outside the lock. Whatever wakes the application's poll 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from consumer_agent.signals import Position
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-DeliveryRecorder = Callable[[list[list[Record]]], None]
+DeliveryRecorder = Callable[[list[list[Record]], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 
 
 class Tell(Enum):
@@ -137,12 +138,15 @@ class Handover:
     def take(self, max_records: int, record_delivery: DeliveryRecorder) -> list[Record]:
         """Return records if the lease holds at this very moment; the lock must be held.
 
-        The delivery is recorded under the lock, so that it never comes after the partition's stop.
+        The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
+        at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
+        could prevent it.
         """
+        looked_at_us = time.monotonic_ns() // 1_000
         if not self.buffer.has_records or self._now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records)
-        record_delivery(runs)
+        record_delivery(runs, looked_at_us)
         self.fetcher_wake.notify()
         return runs[0] if len(runs) == 1 else [record for run in runs for record in run]
 

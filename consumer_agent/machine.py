@@ -115,6 +115,7 @@ class Machine:
 
         """
         self.story.append(f"{now_ms} {self.state.value}: {type(event).__name__}")
+        self._outbox.now_ms = now_ms
         if self.state is not State.CLOSED:
             self._dispatch(event, now_ms)
             self._settle(now_ms)

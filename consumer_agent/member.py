@@ -77,7 +77,7 @@ class Member:
         self._settings = settings
         self.name = name
         self.lease_ms = registration.lease_ms(session_timeout_ms)
-        self.lane = WriteLane(outbox, settings.group, name)
+        self.lane = WriteLane(outbox, settings.group, name, self.lease_ms)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.refused: RefusedCommand | None = None

@@ -37,6 +37,7 @@ class Outbox:
     effects: list[Effect] = field(default_factory=list)
     waiting: dict[int, tuple[Purpose, object]] = field(default_factory=dict)  # call id -> purpose and its argument
     last_token: int = 0
+    now_ms: int = 0  # of the step under way
 
     def add(self, *effects: Effect) -> None:
         """Add effects."""

@@ -211,6 +211,7 @@ class RecordFetcher:
     cause_id: str | None
     positions: Mapping[TopicPartition, int]
     reason: str | None = None
+    late_ms: int = 0  # it happened so long ago
 
 
 @dataclass(frozen=True, slots=True)

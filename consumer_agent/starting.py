@@ -137,6 +137,7 @@ class Start:
                     self.command.generation,
                     self.command.cause.id,
                     dict(self.offsets),
+                    late_ms=self.lane.learned_late_ms(),
                 ),
                 TellAssigned(self.partitions),
                 StartFetching(dict(self.offsets), self.command.generation),

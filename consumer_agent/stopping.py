@@ -127,13 +127,13 @@ class Stop:
         if not self.partitions:
             return
         if was_acking:
-            self._record("fetcher_started", None)
+            self._record("fetcher_started", None, self.lane.learned_late_ms())
         if self.has_asked:
             self.outbox.add(TellAssigned(self.partitions))
         self.outbox.add(ResumeFetching(self.partitions))
 
-    def _record(self, kind: str, reason: str | None) -> None:
+    def _record(self, kind: str, reason: str | None, late_ms: int = 0) -> None:
         returned = {partition: position.returned for partition, position in self.positions.items()}
         if returned:
             generation, cause_id = self.command.generation, self.command.cause.id
-            self.outbox.add(RecordFetcher(kind, self.consumer, generation, cause_id, returned, reason))
+            self.outbox.add(RecordFetcher(kind, self.consumer, generation, cause_id, returned, reason, late_ms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +23,8 @@ class Telemetry:
         self._log = event_log
         self._group = group
 
-    def delivered(self, member: str, runs: Sequence[Sequence[Record]]) -> None:
-        """Write that records were returned to the application, a list per partition."""
+    def delivered(self, member: str, runs: Sequence[Sequence[Record]], mono_us: int) -> None:
+        """Write that records were returned to the application at `mono_us`, a list per partition."""
         if self._log is None:
             return
         for run in runs:
@@ -37,10 +38,12 @@ class Telemetry:
                 first_offset=first.offset,
                 last_offset=last.offset,
                 count=len(run),
+                mono_us=mono_us,
             )
 
     def fetcher(self, effect: signals.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
+        mono_us = time.monotonic_ns() // 1_000 - effect.late_ms * 1_000
         by_topic: dict[str, dict[int, int]] = {}
         for topic, partition in sorted(effect.positions):
             by_topic.setdefault(topic, {})[partition] = effect.positions[topic, partition]
@@ -54,6 +57,7 @@ class Telemetry:
                 topic=topic,
                 partitions=list(positions),
                 positions=list(positions.values()),
+                mono_us=mono_us,
                 **reason,
             )
 

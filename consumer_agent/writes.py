@@ -80,9 +80,11 @@ class Write:
 class WriteLane:
     """Performs one `Write` at a time for a consumer."""
 
-    def __init__(self, outbox: Outbox, group: str, consumer: str) -> None:
+    def __init__(self, outbox: Outbox, group: str, consumer: str, lease_ms: int) -> None:
         """Begin with the record that the registration wrote."""
         self._outbox = outbox
+        self._lease_ms = lease_ms
+        self._sent_ms = outbox.now_ms  # of the last write
         self._consumer = consumer
         self._owners = paths.owners(group, consumer)
         self._channel = paths.channel(group, consumer)
@@ -100,6 +102,10 @@ class WriteLane:
         if failpoint:
             self._outbox.add(Failpoint(f"before-{failpoint}"))
         self._send(self.write)
+
+    def learned_late_ms(self) -> int:
+        """For how long the last write has had its effect at least, beyond a lease: a frozen process learns it late."""
+        return max(0, self._outbox.now_ms - self._sent_ms - self._lease_ms)
 
     def handle_connected(self) -> None:
         """Go on with a write whose outcome is unknown."""
@@ -136,6 +142,7 @@ class WriteLane:
 
     def _send(self, write: Write) -> None:
         write.phase = Phase.WRITING
+        self._sent_ms = self._outbox.now_ms
         write.chunk = self.book.first_chunk(write.offsets)
         fence: list[Operation]
         if write.ack is not None and write.is_last:

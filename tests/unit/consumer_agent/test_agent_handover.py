@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from consumer_agent.buffer import Record, RecordBuffer
 from consumer_agent.handover import Handover, Tell
 
@@ -24,7 +26,7 @@ def with_records(clock: Clock) -> Handover:
 
 def take(handover: Handover, delivered: list[int] | None = None) -> list[int]:
     with handover.lock:
-        batch = handover.take(100, lambda runs: (delivered if delivered is not None else []).append(len(runs)))
+        batch = handover.take(100, lambda runs, _mono_us: (delivered if delivered is not None else []).append(len(runs)))
     return [record.offset for record in batch]
 
 
@@ -54,6 +56,25 @@ def test_a_delivery_is_recorded_when_there_is_one() -> None:
     take(handover, delivered)
     take(handover, delivered)
     assert delivered == [1]
+
+
+def test_a_delivery_bears_the_moment_at_which_the_lease_was_looked_at() -> None:
+    """A process that is frozen in between writes it down much later, when another consumer holds the partition."""
+
+    class LookedAt(Clock):
+        moment_us = 0
+
+        def __call__(self) -> int:
+            self.moment_us = time.monotonic_ns() // 1_000
+            return self.now_ms
+
+    clock = LookedAt()
+    handover = with_records(clock)
+    handover.emit_until(2_000)
+    moments: list[int] = []
+    with handover.lock:
+        handover.take(100, lambda _runs, mono_us: moments.append(mono_us))
+    assert 0 < moments[0] <= clock.moment_us
 
 
 def test_callbacks_come_in_order_and_assignments_are_merged() -> None:

@@ -21,6 +21,7 @@ from tests.unit.consumer_agent.agent_driver import (
     CAUSE,
     CHANNEL,
     CONSUMER,
+    LEASE_MS,
     LIST_CHANNEL,
     OWNERS,
     T0,
@@ -79,6 +80,13 @@ def test_offsets_are_read_together_and_nothing_is_emitted_before_the_ack(driver:
         TellAssigned(frozenset(positions)),
         StartFetching(positions, 4),
     ]
+
+
+def test_an_ack_that_a_frozen_process_learns_of_late_counts_from_when_it_was_certainly_alive(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.now_ms += LEASE_MS + 700
+    (recorded,) = of_type(driver.answer_write(Done((1, None))), RecordFetcher)
+    assert recorded.late_ms == 700
 
 
 def test_rule_7_an_ack_deletes_the_command_and_sets_the_record_at_its_known_version(driver: Driver) -> None:
