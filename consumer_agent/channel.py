@@ -29,6 +29,12 @@ class Channel:
         )
         return self.current is None or self.current in names
 
+    def foreseen(self) -> str | None:
+        """Return the name that the next command most probably has, None while there is one in hand."""
+        if self.current is not None or self.waiting:
+            return None
+        return f"{paths.COMMAND_PREFIX}{self.last_sequence + 1:010d}"
+
     def begin_next(self) -> str | None:
         """Make the first waiting command the current one and return its name."""
         if self.current is None and self.waiting:

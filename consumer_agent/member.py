@@ -80,6 +80,7 @@ class Member:
         self.lane = WriteLane(outbox, settings.group, name, self.lease_ms)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
+        self.reading: str | None = None  # the command whose content was asked for last
         self.refused: RefusedCommand | None = None
         self.departure: Departure | None = None
         self.ending: Ending | None = None
@@ -127,8 +128,11 @@ class Member:
         self._proceed()
 
     def handle_channel_changed(self) -> None:
-        """Look again: commands came or went."""
+        """Look again: commands came or went. The next one is read along with the list, which saves a round trip."""
+        foreseen = None if self.listing or self.departure is not None else self.channel.foreseen()
         self._list_channel()
+        if foreseen is not None:
+            self._read_command(foreseen)
 
     def handle_tick(self, now_ms: int) -> None:
         """Do what is due."""
@@ -195,10 +199,13 @@ class Member:
             self._list_channel()
 
     def _read_command(self, name: str) -> None:
+        self.reading = name
         path = f"{paths.channel(self._settings.group, self.name)}/{name}"
         self._outbox.request(Purpose.READ_COMMAND, Get(path), name)
 
     def _command_read(self, name: object, reply: Reply) -> None:
+        if name == self.reading:
+            self.reading = None
         current = self.channel.current
         if current is None or name != current or self.work is not None or self.departure is not None:
             return
@@ -237,7 +244,7 @@ class Member:
             self.work = None
         if self.departure is None:
             name = self.channel.begin_next()
-            if name is not None:
+            if name is not None and name != self.reading:
                 self._read_command(name)
         if self.lane.write is None and self.progress_token is None:
             self._use_lane()

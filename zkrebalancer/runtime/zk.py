@@ -11,6 +11,7 @@ with the connection, and whoever gets `Connected` has to read anew what it watch
 from __future__ import annotations
 
 import atexit
+import encodings.idna  # noqa: F401  # imported here rather than when the first connection is opened, where it costs
 import logging
 import select
 from collections import deque
@@ -19,7 +20,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 import gevent
+import gevent.resolver.thread  # the same
 import gevent.select
+import gevent.threadpool  # the same
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
