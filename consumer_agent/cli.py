@@ -64,6 +64,7 @@ def consumer_agent() -> None:
 @click.option("--capacity", type=float)
 @click.option("--session-timeout-ms", type=int)
 @click.option("--max-poll-records", type=int)
+@click.option("--auto-commit-interval-ms", type=int, help="How often what was read is stored as finished.")
 @click.option("--auto-offset-reset", type=click.Choice(["earliest", "latest"]))
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
 @click.option("--quiet", is_flag=True, help="Print no records, only how many there were.")

@@ -166,7 +166,7 @@ def subscription(
     for topic, count in counts.items():
         if not isinstance(topic, str):
             raise ConfigurationError(f"subscribe: a topic must be a text, not {topic!r:.80}")
-        paths.validate_name("topic", topic)
+        paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
         _threads(topic, count)
     return Subscription(STATIC, counts)
 

@@ -27,6 +27,7 @@ from zkrebalancer.localcluster.server import child_environment
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
 WAIT_S = 30.0
+SESSION_S = 20.0  # on a machine that stalls for seconds a short one ends by itself
 COMMAND = [sys.executable, "-c", "from zkrebalancer.cli.main import main; main()", "cluster"]
 HOLDER = """
 import sys, time
@@ -46,8 +47,8 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def connect(hosts: str, timeout_s: float = 4.0) -> KazooClient:
-    client = KazooClient(hosts=hosts, timeout=timeout_s)
+def connect(hosts: str) -> KazooClient:
+    client = KazooClient(hosts=hosts, timeout=SESSION_S)
     client.start()
     return client
 

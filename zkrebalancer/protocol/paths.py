@@ -20,8 +20,8 @@ MAX_TOPIC_LENGTH = 249  # Kafka's
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-def validate_name(kind: str, name: str) -> str:
-    """Return `name` if it is legal (Kafka's characters: letters, digits, `.`, `_`, `-`).
+def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return `name` if it is legal (Kafka's characters: letters, digits, `.`, `_`, `-`) and not too long.
 
     Raises:
         InvalidNameError: naming the kind (`group`, `client id`, …) and what is wrong.
@@ -29,8 +29,8 @@ def validate_name(kind: str, name: str) -> str:
     """
     if not name or name in {".", ".."}:
         raise InvalidNameError(f"{kind} name {name!r} is not allowed")
-    if len(name) > MAX_NAME_LENGTH:
-        raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {MAX_NAME_LENGTH} are allowed")
+    if len(name) > max_length:
+        raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
     if not _LEGAL_NAME.fullmatch(name):
         raise InvalidNameError(f"{kind} name {name!r} may only hold letters, digits, '.', '_' and '-'")
     return name

@@ -46,7 +46,6 @@ _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
     (exceptions.NotEmptyError, Refusal.NOT_EMPTY),
     (exceptions.SessionExpiredError, Refusal.SESSION_EXPIRED),
     (exceptions.ConnectionLoss, Refusal.CONNECTION_LOST),
-    (exceptions.ConnectionClosedError, Refusal.CONNECTION_LOST),
     (exceptions.OperationTimeoutError, Refusal.CONNECTION_LOST),
     (exceptions.SessionMovedError, Refusal.CONNECTION_LOST),
     (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),

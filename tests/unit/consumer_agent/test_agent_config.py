@@ -85,6 +85,7 @@ def test_kafka_settings_can_be_overridden() -> None:
 def test_subscriptions() -> None:
     assert subscription(["a", "b"], None, "white_list").threads == {"a": 1, "b": 1}
     assert subscription({"a": 3}, None, "white_list").topics == ("a",)
+    assert subscription(["t" * 249], None, "white_list").topics == ("t" * 249,)  # as long as Kafka allows
     by_pattern = subscription(None, "^pay", "black_list")
     assert (by_pattern.kind, by_pattern.threads, by_pattern.topics) == ("black_list", {"^pay": 1}, ())
 

@@ -39,6 +39,7 @@ def test_the_longest_names() -> None:
     assert paths.validate_name("group", "g" * paths.MAX_NAME_LENGTH)
     with pytest.raises(InvalidNameError, match="201 characters long, at most 200"):
         paths.validate_name("group", "g" * 201)
+    assert paths.validate_name("topic", "t" * 249, paths.MAX_TOPIC_LENGTH)
     assert paths.is_legal_topic("t" * 249)
     assert not paths.is_legal_topic("t" * 250)
 
