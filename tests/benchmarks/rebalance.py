@@ -1,9 +1,9 @@
 """`make bench`: what the join and the leave of one consumer cost a group, here and with the classic protocol.
 
-One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, ten
-members a process. Measured from the moment when the new member is created (or told to leave), by one recorder for all
-protocols: the first record of the new member, the last partition to change hands (settled), and the longest time that a
-partition had no consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
+One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, each
+a process of its own. Measured from the moment when the new member is created (or told to leave), by one recorder for
+all protocols: the first record of the new member, the last partition to change hands (settled), and the longest time
+that a partition had no consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 PARTITIONS_PER_MEMBER = 12
-MEMBERS_PER_PROCESS = 1
 SECONDS_PER_RECORD = 2  # in each partition: light, so that the machine is not busy at rest
 PROTOCOLS = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
@@ -50,14 +49,14 @@ PHASES = (
 )
 
 
-class Members:
-    """A process of members."""
+class Member:
+    """The process of one member."""
 
-    def __init__(self, lab: Lab, protocol: str, group: str, topic: str, prefix: str, count: int) -> None:
-        arguments = [protocol, group, topic, prefix, str(count), "--zookeeper", lab.cluster.zookeeper]
+    def __init__(self, lab: Lab, protocol: str, group: str, topic: str, name: str) -> None:
+        arguments = [protocol, group, topic, name, "--zookeeper", lab.cluster.zookeeper]
         arguments += ["--bootstrap", lab.cluster.bootstrap, "--events", str(lab.events)]
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.members", *arguments],
+            [sys.executable, "-m", "tests.benchmarks.member", *arguments],
             stdin=subprocess.PIPE,
             env=child_environment(),
             text=True,
@@ -96,8 +95,7 @@ def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: in
 @contextmanager
 def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) -> Iterator[None]:
     """A group of `size` members at rest."""
-    count = -(-size // MEMBERS_PER_PROCESS)
-    processes = [Members(lab, protocol, group, topic, f"{group}-m{n}", MEMBERS_PER_PROCESS) for n in range(count)]
+    processes = [Member(lab, protocol, group, topic, f"{group}-m{n}") for n in range(size)]
     try:
         for process in processes:
             process.tell("join")
@@ -123,7 +121,7 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
     phases: list[dict[str, float]] = []
     with settled_group(lab, protocol, size, group, topic):
         for number in range(repeat):
-            newcomer = Members(lab, protocol, group, topic, f"{group}-new{number}", 1)
+            newcomer = Member(lab, protocol, group, topic, f"{group}-new{number}")
             try:
                 join = functools.partial(newcomer.tell, "join")
                 _joined, events, counts = change(lab, protocol, group, size + 1, partitions, join)

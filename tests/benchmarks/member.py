@@ -1,9 +1,8 @@
-"""A process with group members of one protocol, told by its standard input what to do; writes the events of a recorder.
+"""A process with a group member of one protocol, told by its standard input what to do; writes a recorder's events.
 
-`python -m tests.benchmarks.members PROTOCOL GROUP TOPIC PREFIX COUNT --zookeeper … --bootstrap … --events DIR`, then
-lines on standard input: `join` creates COUNT members, `leave` closes one of them in good order; the end of the input
-closes all. Every protocol has the same thread per member and the same recorder, so that none is measured by its own
-words.
+`python -m tests.benchmarks.member PROTOCOL GROUP TOPIC NAME --zookeeper … --bootstrap … --events DIR`, then lines on
+standard input: `join` creates the member, `leave` or the end of the input closes it in good order. Every protocol has
+the same thread and the same recorder, so that none is measured by its own words.
 """
 
 from __future__ import annotations
@@ -124,35 +123,24 @@ class Classic(threading.Thread):
 @click.argument("protocol")
 @click.argument("group")
 @click.argument("topic")
-@click.argument("prefix")
-@click.argument("count", type=int)
+@click.argument("name")
 @click.option("--zookeeper", required=True)
 @click.option("--bootstrap", required=True)
 @click.option("--events", required=True, type=click.Path(path_type=Path))
-def members(
-    protocol: str, group: str, topic: str, prefix: str, count: int, zookeeper: str, bootstrap: str, events: Path
-) -> None:
-    """Run members until the end of standard input."""
-    running: list[Central | Classic] = []
-    for line in sys.stdin:
-        if line.strip() == "join":
-            for number in range(count):
-                recorder = Recorder(events, group, f"{prefix}-{number}")
-                member = (
-                    Classic(recorder, topic, bootstrap, CLASSIC[protocol])
-                    if protocol in CLASSIC
-                    else Central(recorder, topic, zookeeper, bootstrap, events)
-                )
-                member.start()
-                running.append(member)
-        else:
-            running.pop().leave()
-    leavers = [threading.Thread(target=member.leave) for member in running]
-    for leaver in leavers:
-        leaver.start()
-    for leaver in leavers:
-        leaver.join(CLOSE_TIMEOUT_S)
+def main(protocol: str, group: str, topic: str, name: str, zookeeper: str, bootstrap: str, events: Path) -> None:
+    """Run a member until it is told to leave."""
+    if not sys.stdin.readline():
+        return
+    recorder = Recorder(events, group, name)
+    member = (
+        Classic(recorder, topic, bootstrap, CLASSIC[protocol])
+        if protocol in CLASSIC
+        else Central(recorder, topic, zookeeper, bootstrap, events)
+    )
+    member.start()
+    sys.stdin.readline()
+    member.leave()
 
 
 if __name__ == "__main__":
-    run(members)
+    run(main)
