@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from kazoo.client import KazooClient
-from kazoo.protocol.states import WatchedEvent
+from kazoo.protocol.states import EventType, WatchedEvent
 
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
@@ -34,8 +34,9 @@ def answer_commands(hosts: str, number: str) -> None:
     channel, record = f"/channel/{number}", f"/owners/{number}"
     changed = threading.Event()
 
-    def notice(_event: WatchedEvent) -> None:
-        changed.set()
+    def notice(event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:  # which tells of the session's end
+            changed.set()
 
     def serve() -> None:
         while True:
