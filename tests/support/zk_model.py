@@ -4,14 +4,15 @@ Sessions see answers and watches in order, as on one connection. A test decides 
 answer delivered, and whether a connection breaks before or after a call was performed.
 
 With `lagging`, every session reads from a server that is behind until its own write, a `Sync` or `follow` brings it
-up; its watches fire as its server comes along. Without, all servers are always up to date.
+up; its watches fire as its server comes along. Without, there is one server, which is always up to date.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import (
@@ -44,7 +45,15 @@ class Node:
     ephemeral_owner: int = 0
 
 
-Change = tuple[str, Node | None]  # what stands at a path after a transaction, None: nothing
+class Change(NamedTuple):
+    """What a transaction did to one node; None: nothing stands there."""
+
+    path: str
+    before: Node | None
+    after: Node | None
+
+
+Observer = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]  # whose session, and what it did
 
 
 class Tree:
@@ -66,16 +75,31 @@ class Tree:
     def children(self, path: str) -> list[str]:
         return sorted(self._names.get(path, ()))
 
+    def copy(self) -> Tree:
+        tree = Tree()
+        tree.nodes = dict(self.nodes)
+        tree._names = {path: set(names) for path, names in self._names.items()}
+        return tree
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """What one server of the ensemble has applied, and who is connected to it."""
+
+    tree: Tree
+    applied: int  # transactions
+    sessions: list[Session] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class Session:
     """One client: what was sent and not performed yet, and what was answered and not delivered yet."""
 
     session_id: int
     timeout_ms: int
-    tree: Tree  # what its server knows
-    applied: int  # transactions that its server has applied
+    server: Server
     seen: int  # transactions that its client has seen: no server that is further behind takes it
+    notify: Callable[[], None] | None = None  # told of every answer
     sent: deque[tuple[int, Call]] = field(default_factory=deque)
     inbox: deque[tuple[ZooKeeperEvent, int]] = field(default_factory=deque)
     content_watches: set[str] = field(default_factory=set)
@@ -84,7 +108,9 @@ class Session:
     expired: bool = False
 
     def answer(self, event: ZooKeeperEvent) -> None:
-        self.inbox.append((event, self.applied))
+        self.inbox.append((event, self.server.applied))
+        if self.notify is not None:
+            self.notify()
 
     def take(self) -> ZooKeeperEvent:
         """Deliver what came first."""
@@ -109,7 +135,9 @@ class ZkModel:
         self.log: list[tuple[Change, ...]] = []
         self.transactions: list[tuple[Operation, ...]] = []  # those of clients that went through
         self.sessions: dict[int, Session] = {}
-        self._next_sequence: dict[str, int] = {}
+        self.servers: list[Server] = [] if lagging else [Server(self.tree, 0)]
+        self.observe: Observer | None = None
+        self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -120,16 +148,30 @@ class ZkModel:
 
     # Sessions -------------------------------------------------------------------------------------------------------
 
-    def open(self, timeout_ms: int = 6_000) -> Session:
-        end = len(self.log)
-        session = Session(len(self.sessions) + 1, timeout_ms, self._tree_at(end), applied=end, seen=end)
+    def add_server(self, position: int | None = None) -> Server:
+        """Start a server that has applied so many transactions, None: all."""
+        applied = len(self.log) if position is None else position
+        tree = self.tree.copy()
+        for changes in reversed(self.log[applied:]):
+            for change in reversed(changes):
+                tree.put(change.path, change.before)
+        self.servers.append(Server(tree, applied))
+        return self.servers[-1]
+
+    def open(
+        self, timeout_ms: int = 6_000, server: Server | None = None, notify: Callable[[], None] | None = None
+    ) -> Session:
+        """Open a session on a server, None: one of its own if servers may lag."""
+        server = server or (self.add_server() if self.lagging else self.servers[0])
+        session = Session(len(self.sessions) + 1, timeout_ms, server, seen=server.applied, notify=notify)
         self.sessions[session.session_id] = session
+        server.sessions.append(session)
         session.answer(calls.Connected(session.session_id, timeout_ms))
         return session
 
     def expire(self, session: Session) -> None:
         """End a session at the server; its client learns it as `Lost`."""
-        self._end(session)
+        self.end(session)
         if session.connected:
             session.answer(calls.Suspended())
         self._fail_calls(session, Refusal.SESSION_EXPIRED)
@@ -137,7 +179,7 @@ class ZkModel:
 
     def kill(self, session: Session) -> None:
         """End a session whose client is dead."""
-        self._end(session)
+        self.end(session)
         session.sent.clear()
         session.inbox.clear()
 
@@ -150,41 +192,54 @@ class ZkModel:
         for event in lost:
             session.answer(calls.Replied(event.call_id, Refused(Refusal.CONNECTION_LOST)))
         self._fail_calls(session, Refusal.CONNECTION_LOST)
+        self.forget_watches(session)
+
+    def forget_watches(self, session: Session) -> None:
         session.content_watches.clear()
         session.child_watches.clear()
 
-    def reconnect(self, session: Session) -> None:
+    def reconnect(self, session: Session, server: Server | None = None) -> None:
+        """Connect a session again, to a server that has applied at least what the client has seen."""
         session.connected = True
-        session.applied = session.seen if self.lagging else len(self.log)  # the next server may know as little
-        session.tree = self._tree_at(session.applied)
+        session.server.sessions.remove(session)
+        if server is None:
+            if self.lagging:
+                self.servers.remove(session.server)
+            server = self.add_server(session.seen) if self.lagging else self.servers[0]
+        session.server = server
+        server.sessions.append(session)
         session.answer(calls.Connected(session.session_id, session.timeout_ms))
 
     def follow(self, session: Session, transactions: int | None = None) -> None:
-        """Let the server of a session come along by so many transactions, None: all; what it watches fires."""
-        end = len(self.log) if transactions is None else min(len(self.log), session.applied + transactions)
-        while session.applied < end:
-            changes = self.log[session.applied]
-            session.applied += 1
-            for path, node in changes:
-                existed = path in session.tree.nodes
-                session.tree.put(path, node)
-                self._fire(session, path, is_listed_anew=node is None or not existed, is_gone=node is None)
+        """Let the server of a session come along by so many transactions, None: all."""
+        self.follow_server(session.server, transactions)
+
+    def follow_server(self, server: Server, transactions: int | None = None) -> None:
+        """Let a server come along; what its sessions watch fires."""
+        end = len(self.log) if transactions is None else min(len(self.log), server.applied + transactions)
+        while server.applied < end:
+            changes = self.log[server.applied]
+            server.applied += 1
+            for change in changes:
+                if server.tree is not self.tree:
+                    server.tree.put(change.path, change.after)
+                for session in server.sessions:
+                    self._fire(session, change)
 
     def is_behind(self, session: Session) -> bool:
-        return session.connected and not session.expired and session.applied < len(self.log)
+        return session.connected and not session.expired and session.server.applied < len(self.log)
 
-    def _tree_at(self, position: int) -> Tree:
-        tree = Tree()
-        for changes in self.log[:position]:
-            for path, node in changes:
-                tree.put(path, node)
-        return tree
-
-    def _end(self, session: Session) -> None:
+    def end(self, session: Session) -> None:
+        """End a session: its ephemeral nodes go."""
+        if session.expired:
+            return
         session.expired = True
         self.zxid += 1
         owned = [path for path, node in self.nodes.items() if node.ephemeral_owner == session.session_id]
-        self._commit([self._change(path, None) for path in owned])
+        session.server.sessions.remove(session)
+        if self.lagging and not session.server.sessions:
+            self.servers.remove(session.server)
+        self._commit(session.session_id, (), [self._change(path, None) for path in owned])
 
     def _fail_calls(self, session: Session, refusal: Refusal) -> None:
         while session.sent:
@@ -203,12 +258,13 @@ class ZkModel:
         """Perform the oldest call of a session; its answer goes to the inbox."""
         call_id, call = session.sent.popleft()
         if isinstance(call, Get | ListChildren):
-            reply = self._read(call, session.tree)
+            reply = self._read(call, session.server.tree)
             if call.watch and not isinstance(reply, Refused):
                 (session.content_watches if isinstance(call, Get) else session.child_watches).add(call.path)
         else:
             reply = self.perform(call, session.session_id)
-            self.follow(session)  # a server answers a write, and a sync, once it has applied all that came before
+            if session in session.server.sessions:
+                self.follow(session)  # a server answers a write, and a sync, once it has applied all that came before
         session.answer(calls.Replied(call_id, reply))
 
     def perform(self, call: Call, session_id: int = 0) -> Reply:
@@ -233,21 +289,24 @@ class ZkModel:
         self.zxid += 1
         results: list[str | int | None] = []
         changes: list[Change] = []
-        before: list[Change] = []
         for index, operation in enumerate(call.operations):
             try:
                 path, node, result = self._operation(operation, session_id)
             except RefusedError as error:
-                for change in reversed(before):
-                    self.tree.put(*change)
+                self._roll_back(changes)
                 return Refused(error.refusal, index)
             results.append(result)
             if not isinstance(operation, Check):
-                before.append((path, self.nodes.get(path)))
                 changes.append(self._change(path, node))
         self.transactions.append(call.operations)
-        self._commit(changes)
+        self._commit(session_id, call.operations, changes)
         return Done(tuple(results))
+
+    def _roll_back(self, changes: list[Change]) -> None:
+        for change in reversed(changes):
+            self.tree.put(change.path, change.before)
+            if change.before is None:
+                self._creations[parent(change.path)] -= 1
 
     def _operation(self, operation: Operation, session_id: int) -> tuple[str, Node | None, str | int | None]:
         """Return the path that is concerned, what stands there afterwards, and the result of the operation."""
@@ -274,34 +333,42 @@ class ZkModel:
         if self.nodes[above].ephemeral_owner:
             raise RefusedError(Refusal.NOT_ALLOWED)
         if operation.sequence:
-            path += f"{self._next_sequence.get(above, 0):010d}"
+            path += f"{self._creations.get(above, 0):010d}"
         if path in self.nodes:
             raise RefusedError(Refusal.NODE_EXISTS)
-        self._next_sequence[above] = self._next_sequence.get(above, 0) + 1
         owner = session_id if operation.ephemeral else 0
         return path, Node(operation.content, self.zxid, self.zxid, ephemeral_owner=owner), path
 
     def _change(self, path: str, node: Node | None) -> Change:
+        change = Change(path, self.nodes.get(path), node)
         self.tree.put(path, node)
-        return path, node
+        if change.before is None:
+            above = parent(path)
+            self._creations[above] = self._creations.get(above, 0) + 1
+        return change
 
-    def _commit(self, changes: Iterable[Change]) -> None:
+    def _commit(self, session_id: int, operations: tuple[Operation, ...], changes: list[Change]) -> None:
+        """Make a transaction known: to the servers that never lag, and to `observe`."""
+        for change in changes:
+            if change.after is None:
+                self._creations.pop(change.path, None)
         self.log.append(tuple(changes))
+        if self.observe is not None:
+            self.observe(session_id, operations, tuple(changes))
         if not self.lagging:
-            for session in self.sessions.values():
-                if self.is_behind(session):
-                    self.follow(session)
+            self.follow_server(self.servers[0])
 
-    def _fire(self, session: Session, path: str, *, is_listed_anew: bool, is_gone: bool) -> None:
-        fired = [(session.content_watches, path, False)]
-        if is_listed_anew:
-            fired.append((session.child_watches, parent(path), True))
-        if is_gone:
-            fired.append((session.child_watches, path, True))
-        for watches, watched, is_children in fired:
-            if watched in watches:
-                watches.discard(watched)
-                session.answer(calls.Watched(watched, is_children))
+    def _fire(self, session: Session, change: Change) -> None:
+        path = change.path
+        if path in session.content_watches:
+            session.content_watches.discard(path)
+            session.answer(calls.Watched(path, children=False))
+        if change.before is None or change.after is None:
+            listed = (parent(path), path) if change.after is None else (parent(path),)
+            for watched in listed:
+                if watched in session.child_watches:
+                    session.child_watches.discard(watched)
+                    session.answer(calls.Watched(watched, children=True))
 
 
 def parent(path: str) -> str:
