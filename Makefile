@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long lint bench clean
+SEEDS ?= 2000
+MINUTES ?= 5
+
+.PHONY: setup demo test test-long lint bench simulate mutations interruptions model campaign clean
 
 setup: $(STAMP)
 
@@ -31,6 +34,22 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.rebalance
+
+# What the promises rest on; docs/reliability.md tells what each of them shows.
+simulate: setup
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+mutations: setup
+	$(BIN)/python -m tests.simulation.mutations
+
+interruptions: setup
+	$(BIN)/python -m tests.interruptions
+
+model: setup
+	$(BIN)/python -m tests.model
+
+campaign: setup
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,8 +25,9 @@ def with_records(clock: Clock) -> Handover:
 
 
 def take(handover: Handover, delivered: list[int] | None = None) -> list[int]:
+    counts = [] if delivered is None else delivered
     with handover.lock:
-        batch = handover.take(100, lambda runs, _mono_us: (delivered if delivered is not None else []).append(len(runs)))
+        batch = handover.take(100, lambda runs, _mono_us: counts.append(len(runs)))
     return [record.offset for record in batch]
 
 

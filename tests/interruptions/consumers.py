@@ -1,0 +1,140 @@
+"""The real machine of a consumer, in a shell without threads: every question of it is answered at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from consumer_agent import signals
+from consumer_agent.machine import Machine, MachineSettings
+from consumer_agent.member import MemberSettings
+from consumer_agent.signals import Effect, Event, Position
+from tests.support.zk_model import Session, ZkModel
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
+
+
+@dataclass(slots=True)
+class Log:
+    """How far each partition was ever read: who begins beyond that leaves records out."""
+
+    read: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class ConsumerProcess:
+    """One consumer that joins at once, reads a record of each partition before it gives it up, and never leaves."""
+
+    def __init__(self, zk: ZkModel, log: Log, group: str, client: str, topic: str, session_ms: int, life: int) -> None:
+        registration = Registration("static", {topic: 1}, "0", client, "h", session_ms)
+        member = MemberSettings(group, auto_commit_interval_ms=None)
+        self.machine = Machine(MachineSettings(member, registration))
+        self.client = client
+        self.alive = True
+        self.session: Session | None = None
+        self.emit_until_ms = 0
+        self.emitting: set[TopicPartition] = set()
+        self.positions: dict[TopicPartition, int] = {}
+        self._zk, self._log = zk, log
+        self._session_ms = session_ms
+        self._life, self._registrations = life, 0
+        self._events: deque[Event] = deque()
+
+    def poll(self, now_ms: int) -> None:
+        """Let the application ask for records, which makes the consumer join."""
+        self._registrations += 1
+        self.feed(signals.Polled(f"{self.client}-{self._life}.{self._registrations}", 0), now_ms)
+
+    def feed(self, event: Event, now_ms: int) -> None:
+        """Give the machine an event, and perform what comes of it."""
+        self._events.append(event)
+        while self._events:
+            for effect in self.machine.step(self._events.popleft(), now_ms):
+                performer = _PERFORMERS.get(type(effect))
+                if performer is not None:
+                    performer(self, effect)
+
+    def kill(self) -> None:
+        """End the process; its session is over at once."""
+        self.alive = False
+        self.emitting.clear()
+        if self.session is not None:
+            self._zk.kill(self.session)
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered, empty while it is not."""
+        return "" if self.machine.member is None else self.machine.member.name
+
+    def emits(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Whether a poll would return records of the partition now."""
+        return self.alive and partition in self.emitting and now_ms < self.emit_until_ms
+
+    def _open(self, _effect: signals.OpenSession) -> None:
+        self.session = self._zk.open(self._session_ms)
+
+    def _close(self, _effect: signals.CloseSession) -> None:
+        if self.session is not None and not self.session.expired:
+            self._zk.kill(self.session)
+        self.session = None
+
+    def _request(self, effect: signals.Request) -> None:
+        if self.session is not None:
+            self._zk.send(self.session, effect.call_id, effect.call)
+
+    def _emit_until(self, effect: signals.EmitUntil) -> None:
+        self.emit_until_ms = effect.until_ms
+
+    def _progress(self, effect: signals.ReadProgress | signals.StopEmitting) -> None:
+        if isinstance(effect, signals.StopEmitting):
+            for partition in effect.partitions & self.emitting:
+                self.positions[partition] += 1  # the record that it has read meanwhile
+                self._log.read[partition] = max(self._log.read.get(partition, 0), self.positions[partition])
+            self.emitting -= effect.partitions
+        positions = {partition: Position(offset, offset) for partition, offset in self.positions.items()}
+        self._events.appendleft(signals.Progress(effect.token, positions))
+
+    def _resolve(self, effect: signals.ResolveOffsets) -> None:
+        self._events.append(signals.OffsetsResolved(effect.token, dict.fromkeys(effect.partitions, 0)))
+
+    def _start(self, effect: signals.StartFetching) -> None:
+        for partition, offset in effect.positions.items():
+            end = self._log.read.get(partition, 0)
+            assert offset <= end, f"{partition} is read from {offset} on, but was read up to {end} only"
+        self.positions.update(effect.positions)
+        self.emitting.update(effect.positions)
+
+    def _resume(self, effect: signals.ResumeFetching) -> None:
+        self.emitting |= effect.partitions & self.positions.keys()
+
+    def _forget(self, effect: signals.Forget) -> None:
+        self.emitting -= effect.partitions
+        for partition in effect.partitions:
+            self.positions.pop(partition, None)
+
+    def _revoked(self, effect: signals.AskRevoke) -> None:
+        self._events.append(signals.Revoked(effect.token))
+
+    def _out(self, _effect: signals.BecameOut) -> None:
+        self._registrations += 1
+        self._events.append(signals.Polled(f"{self.client}-{self._life}.{self._registrations}", 0))
+
+    def _failed(self, effect: signals.Failed) -> None:
+        raise AssertionError(f"{self.client}: {effect.error}")
+
+
+_PERFORMERS: dict[type[Effect], Callable[..., None]] = {
+    signals.OpenSession: ConsumerProcess._open,
+    signals.CloseSession: ConsumerProcess._close,
+    signals.Request: ConsumerProcess._request,
+    signals.EmitUntil: ConsumerProcess._emit_until,
+    signals.ReadProgress: ConsumerProcess._progress,
+    signals.StopEmitting: ConsumerProcess._progress,
+    signals.ResolveOffsets: ConsumerProcess._resolve,
+    signals.StartFetching: ConsumerProcess._start,
+    signals.ResumeFetching: ConsumerProcess._resume,
+    signals.Forget: ConsumerProcess._forget,
+    signals.AskRevoke: ConsumerProcess._revoked,
+    signals.BecameOut: ConsumerProcess._out,
+    signals.Failed: ConsumerProcess._failed,
+}

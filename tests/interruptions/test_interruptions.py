@@ -1,0 +1,55 @@
+"""Plans over the smallest groups, interrupted everywhere; `make interruptions` goes through the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent.outbox import Purpose
+from consumer_agent.writes import Outcome, WriteLane
+from tests.interruptions.campaign import BrokenPromiseError, Plan, interrupt_everywhere, plans
+from tests.interruptions.shapes import Shape, shapes
+from tests.interruptions.world import Schedule
+from zkrebalancer.protocol.calls import Reply
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+from zkrebalancer.rebalance.view import GroupView
+
+SWAP = Shape(2, ((0, 1), (1, 0)))
+
+
+def test_every_shape_stands_for_all_that_differ_in_names_only() -> None:
+    assert [str(shape) for shape in shapes(1, 2)] == [
+        "1 members, ->0",
+        "1 members, 0>0",
+        "1 members, ->0 ->0",
+        "1 members, ->0 0>0",
+        "1 members, 0>0 0>0",
+    ]
+    assert [shape.moves for shape in shapes(2, 1) if shape.members == 2] == [((None, 0),), ((0, 0),), ((0, 1),)]
+    assert len(list(shapes(3, 4))) == 457
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
+def test_small_plans_reach_their_goal_whatever_interrupts_them(mode: str) -> None:
+    for plan in plans(shape for shape in [*shapes(2, 1), SWAP]):
+        if plan.mode == mode:
+            tally = interrupt_everywhere(plan)
+            assert tally.runs.total() >= 6 * tally.steps > 0
+
+
+def test_an_ack_that_is_taken_for_written_when_its_outcome_is_unknown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = WriteLane.handle_reply
+
+    def credulous(lane: WriteLane, purpose: Purpose, reply: Reply) -> Outcome | None:
+        if lane.write is not None and lane.write.ack is not None and getattr(reply, "outcome_unknown", False):
+            return lane._acked(lane.write, lane.write.ack, lane.version + 1)
+        return honest(lane, purpose, reply)
+
+    monkeypatch.setattr(WriteLane, "handle_reply", credulous)
+    with pytest.raises(BrokenPromiseError, match="CALL_LOST"):
+        interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))
+
+
+def test_a_start_that_does_not_wait_for_the_stop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupView, "is_free_for", lambda _view, _consumer, _partition: True)
+    with pytest.raises(AssertionError, match=r"is held by|is read by"):
+        interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))

@@ -1,0 +1,269 @@
+"""One plan of one shape, its steps counted, and an interruption at any of them.
+
+Everybody is the real machine; only time, ZooKeeper and Kafka's records are in memory. A step is one ZooKeeper call of
+one actor. In between everybody does at once what can be done without a call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from consumer_agent import signals
+from tests.interruptions.consumers import ConsumerProcess, Log
+from tests.interruptions.shapes import Shape
+from tests.support.world import GROUP, CoordinatorProcess, World
+from tests.support.zk_model import Session
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.effects import Computed
+from zkrebalancer.rebalance.election import ElectionState
+
+TOPIC = "t"
+SESSION_MS = 6_000
+CALM_MS = 90_000  # a plan that was interrupted reaches its goal within this time
+MAX_ACTS = 20_000
+
+Actor = CoordinatorProcess | ConsumerProcess
+
+
+class Interruption(Enum):
+    """What happens to an actor that is about to make a call, or to somebody else at that moment."""
+
+    CALL_LOST = "the call is lost with the connection"
+    REPLY_LOST = "the reply is lost with the connection"
+    EXPIRED = "its session expires"
+    DIED_BEFORE = "it dies before the call"
+    DIED_AFTER = "it dies after the call, before the reply"
+    OTHER_DIED = "another one dies before the call"
+
+
+class Schedule(Enum):
+    """Who moves next, of all who can."""
+
+    IN_TURN = "each one call, in turn"
+    COORDINATOR_FIRST = "the coordinator as far as it comes, then each consumer"
+    CONSUMERS_FIRST = "the last consumer as far as it comes, …, then the coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An actor (the coordinator: 0, the consumers: 1, 2, …) and the call that it is about to make."""
+
+    actor: int
+    call: str
+
+
+class NotReachedError(AssertionError):
+    """The group did not come to rest where it should."""
+
+
+@dataclass(slots=True)
+class PlanWorld:
+    """A group in the state before, then on its way to the state after."""
+
+    shape: Shape
+    mode: str
+    schedule: Schedule
+    cluster: World = field(default_factory=World)
+    log: Log = field(default_factory=Log)
+    consumers: list[ConsumerProcess] = field(default_factory=list)
+    wanted: dict[int, int] = field(default_factory=dict)  # partition -> member
+    lives: int = 0
+    turn: int = 0
+
+    def prepare(self) -> None:
+        """Bring the group to the state before, and ask for the state after."""
+        self.cluster.set_topic(TOPIC, len(self.shape.moves))
+        self.cluster.create_group(settings.encode(GroupSettings(mode=self.mode, strategy="before")))
+        self.cluster.add_coordinator()
+        self.cluster.add_coordinator()  # a standby
+        self.wanted = {p: before for p, (before, _after) in enumerate(self.shape.moves) if before is not None}
+        for member in range(self.shape.members):
+            self._begin_consumer(member)
+        self.run(lambda: self.owned() == self.wanted and self._is_quiet())
+        self.wanted = {p: after for p, (_before, after) in enumerate(self.shape.moves)}
+        self.cluster.configure(settings.encode(GroupSettings(mode=self.mode, strategy="after")))
+
+    def is_done(self) -> bool:
+        """Whether the state after is reached, and nothing is left over of the way there."""
+        return self.owned() == self.wanted and self._is_quiet()
+
+    def owned(self) -> dict[int, int]:
+        """Return who owns each partition, by the records."""
+        return {
+            number: int(name.partition("-")[0].removeprefix("c"))
+            for name, partitions in self.cluster.owned().items()
+            for _topic, number in partitions
+        }
+
+    def _is_quiet(self) -> bool:
+        zk = self.cluster.zk
+        channels = zk.children(paths.channel(GROUP))
+        is_clean = channels == zk.children(paths.owners(GROUP)) == zk.children(paths.ids(GROUP))
+        has_commands = any(zk.children(paths.channel(GROUP, name)) for name in channels)
+        leading = [c for c in self.cluster.coordinators if c.alive and _leads(c)]
+        is_settled = bool(leading) and not any(leading[0].machine.groups_being_rebalanced.values())
+        everybody = len(channels) == self.shape.members
+        return is_clean and everybody and is_settled and not has_commands and not zk.children(paths.evicted(GROUP))
+
+    # Moving ---------------------------------------------------------------------------------------------------------
+
+    def run(self, is_done: Callable[[], bool]) -> None:
+        """Go on, in virtual time, until everybody is at rest and `is_done`."""
+        for _step in self.steps(is_done):
+            pass
+
+    def steps(self, is_done: Callable[[], bool]) -> Iterator[Step]:
+        """The same, and tell every step before it is made."""
+        end_us = self.cluster.now_us + CALM_MS * 1_000
+        for _ in range(MAX_ACTS):
+            index = self._next_actor()
+            if index is None:
+                if is_done():
+                    return
+                self._pass_time(end_us)
+                continue
+            actor = self.actors()[index]
+            if not self._advance(actor):
+                session = session_of(actor)
+                yield Step(index, str(session.sent[0][1]))
+                if session is session_of(actor) and session.sent:
+                    self.cluster.zk.perform_next(session)
+            self.check()
+        raise NotReachedError("it goes round in circles")
+
+    def actors(self) -> list[Actor]:
+        """Everybody who is alive, the leading coordinator first."""
+        alive = [process for process in self.cluster.coordinators if process.alive]
+        return [*sorted(alive, key=lambda process: not _leads(process)), *self.consumers]
+
+    def _next_actor(self) -> int | None:
+        able = [index for index, actor in enumerate(self.actors()) if self._can_move(actor)]
+        if not able:
+            return None
+        if self.schedule is Schedule.COORDINATOR_FIRST:
+            return able[0]
+        if self.schedule is Schedule.CONSUMERS_FIRST:
+            return able[-1]
+        self.turn = next((index for index in able if index > self.turn), able[0])
+        return self.turn
+
+    def _can_move(self, actor: Actor) -> bool:
+        session = session_of(actor)
+        return bool(session.inbox or session.sent or (isinstance(actor, CoordinatorProcess) and actor.computing))
+
+    def _advance(self, actor: Actor) -> bool:
+        """Do one thing that needs no call; False if there is none."""
+        session = session_of(actor)
+        if session.inbox:
+            if isinstance(actor, CoordinatorProcess):
+                self.cluster.deliver(actor)
+            else:
+                actor.feed(session.take(), self.now_ms)
+        elif isinstance(actor, CoordinatorProcess) and actor.computing:
+            task = actor.computing.pop(0)
+            self.cluster.feed(actor, Computed(task.group, task.ticket, self._assign(task.problem), 0))
+        else:
+            return False
+        return True
+
+    def _assign(self, problem: Problem) -> Assignment:
+        """The strategy: whoever is wanted, if it is there."""
+        clients = {int(consumer.partition("-")[0].removeprefix("c")): consumer for consumer in sorted(problem.members)}
+        result: Assignment = {consumer: {} for consumer in problem.members}
+        for member, consumer in clients.items():
+            numbers = tuple(number for number, wanted in self.wanted.items() if wanted == member)
+            if numbers:
+                result[consumer] = {0: {TOPIC: numbers}}
+        return result
+
+    def _pass_time(self, end_us: int) -> None:
+        deadlines = [consumer.machine.wake_at_ms for consumer in self.consumers]
+        at_us = [ms * 1_000 for ms in deadlines if ms is not None]
+        if (coordinators := self.cluster.next_deadline_us()) is not None:
+            at_us.append(coordinators)
+        if not at_us or min(at_us) > end_us:
+            raise NotReachedError(f"at rest with {self.owned()}, wanted {self.wanted}")
+        self.cluster.now_us = max(self.cluster.now_us, min(at_us))
+        self.cluster.tick()
+        for consumer in self.consumers:
+            wake_at_ms = consumer.machine.wake_at_ms
+            if wake_at_ms is not None and wake_at_ms <= self.now_ms:
+                consumer.feed(TICK, self.now_ms)
+
+    # Interrupting ---------------------------------------------------------------------------------------------------
+
+    def interrupt(self, interruption: Interruption, index: int, other: int) -> None:
+        """Interrupt the actor that is about to make a call; `other` is who dies with OTHER_DIED."""
+        actor, zk = self.actors()[index], self.cluster.zk
+        session = session_of(actor)
+        if interruption in {Interruption.REPLY_LOST, Interruption.DIED_AFTER}:
+            zk.perform_next(session)
+        if interruption in {Interruption.CALL_LOST, Interruption.REPLY_LOST}:
+            zk.disconnect(session)
+            zk.reconnect(session)
+        elif interruption is Interruption.EXPIRED:
+            self.cluster.now_us += SESSION_MS * 1_000  # no session ends before, and by then its lease is over
+            zk.expire(session)
+            if isinstance(actor, CoordinatorProcess):
+                self.cluster.restart_session(actor)
+        else:
+            self._replace(self.actors()[other] if interruption is Interruption.OTHER_DIED else actor)
+        self.check()
+
+    def _replace(self, actor: Actor) -> None:
+        """Kill a process and start it anew, from what is stored."""
+        if isinstance(actor, CoordinatorProcess):
+            self.cluster.kill_coordinator(actor)
+            self.cluster.add_coordinator()
+        else:
+            actor.kill()
+            self.consumers.remove(actor)
+            self._begin_consumer(int(actor.client.removeprefix("c")))
+
+    def _begin_consumer(self, member: int) -> None:
+        self.lives += 1
+        consumer = ConsumerProcess(self.cluster.zk, self.log, GROUP, f"c{member}", TOPIC, SESSION_MS, self.lives)
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda consumer: consumer.client)
+        consumer.poll(self.now_ms)
+
+    # Checking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """The clock of leases."""
+        return self.cluster.now_us // 1_000
+
+    def check(self) -> None:
+        """Assert what must hold after every step."""
+        self.cluster.check()
+        owned = {name: partitions.keys() for name, partitions in self.cluster.owned().items()}
+        evicted = self.cluster.zk.children(paths.evicted(GROUP))
+        for number in range(len(self.shape.moves)):
+            emitting = [c for c in self.consumers if c.emits((TOPIC, number), self.now_ms)]
+            assert len(emitting) <= 1, f"{number} is read by {[c.client for c in emitting]}"
+            for consumer in emitting:
+                is_owner = (TOPIC, number) in owned.get(consumer.name, ()) or consumer.name in evicted
+                assert is_owner, f"{number} is read by {consumer.name}, whose record does not have it"
+
+    def fork(self) -> PlanWorld:
+        """Return a copy that goes its own way."""
+        return copy.deepcopy(self)
+
+
+TICK = signals.Tick()
+
+
+def session_of(actor: Actor) -> Session:
+    """Return the session of an actor."""
+    assert actor.session is not None, "everybody here has a session"
+    return actor.session
+
+
+def _leads(process: CoordinatorProcess) -> bool:
+    return process.machine.coordinator_elector.state is ElectionState.LEADING
