@@ -129,13 +129,20 @@ inline check()
 /* ---- Coordinator: what it knows ---- */
 
 #define IT(n) memory[me].view[n]
-#define SETTLED(n) (IT(n).known && IT(n).option == NOTHING && zk[n].channel)	/* rule 5: who is gone is left out */
+#define SETTLED(n) (IT(n).known && IT(n).option == NOTHING && zk[n].channel && ROOM(n))	/* rule 5: not who is gone */
+#if defined(NO_EPOCH_CHECK) || defined(NO_ELECTION_MULTI) || defined(NO_ADOPTION) || defined(LOAD_BEFORE_EPOCH)
+#define ROOM(n) (zk[n].option == NOTHING)	/* look for worse than two commands in a channel */
+#elif defined(NO_SYNC) || defined(FORGET_UNKNOWN_START) || defined(RETRY_CREATES_SECOND)
+#define ROOM(n) (zk[n].option == NOTHING)
+#else
+#define ROOM(n) true
+#endif
 
 /* Rule 4: every write of a leader checks the epoch. */
 #ifdef NO_EPOCH_CHECK
 #define FENCE true
 #else
-#define FENCE current[me]
+#define FENCE current[me]		/* who is superseded can only find out: neither what it reads nor what it writes matters */
 #endif
 
 /* Held: in owners/C, in a start-fetcher, or in evicted/C. */
@@ -153,7 +160,8 @@ inline check()
 #define TO_BE_STOPPED(n) (ANY(DIFFERS) && HOLDS(n))
 #define WAITS(n) (IT(n).to_stop || IT(n).stopping)
 #define LEAVING(n) (IT(n).to_stop -> EVERYTHING : 0)
-#define START_DUE(n) (SETTLED(n) && !ANY(WAITS) && READY(n))
+#define BARRIER (WAITS(0) || WAITS(1) || WAITS(2))
+#define START_DUE(n) (SETTLED(n) && !BARRIER && READY(n))
 #else
 #define LEAVING(n) (IT(n).held & ~IT(n).target)
 #define START_DUE(n) (SETTLED(n) && !LEAVING(n) && READY(n))
@@ -162,7 +170,11 @@ inline check()
 
 #define IDS_CHANGED(n) (zk[n].ids != (IT(n).known && IT(n).registered))
 #define OWNERS_CHANGED(n) (IT(n).known && (!zk[n].owners || zk[n].applied != IT(n).applied))
+#ifdef EVICT_AT_ANY_VERSION		/* rule 12 */
+#define UNCHANGED(n) (IT(n).known && zk[n].owners)
+#else
 #define UNCHANGED(n) (IT(n).known && zk[n].owners && zk[n].applied == IT(n).applied)
+#endif
 #define STRUCK_OFF(n) (UNCHANGED(n) && !IT(n).registered)
 #define LATE_STOP(n) (UNCHANGED(n) && IT(n).option == STOP)
 #define LATE_START(n) (IT(n).known && IT(n).option == START)
@@ -214,9 +226,23 @@ inline make_plan()
 #endif
 }
 
+#ifdef LOST_CHANGE			/* the legacy compare_and_set(False, True): a change while it rebalances is lost */
+inline replan()
+{
+	if
+	:: !ANY(BUSY) -> make_plan()
+	:: else
+	fi
+}
+#else
+#define replan make_plan
+#endif
+
 inline sweep()				/* rule 19: the channel of the dead */
 {
+#ifndef IDS_TELL_DEATH
 	assert(!zk[n].owners);		/* and of nobody else (rule 1) */
+#endif
 	if
 	:: FENCE -> zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0
 	:: else
@@ -225,16 +251,21 @@ inline sweep()				/* rule 19: the channel of the dead */
 
 inline remove_member()
 {
+	printf("coordinator %d takes consumer %d for dead\n", me, n);
 	forget_member();
 	sweep();
-	make_plan()
+	replan()
 }
 
 /* ---- Coordinator: reading a group; every step sees ZooKeeper at another moment (rule 1) ---- */
 
 inline list_channels()
 {
-	d_step { EACH { IT(n).listed = zk[n].channel } n = 0 }
+	d_step {
+		EACH { IT(n).listed = zk[n].channel }
+		n = 0;
+		printf("coordinator %d lists the channels\n", me)
+	}
 }
 
 #ifdef NO_SYNC				/* rule 3: the server that it is connected to has not heard of the last command */
@@ -242,6 +273,8 @@ inline list_channels()
 #else
 #define VISIBLE(n) true
 #endif
+
+#define SEEN(n) (IT(n).option == START -> IT(n).parts : 0)
 
 inline read_commands()
 {
@@ -255,7 +288,8 @@ inline read_commands()
 			:: else
 			fi
 		}
-		n = 0
+		n = 0;
+		printf("coordinator %d reads the commands: start {%d}, {%d}, {%d}\n", me, SEEN(0), SEEN(1), SEEN(2))
 	}
 }
 
@@ -266,7 +300,8 @@ inline list_owners()
 
 inline list_ids()
 {
-	d_step { EACH { IT(n).registered = zk[n].ids; IT(n).known = IT(n).known || zk[n].ids } n = 0 }
+	d_step { EACH { IT(n).registered = zk[n].ids; IT(n).known = IT(n).known || zk[n].ids } n = 0;
+		printf("coordinator %d lists the registrations\n", me) }
 }
 
 inline read_owners()
@@ -279,7 +314,8 @@ inline read_owners()
 			:: else
 			fi
 		}
-		n = 0
+		n = 0;
+		printf("coordinator %d reads what is owned: {%d}, {%d}, {%d}\n", me, IT(0).held, IT(1).held, IT(2).held)
 	}
 }
 
@@ -300,7 +336,7 @@ inline read_evicted()			/* and end: what was applied meanwhile is not pending; w
 			IT(n).listed = 0
 		}
 		make_plan();
-		printf("coordinator %d has read the group\n", me)
+		printf("coordinator %d reads what was evicted, and knows the group\n", me)
 	}
 }
 
@@ -346,11 +382,17 @@ inline create_command(what)
 	fi
 }
 
+#ifdef TOMBSTONE_WITHOUT_STARTS
+#define BURIED(n) IT(n).held
+#else
+#define BURIED(n) HOLDS(n)
+#endif
+
 inline evict()				/* rule 12: one transaction; an ack that comes first defeats it */
 {
 	d_step {
-		printf("coordinator %d evicts consumer %d, which holds {%d}\n", me, n, HOLDS(n));
-		zk[n].evicted = 1; zk[n].tombstone = HOLDS(n);
+		printf("coordinator %d evicts consumer %d, which holds {%d}\n", me, n, BURIED(n));
+		zk[n].evicted = 1; zk[n].tombstone = BURIED(n);
 		zk[n].ids = 0; zk[n].owners = 0; zk[n].held = 0; zk[n].applied = 0;
 		zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0;
 		forget_member();
@@ -391,7 +433,7 @@ inline ids_listed()
 	if
 	:: zk[n].ids ->
 		IT(n).known = 1; IT(n).registered = 1; IT(n).held = zk[n].held; IT(n).applied = zk[n].applied;
-		make_plan()
+		replan()
 	:: else ->
 		IT(n).registered = 0;	/* only owners/C tells a death: it is read again, or evicted */
 #ifdef IDS_TELL_DEATH
@@ -412,7 +454,7 @@ inline owners_read()
 #ifdef EAGER
 			IT(n).stopping = 0;
 #endif
-		:: else -> make_plan()
+		:: else -> replan()
 		fi
 	:: else -> remove_member()
 	fi;
@@ -492,6 +534,10 @@ lead:	do
 
 	:: atomic { leader != me + 1 || !FENCE ->
 		printf("coordinator %d learns that it is deposed\n", me);
+		if
+		:: leader == me + 1 -> leader = 0	/* its node is of another election than the epoch */
+		:: else
+		fi;
 		forget_everything(); current[me] = 0; goto standby }
 
 	:: atomic { faults > 0 && leader == me + 1 ->
@@ -550,7 +596,7 @@ inline cancelled()			/* a cancelled stop goes on from where the application is (
 inline set_owners()
 {
 	assert(zk[n].applied != MINE.id);	/* a command is applied at most once */
-	printf("consumer %d acknowledges: %e {%d}\n", n, MINE.option, MINE.parts);
+	printf("consumer %d acknowledges: %d {%d}\n", n, MINE.option, MINE.parts);
 	d_step {
 		zk[n].held = (MINE.option == START -> zk[n].held | MINE.parts : zk[n].held & ~MINE.parts);
 		/* The id that is applied is called 1, and what was called 1 takes its name. */
@@ -615,7 +661,7 @@ end:	do
 		:: zk[n].owners && CURRENT ->
 #endif
 #ifdef ACK_DELETES_FIRST		/* rule 7 */
-			printf("consumer %d deletes the command %e {%d}\n", n, MINE.option, MINE.parts);
+			printf("consumer %d deletes the command: %d {%d}\n", n, MINE.option, MINE.parts);
 			delete_command(); MINE.half = 1; n = 0
 #else
 			set_owners();
