@@ -34,6 +34,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.rebalance
+	$(BIN)/python -m tests.benchmarks.floor
 
 # What the promises rest on; docs/reliability.md tells what each of them shows.
 simulate: setup

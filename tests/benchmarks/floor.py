@@ -24,6 +24,7 @@ from zkrebalancer.localcluster.server import child_environment
 ROUNDS = 15
 ROUND_DEADLINE_S = 30.0
 REST_S = 0.2  # between rounds, so that each finds clients at rest
+ASK_INTERVAL_S = 0.01
 RECORD = b"x" * 200
 
 
@@ -77,7 +78,8 @@ def time_rounds(hosts: str, size: int) -> list[float]:
 
 
 def _round(client: KazooClient, numbers: list[str]) -> float:
-    time.sleep(REST_S)
+    begin_at_s = time.monotonic() + REST_S
+    _wait(lambda: time.monotonic() >= begin_at_s)
     answered, left = threading.Event(), set(numbers)
 
     def take(event: WatchedEvent) -> None:
@@ -102,7 +104,7 @@ def _wait(is_so: Callable[[], bool]) -> None:
     while not is_so():
         if time.monotonic() > give_up_at:
             raise TimeoutError("the clients did not start")
-        time.sleep(REST_S)
+        time.sleep(ASK_INTERVAL_S)
 
 
 def main() -> None:
