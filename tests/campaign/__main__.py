@@ -1,0 +1,81 @@
+"""`python -m tests.campaign`: exit 0 if every promise was kept, 1 if one was broken, 2 for wrong usage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from tests.campaign.campaign import Campaign, CampaignSettings
+from tests.campaign.company import MIN_MEMBERS, new_groups
+from tests.campaign.progress import Progress
+from tests.campaign.report import print_report
+from zkrebalancer.cli import options
+from zkrebalancer.cli.main import run
+from zkrebalancer.protocol.errors import RebalancerError
+
+MAX_AGENTS = 30
+ENDING = "the faults are undone and what is left is read (once more: end at once, without a verdict)"
+
+
+class CampaignFailedError(RebalancerError):
+    """A promise was broken."""
+
+
+@click.command()
+@click.option("--minutes", type=click.FloatRange(0, 24 * 60), default=5, show_default=True, help="How long to go on.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides what is broken when.")
+@click.option(
+    "--agents",
+    "max_agents",
+    type=click.IntRange(MIN_MEMBERS * len(new_groups()), MAX_AGENTS),
+    default=14,
+    show_default=True,
+    help="How many there are at most; each is a process.",
+)
+@click.option("--keep", is_flag=True, help="Keep events and logs also when all went well, and say where they are.")
+@options.events_option
+@options.json_option
+def campaign(
+    *, minutes: float, seed: int, max_agents: int, keep: bool, events_directory: Path | None, as_json: bool
+) -> None:
+    """Break servers, processes and connections at random for a while, and judge by the events whether promises held.
+
+    Ctrl-C ends it with the verdict so far.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())
+    if events_directory is not None and any(events_directory.glob("*.jsonl")):
+        raise click.UsageError(f"--events {events_directory} holds the events of an earlier run; name an empty folder")
+    with Progress(to_stderr=as_json) as progress:
+        this = Campaign(CampaignSettings(minutes, seed, max_agents, events_directory, keep), progress)
+        _end_on_signals(this, progress)
+        outcome = this.run()
+    if as_json:
+        click.echo(json.dumps(outcome.document()))
+    else:
+        print_report(outcome)
+    for problem in outcome.problems:
+        click.echo(f"problem: {problem}", err=True)
+    if outcome.problems:
+        raise CampaignFailedError(f"a promise was broken; events and logs are in {outcome.folder}")
+
+
+def _end_on_signals(this: Campaign, progress: Progress) -> None:
+    """Let the first Ctrl-C or SIGTERM end the campaign in good order, and the next one as usual."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(_number: int, _frame: object) -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        this.end_soon()
+        progress.line(ENDING)
+
+    for number in before:
+        signal.signal(number, end)
+
+
+if __name__ == "__main__":
+    run(campaign)

@@ -1,0 +1,48 @@
+"""Which function causes which kind of fault; those that cannot be caused on this machine, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+
+from tests.campaign import process_faults, server_faults
+from tests.campaign.company import Company
+from tests.campaign.schedule import Fault
+
+Cause = Callable[[Company, Fault], AbstractContextManager[str]]
+CAUSES: Mapping[str, Cause] = {
+    "kill-agent": process_faults.kill_agent,
+    "kill-agent-at-step": process_faults.kill_agent_at_step,
+    "kill-coordinator": process_faults.kill_coordinator,
+    "kill-leader-at-step": process_faults.kill_leader_at_step,
+    "restart-coordinator": process_faults.restart_coordinator,
+    "freeze-agent": process_faults.freeze,
+    "freeze-agent-briefly": process_faults.freeze,
+    "freeze-leader": process_faults.freeze,
+    "expire-agent": process_faults.expire,
+    "expire-leader": process_faults.expire,
+    "cut-agent": process_faults.cut,
+    "cut-all": process_faults.cut,
+    "refuse-agent": process_faults.break_link,
+    "refuse-leader": process_faults.break_link,
+    "silence-agent": process_faults.break_link,
+    "silence-leader": process_faults.break_link,
+    "slow-agent": process_faults.break_link,
+    "slow-leader": process_faults.break_link,
+    "lose-reply-agent": process_faults.lose,
+    "lose-reply-leader": process_faults.lose,
+    "lose-request-agent": process_faults.lose,
+    "lose-request-leader": process_faults.lose,
+    "kill-zookeeper-leader": server_faults.kill_zookeeper,
+    "kill-zookeeper-follower": server_faults.kill_zookeeper,
+    "freeze-zookeeper": server_faults.freeze_zookeeper,
+    "lose-quorum": server_faults.lose_quorum,
+    "fill-disk": server_faults.fill_disk,
+    "jump-clock": process_faults.jump_clock,
+    "restart-broker": server_faults.restart_broker,
+    "join": process_faults.join,
+    "leave": process_faults.leave,
+    "grow-topic": server_faults.grow_topic,
+    "create-topic": server_faults.create_topic,
+    "delete-topic": server_faults.delete_topic,
+}

@@ -1,0 +1,268 @@
+"""Who should be there: coordinators, agents in groups of both modes, topics with producers; and bringing them back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import gevent
+
+from tests.campaign.disk import SmallDisk
+from tests.campaign.links import ProxiedLab
+from tests.campaign.watching import Watcher
+from tests.integration.commands import catches
+from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+from zkrebalancer.runtime.zk import CONNECT_TIMEOUT_S
+
+COORDINATORS = ("coordinator-1", "coordinator-2", "coordinator-3")
+TOPICS = {"campaign-orders": 8, "campaign-payments": 4}  # partitions at the beginning
+MAX_PARTITIONS = 12  # of one topic
+MAX_PASSING_TOPICS = 3  # those that are created and deleted
+PASSING_TOPIC_PARTITIONS = 3
+RECORDS_PER_PARTITION_S = 3
+PATTERN = "^campaign-"
+MIN_MEMBERS = 2  # of a group
+AGENT_OPTIONS = {"--auto-commit-interval-ms": 1_000}
+ASK_INTERVAL_S = 0.1
+CONVERGE_DEADLINE_S = 60.0
+
+
+class NothingToBreakError(RebalancerError):
+    """A fault finds nothing that it could hit at present."""
+
+
+class BrokenPromiseError(RebalancerError):
+    """Something that must not happen has happened."""
+
+
+@dataclass(slots=True)
+class Group:
+    """One group; `topics` is None for one that subscribes to the pattern."""
+
+    name: str
+    mode: str
+    topics: tuple[str, ...] | None
+    members: list[str] = field(default_factory=list)
+
+
+def new_groups() -> list[Group]:
+    """Return the groups, without members."""
+    return [
+        Group("named-incremental", INCREMENTAL, tuple(TOPICS)),
+        Group("named-eager", EAGER, tuple(TOPICS)),
+        Group("pattern-incremental", INCREMENTAL, None),
+        Group("pattern-eager", EAGER, None),
+    ]
+
+
+@dataclass(slots=True)
+class Company:
+    """What should be at present; `missing` are processes that the campaign has ended and that have to come back."""
+
+    lab: ProxiedLab
+    watcher: Watcher
+    max_agents: int
+    groups: list[Group] = field(default_factory=new_groups)
+    topics: dict[str, int] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    doomed: set[str] = field(default_factory=set)  # will kill themselves at a step
+    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not come to pass
+    is_without_quorum: bool = False
+    quorum_lost_s: float = -CONNECT_TIMEOUT_S  # when it was lost last, as `Lab.elapsed_s` counts
+    disk: SmallDisk | None = None
+    _started_s: dict[str, float] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _count: int = 0
+
+    # The beginning --------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start everybody and wait until all is well; a third of the agents' places stays free."""
+        for name in COORDINATORS:
+            self.start(name)
+        for topic, partitions in TOPICS.items():
+            self.change_topic(topic, partitions)
+        self.lab.wait_leader()
+        for group in self.groups:
+            self.lab.configure(group.name, GroupSettings(mode=group.mode))
+        for index in range(max(MIN_MEMBERS * len(self.groups), self.max_agents * 2 // 3)):
+            self.join(self.groups[index % len(self.groups)])
+
+    # Processes ------------------------------------------------------------------------------------------------------
+
+    def agents(self) -> list[str]:
+        """Return every agent that should be there."""
+        return sorted(name for group in self.groups for name in group.members)
+
+    def dispensable_agents(self) -> list[str]:
+        """Return the agents whose group has enough others."""
+        names = [name for group in self.groups if len(group.members) > MIN_MEMBERS for name in group.members]
+        return [name for name in names if name not in self.missing]
+
+    def leader(self) -> str:
+        """Return the coordinator that leads, as far as is known, else any."""
+        return self.watcher.leader() or COORDINATORS[0]
+
+    @contextmanager
+    def hold(self, names: list[str], pick: float) -> Iterator[str]:
+        """Pick one of these that no other fault has, for as long as this one lasts; raises NothingToBreakError."""
+        free = [name for name in names if name not in self._taken]
+        if not free:
+            raise NothingToBreakError("all that could be hit are hit already")
+        name = free[int(pick * len(free))]
+        self._taken.add(name)
+        try:
+            yield name
+        finally:
+            self._taken.discard(name)
+
+    def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start a coordinator or an agent; without a quorum it has to wait: it would not find ZooKeeper."""
+        self.missing.add(name)
+        if self.is_without_quorum:
+            return
+        self.missing.discard(name)
+        self._started_s[name] = self.lab.elapsed_s()
+        if name in COORDINATORS:
+            self.lab.start_coordinator(int(name.rpartition("-")[2]), environment)
+            return
+        group = next(group for group in self.groups if name in group.members)
+        pattern = PATTERN if group.topics is None else None
+        self.lab.start_agent(
+            name, group.name, group.topics or (), pattern=pattern, options=AGENT_OPTIONS, environment=environment
+        )
+
+    def kill(self, name: str, fault: str) -> None:
+        """Kill a process; it is missing until it is started again."""
+        self.watcher.abandoned(name)
+        self.missing.add(name)
+        self.lab.kill(name, fault)
+
+    def stop(self, *names: str) -> None:
+        """End processes in good order; they are missing until they are started again."""
+        running = [name for name in names if self.lab.programs[name].is_running]
+        for name in running:  # else it would be killed before it can catch the signal
+            self.lab.wait_for(f"start of {name}", partial(catches, self.lab.programs[name].pid, signal.SIGTERM))
+        self.missing.update(names)
+        self.lab.stop(*running)
+
+    def doom(self, name: str) -> None:
+        """A process that was started will kill itself."""
+        if name not in self.missing:
+            self.doomed.add(name)
+
+    def notice_deaths(self) -> None:
+        """See whether the doomed have died."""
+        for name in self.doomed - self.missing:
+            if not self.lab.programs[name].is_running:
+                self.watcher.abandoned(name)
+                self.missing.add(name)
+
+    def end_doomed(self, name: str, kind: str) -> None:
+        """Start a process anew that should have killed itself by now; if it has not, it is killed."""
+        if name in self.doomed and self.lab.programs[name].is_running:
+            self.not_reached[kind] += 1
+            self.kill(name, kind)
+        self.doomed.discard(name)
+        self.start(name)
+
+    def join(self, group: Group) -> str:
+        """Start one more agent; returns its name."""
+        self._count += 1
+        name = f"{group.name}-{self._count}"
+        group.members.append(name)
+        self.start(name)
+        return name
+
+    def leave(self, name: str) -> None:
+        """End an agent for good."""
+        self.stop(name)
+        self.missing.discard(name)
+        for group in self.groups:
+            if name in group.members:
+                group.members.remove(name)
+
+    def complete(self) -> None:
+        """Bring back everybody who is missing."""
+        for name in sorted(self.missing):
+            self.start(name)
+
+    # Topics ---------------------------------------------------------------------------------------------------------
+
+    def change_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic or let it grow; its producer writes to all partitions from then on."""
+        producer = f"producer-{topic}"
+        if topic in self.topics:
+            self.lab.grow_topic(topic, partitions)
+            self.lab.stop(producer)
+        else:
+            self.lab.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+        self.lab.start_producer(producer, {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic that everybody has read to its end: else its last records would count as lost."""
+        self.lab.stop(f"producer-{topic}")
+        self._wait_read(self.watcher.ends([topic]), f"end of {topic}")
+        del self.topics[topic]
+        self.lab.note("topic_deleted", topic=topic)
+        self.lab.delete_topic(topic)
+
+    def topics_of(self, group: Group) -> dict[str, int]:
+        """Return what a group reads: topic -> partitions."""
+        return {topic: count for topic, count in self.topics.items() if group.topics is None or topic in group.topics}
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def wait_converged(self) -> None:
+        """Wait until every group is settled and has all that was produced until now; raises BrokenPromiseError."""
+        ends = self.watcher.ends(self.topics)
+        give_up_at = time.monotonic() + CONVERGE_DEADLINE_S
+        while unsettled := [group.name for group in self.groups if not self._is_settled(group)]:
+            self.require_running()
+            if time.monotonic() > give_up_at:
+                raise BrokenPromiseError(f"not settled within {CONVERGE_DEADLINE_S:g} s: {', '.join(unsettled)}")
+            gevent.sleep(ASK_INTERVAL_S)
+        self._wait_read(ends, "all records")
+
+    def require_running(self) -> None:
+        """Raise BrokenPromiseError if a process has ended that nobody has ended, unless it could not find ZooKeeper."""
+        producers = {f"producer-{topic}" for topic in self.topics}
+        for name in {*self.agents(), *COORDINATORS, *producers} - self.missing - self.doomed:
+            program = self.lab.programs[name]
+            if not program.is_running:
+                if self._started_s.get(name, 0.0) < self.quorum_lost_s - CONNECT_TIMEOUT_S:
+                    raise BrokenPromiseError(f"{name} has ended by itself; its log is {program.log}")
+                self.start(name)  # as a service manager does: ZooKeeper was away while it started
+
+    def drain(self) -> None:
+        """End the producers and wait until every group was given all records."""
+        self.lab.stop(*(f"producer-{topic}" for topic in self.topics))
+        self._wait_read(self.watcher.ends(self.topics), "all records until the end")
+
+    def close(self) -> None:
+        """End everybody in good order, the coordinators last."""
+        self.lab.stop(*self.agents())
+        self.lab.stop(*COORDINATORS)
+
+    def _is_settled(self, group: Group) -> bool:
+        try:
+            return self.lab.is_settled(group.name, self.topics_of(group), frozenset(group.members))
+        except ZooKeeperUnavailableError:
+            return False  # its server is away: ask again
+
+    def _wait_read(self, ends: Mapping[tuple[str, int], int], what: str) -> None:
+        for group in self.groups:
+            due = {partition: end for partition, end in ends.items() if partition[0] in self.topics_of(group)}
+            give_up_at = time.monotonic() + CONVERGE_DEADLINE_S
+            while not self.watcher.has_read(group.name, due):
+                self.require_running()
+                if time.monotonic() > give_up_at:
+                    raise BrokenPromiseError(f"group {group.name} was not given {what} in {CONVERGE_DEADLINE_S:g} s")
+                gevent.sleep(ASK_INTERVAL_S)

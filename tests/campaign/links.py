@@ -1,0 +1,103 @@
+"""The campaign's end of the proxy: every process has a link of its own to ZooKeeper, which can be broken."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tests.campaign.frames import Direction, Session
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.server import Program
+
+ANSWER_TIMEOUT_S = 10.0
+Way = Literal["open", "refused", "silent", "slow"]
+
+
+class Links:
+    """The proxy's process, and what can be asked of it; a context manager."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        """Prepare a proxy before the servers of a started cluster."""
+        self._cluster = cluster
+        self._addresses: dict[str, str] = {}
+        self._path = cluster.directory / "proxy.sock"
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(ANSWER_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        """Begin the proxy."""
+        program = self._cluster.program("proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self._path)])
+        program.spawn()
+        program.wait_until(self._is_there)
+        self._answers = self._connection.makefile("r")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hang up; the process ends with the cluster."""
+        self._answers.close()
+        self._connection.close()
+
+    def address(self, name: str) -> str:
+        """Return where a process reaches ZooKeeper; its link is opened when it is first asked for."""
+        if name not in self._addresses:
+            servers = [server.port for server in self._cluster.zookeeper_servers]
+            ports = self._order(do="open", link=name, servers=servers)["ports"]
+            self._addresses[name] = ",".join(f"{HOST}:{port}" for port in ports) + self._cluster.chroot
+        return self._addresses[name]
+
+    def break_(self, name: str, way: Way, delay_ms: int = 0) -> None:
+        """Refuse connections, carry nothing, carry late, or be whole again."""
+        self._order(do="break", link=name, how=way, delay_ms=delay_ms)
+
+    def cut(self, name: str) -> int:
+        """End a process's connections; it may connect again at once. Returns how many there were."""
+        return int(self._order(do="cut", link=name)["cut"])
+
+    def lose(self, name: str, what: Direction, fragment: str) -> int:
+        """Lose the next request, or reply, of a transaction that changes such a path, and cut; return how many were."""
+        return int(self._order(do="lose", link=name, what=what, fragment=fragment)["lost"])
+
+    def lose_nothing(self, name: str) -> int:
+        """Take `lose` back; return how many requests or replies were lost on this link so far."""
+        return int(self._order(do="lose", link=name, what="", fragment="")["lost"])
+
+    def session(self, name: str) -> Session | None:
+        """Return a process's session at ZooKeeper, None while it has none."""
+        answer = self._order(do="session", link=name)
+        return Session(answer["id"], bytes.fromhex(answer["password"])) if answer else None
+
+    def _is_there(self) -> bool:
+        try:
+            self._connection.connect(str(self._path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        return True
+
+    def _order(self, **order: Any) -> dict[str, Any]:
+        self._connection.sendall(json.dumps(order).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(self._answers.readline())
+        return answer
+
+
+@dataclass(slots=True)
+class ProxiedLab(Lab):
+    """A lab whose processes reach ZooKeeper through links of their own."""
+
+    links: Links = field(kw_only=True)
+
+    def _spawn(
+        self, name: str, command: list[str], options: Mapping[str, object], environment: Mapping[str, str] | None
+    ) -> Program:
+        if "--zookeeper" in options:
+            options = {**options, "--zookeeper": self.links.address(name)}
+        # super() without arguments does not work in a class that a decorator has made anew for its slots
+        return super(ProxiedLab, self)._spawn(name, command, options, environment)

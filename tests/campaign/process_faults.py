@@ -1,0 +1,213 @@
+"""Faults of coordinators, agents and their links: context managers, broken on entering, whole again on leaving.
+
+Each yields what it hits. A fault that did not come to pass is counted in `Company.not_reached`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from tests.campaign.company import COORDINATORS, Company, NothingToBreakError
+from tests.campaign.frames import Direction
+from tests.campaign.links import Way
+from tests.campaign.schedule import Fault
+from zkrebalancer.localcluster import faults
+
+FAKETIME_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+)
+
+
+def find_faketime() -> str | None:
+    """Return the library that moves a process's wall clock, None if it is not installed."""
+    return next((library for library in FAKETIME_LIBRARIES if Path(library).exists()), None)
+
+
+@contextmanager
+def kill_agent(company: Company, fault: Fault) -> Iterator[str]:
+    """Kill an agent; it comes back under the same client id."""
+    with company.hold(company.agents(), fault.pick) as name:
+        company.kill(name, fault.kind)
+        yield name
+        company.start(name)
+
+
+@contextmanager
+def kill_agent_at_step(company: Company, fault: Fault) -> Iterator[str]:
+    """Restart an agent that will kill itself at a step, and another one, so that there is something to do."""
+    with company.hold(company.agents(), fault.pick) as name:
+        company.kill(name, fault.kind)
+        company.start(name, {"CONSUMER_AGENT_FAILPOINT": fault.detail})
+        company.doom(name)
+        _restart_some_agent(company, fault)
+        yield name
+        company.end_doomed(name, fault.kind)
+
+
+@contextmanager
+def kill_coordinator(company: Company, fault: Fault) -> Iterator[str]:
+    """Kill a coordinator, be it the leader or a standby."""
+    with company.hold(list(COORDINATORS), fault.pick) as name:
+        company.kill(name, fault.kind)
+        yield name
+        company.start(name)
+
+
+@contextmanager
+def kill_leader_at_step(company: Company, fault: Fault) -> Iterator[str]:
+    """Let a coordinator lead that will kill itself at a step; an agent that is restarted gives it something to do."""
+    with company.hold(list(COORDINATORS), fault.pick) as name:
+        _let_lead(company, fault, name, {"ZKREBALANCER_FAILPOINT": fault.detail})
+        company.doom(name)
+        _restart_some_agent(company, fault)
+        yield name
+        company.end_doomed(name, fault.kind)
+
+
+@contextmanager
+def restart_coordinator(company: Company, fault: Fault) -> Iterator[str]:
+    """End a coordinator in good order."""
+    with company.hold(list(COORDINATORS), fault.pick) as name:
+        company.lab.fault(fault.kind, name)
+        company.stop(name)
+        yield name
+        company.start(name)
+
+
+@contextmanager
+def freeze(company: Company, fault: Fault) -> Iterator[str]:
+    """Freeze an agent or the leader."""
+    names = [company.leader()] if fault.kind == "freeze-leader" else company.agents()
+    with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
+        company.watcher.abandoned(name)
+        company.lab.freeze(name)
+        yield name
+        company.lab.thaw(name)
+
+
+@contextmanager
+def expire(company: Company, fault: Fault) -> Iterator[str]:
+    """End a session at ZooKeeper, behind the back of the process that has it."""
+    with _held(company, fault) as name:
+        session = company.lab.links.session(name)
+        if session is None:
+            raise NothingToBreakError(f"{name} has no session")
+        company.lab.fault(fault.kind, name)
+        faults.expire_session(company.lab.cluster.zookeeper, session.session_id, session.password)
+        yield name
+
+
+@contextmanager
+def cut(company: Company, fault: Fault) -> Iterator[str]:
+    """Cut the connections of one process, or of all at once; they may connect again."""
+    if fault.kind == "cut-all":
+        company.lab.fault(fault.kind, "all")
+        for name in (*COORDINATORS, *company.agents()):
+            company.lab.links.cut(name)
+        yield "all"
+        return
+    with _held(company, fault) as name:
+        company.lab.fault(fault.kind, name)
+        company.lab.links.cut(name)
+        yield name
+
+
+@contextmanager
+def break_link(company: Company, fault: Fault) -> Iterator[str]:
+    """Refuse the connections of a process, let nothing pass, or let everything pass late."""
+    ways: dict[str, Way] = {"refuse": "refused", "silence": "silent", "slow": "slow"}
+    with _held(company, fault) as name:
+        company.lab.fault(fault.kind, name)
+        company.lab.links.break_(name, ways[fault.kind.partition("-")[0]], int(fault.detail or 0))
+        yield name
+        company.lab.links.break_(name, "open")
+
+
+@contextmanager
+def lose(company: Company, fault: Fault) -> Iterator[str]:
+    """Lose one request of a process, or the reply to it, and cut; a restarted agent gives everybody something to do."""
+    what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
+    with _held(company, fault) as name:
+        company.lab.fault(fault.kind, name)
+        before = company.lab.links.lose(name, what, fault.detail)
+        _restart_some_agent(company, fault)
+        yield name
+        if company.lab.links.lose_nothing(name) == before:
+            company.not_reached[fault.kind] += 1
+
+
+@contextmanager
+def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
+    """Let a coordinator lead whose wall clock then jumps, and at the end jumps back; its other clocks go on."""
+    library = find_faketime()
+    if library is None:
+        raise NothingToBreakError("libfaketime is not installed")
+    with company.hold(list(COORDINATORS), fault.pick) as name:
+        offset = company.lab.cluster.directory / f"{name}.clock"
+        offset.write_text("+0\n")
+        environment = {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(offset)}
+        environment |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_CACHE_DURATION": "1"}
+        _let_lead(company, fault, name, environment)
+        offset.write_text(f"{fault.detail}\n")
+        _restart_some_agent(company, fault)
+        yield name
+        offset.write_text("+0\n")
+
+
+@contextmanager
+def join(company: Company, fault: Fault) -> Iterator[str]:
+    """One more agent, in the smallest group."""
+    if len(company.agents()) >= company.max_agents:
+        raise NothingToBreakError("there are as many agents as there may be")
+    name = company.join(min(company.groups, key=lambda group: len(group.members)))
+    company.lab.note("step", name=fault.kind, target=name)
+    yield name
+
+
+@contextmanager
+def leave(company: Company, fault: Fault) -> Iterator[str]:
+    """One agent less."""
+    with company.hold(company.dispensable_agents(), fault.pick) as name:
+        company.lab.note("step", name=fault.kind, target=name)
+        company.leave(name)
+        yield name
+
+
+@contextmanager
+def _held(company: Company, fault: Fault) -> Iterator[str]:
+    """Pick the leader or an agent, as the kind says."""
+    names = [company.leader()] if fault.kind.endswith("-leader") else company.agents()
+    with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
+        yield name
+
+
+def _let_lead(company: Company, fault: Fault, name: str, environment: dict[str, str]) -> None:
+    """Restart a coordinator with an environment and end the others, so that it leads; they come back as standbys."""
+    company.lab.fault(fault.kind, name)
+    company.stop(name)
+    company.start(name, environment)
+    if name in company.missing:
+        return
+    program = company.lab.programs[name]
+    events = company.lab.events / f"{name}-{program.pid}.jsonl"
+    company.lab.wait_for(f"{name} at work", partial(_is_there_or_over, company, name, events))
+    others = [other for other in COORDINATORS if other != name]
+    company.stop(*others)
+    for other in others:
+        company.start(other)
+
+
+def _is_there_or_over(company: Company, name: str, events: Path) -> bool:
+    return events.exists() or not company.lab.programs[name].is_running
+
+
+def _restart_some_agent(company: Company, fault: Fault) -> None:
+    """End an agent in good order and start it again: two changes for its group."""
+    agents = [name for name in company.agents() if name not in company.missing]
+    with suppress(NothingToBreakError), company.hold(agents, fault.pick) as name:
+        company.stop(name)
+        company.start(name)

@@ -1,0 +1,41 @@
+"""Shows how far a campaign is: lines, and on a terminal one line more that is always up to date."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Progress:
+    """A context manager; lines go to stdout, or to stderr where stdout is for a document."""
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self._began = time.monotonic()
+        self._status = Status("", console=self.console) if self.console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the terminal as it was."""
+        if self._status is not None:
+            self._status.stop()
+
+    def line(self, text: str) -> None:
+        """Print a line with the time."""
+        self.console.print(f"{time.monotonic() - self._began:7.1f} s  {text}", markup=False)
+
+    def status(self, text: str) -> None:
+        """Say what happens at present, where that can be overwritten."""
+        if self._status is not None:
+            self._status.update(text[: self.console.width - 4])

@@ -1,0 +1,128 @@
+"""What a campaign writes down of its faults and rounds, and what it comes to; pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+from tests.campaign.schedule import KINDS
+from tests.campaign.verdict import InterimVerdict
+from zkrebalancer.observe.checker import Verdict
+
+RECORD_COUNTS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order")
+
+
+@dataclass(slots=True)
+class FaultRecord:
+    """One fault that was caused; seconds since the campaign's beginning."""
+
+    kind: str
+    target: str
+    detail: str
+    began_s: float
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """Faults that overlapped, the longest time that a partition had no owner, and how long until all was well again."""
+
+    faults: tuple[FaultRecord, ...]
+    without_owner_s: float
+    converged_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KindSummary:
+    """All rounds in which a kind took part, with what else was broken in them."""
+
+    title: str
+    count: int
+    not_reached: int
+    without_owner_s_median: float
+    without_owner_s_max: float
+    converged_s_median: float
+    converged_s_max: float
+
+
+@dataclass(slots=True)
+class CampaignRecord:
+    """Everything that a campaign has done so far."""
+
+    rounds: list[RoundRecord] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)  # kind -> times when there was nothing to hit
+    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not come to pass
+    checks: list[InterimVerdict] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def summaries(self) -> list[KindSummary]:
+        """Return a summary for each kind that was caused, in the order of the kinds."""
+        return [
+            self._summary(kind, rounds)
+            for kind in KINDS
+            if (rounds := [each for each in self.rounds if any(fault.kind == kind for fault in each.faults)])
+        ]
+
+    def _summary(self, kind: str, rounds: list[RoundRecord]) -> KindSummary:
+        return KindSummary(
+            KINDS[kind].title,
+            len(rounds),
+            self.not_reached[kind],
+            *_median_and_max(each.without_owner_s for each in rounds),
+            *_median_and_max(each.converged_s for each in rounds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A campaign and the checker's verdict on it; `folder` is where events and logs were kept, if they were."""
+
+    record: CampaignRecord
+    verdict: Verdict | None
+    seed: int
+    versions: dict[str, str]
+    left_out: dict[str, str]  # kind -> why it cannot be caused here
+    elapsed_s: float
+    check_s: float
+    folder: str | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Every broken promise."""
+        return [*self.record.problems, *(self.verdict.problems if self.verdict else ["there is no verdict"])]
+
+    def document(self) -> dict[str, object]:
+        """Return what `--json` prints."""
+        verdict = self.verdict
+        faults = [{**asdict(fault), "round": number} for number, fault in self._numbered_faults()]
+        return {
+            "ok": not self.problems,
+            "problems": self.problems,
+            "seed": self.seed,
+            "versions": self.versions,
+            "elapsed_s": round(self.elapsed_s, 1),
+            "rounds": [
+                {"without_owner_s": each.without_owner_s, "converged_s": each.converged_s}
+                for each in self.record.rounds
+            ],
+            "faults": faults,
+            "kinds": [asdict(summary) for summary in self.record.summaries()],
+            "skipped": dict(self.record.skipped),
+            "left_out": self.left_out,
+            "rebalances": len(verdict.rebalances) if verdict else 0,
+            "records": {name: getattr(verdict, name) for name in RECORD_COUNTS} if verdict else {},
+            "overlaps": verdict.overlaps if verdict else 0,
+            "checks": [asdict(check) for check in self.record.checks],
+            "check_s": round(self.check_s, 2),
+            "folder": self.folder,
+        }
+
+    def _numbered_faults(self) -> list[tuple[int, FaultRecord]]:
+        return [(number, fault) for number, each in enumerate(self.record.rounds, 1) for fault in each.faults]
+
+
+def _median_and_max(values: Iterable[float]) -> tuple[float, float]:
+    known = list(values)
+    return round(statistics.median(known), 2), round(max(known), 2)

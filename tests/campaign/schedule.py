@@ -1,0 +1,130 @@
+"""What is broken when: pure, drawn from one seed. Rounds of one to three faults that overlap; then all must be well.
+
+Kinds are dealt from a shuffled deck, so that each comes its turn. What a fault hits is drawn as a number between 0 and
+1, and found when it begins, among what is there by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from consumer_agent import failpoints
+
+MAX_AT_ONCE = 3
+MAX_OFFSET_S = 4.0  # a round's last fault begins at most so long after its first one
+ZOOKEEPER, BROKER, LEADER = "zookeeper", "broker", "leader"
+EVERYTHING = frozenset({ZOOKEEPER, BROKER, LEADER})
+COORDINATOR_STEPS = (
+    *(f"multi:{number}" for number in range(1, 9)),
+    *(f"{kind}:{number}" for kind in ("command_sent", "command_acked") for number in (1, 2, 4)),
+    *("rebalance_requested:2", "rebalance_planned:1", "rebalance_planned:3"),
+    *("rebalance_finished:1", "rebalance_finished:3", "ownership_ended:1"),
+)
+AGENT_STEPS = tuple(f"{name}:{number}" for name in failpoints.NAMES for number in (1, 2))
+PATHS = ("/channel/", "/owners/", "/offsets/", "/ids/")  # which transaction loses its request or its reply
+JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of fault: how long it lasts, in sessions, and what no other fault may need at the same time."""
+
+    title: str
+    lasts: tuple[float, float]
+    needs: frozenset[str] = frozenset()
+    details: tuple[str, ...] = ("",)
+    cards: int = 1  # in the deck
+    is_alone: bool = False  # nothing else may be broken meanwhile
+
+
+KINDS: Mapping[str, Kind] = {
+    "kill-agent": Kind("agent killed (kill -9)", (0.0, 2.0), cards=2),
+    "kill-agent-at-step": Kind("agent killed at a step", (2.0, 3.0), details=AGENT_STEPS, cards=3),
+    "kill-coordinator": Kind("coordinator killed (kill -9)", (0.0, 2.0), frozenset({LEADER})),
+    "kill-leader-at-step": Kind(
+        "leader killed at a step", (2.0, 3.0), frozenset({LEADER}), details=COORDINATOR_STEPS, cards=3
+    ),
+    "restart-coordinator": Kind("coordinator ends in good order, comes back", (0.0, 1.0), frozenset({LEADER})),
+    "freeze-agent": Kind("agent frozen past its session", (1.2, 2.5), cards=2),
+    "freeze-agent-briefly": Kind("agent frozen for about its session", (0.5, 1.2)),
+    "freeze-leader": Kind("leader frozen past its session", (1.2, 2.5), frozenset({LEADER})),
+    "expire-agent": Kind("session of an agent expired", (0.0, 0.2)),
+    "expire-leader": Kind("session of the leader expired", (0.0, 0.2), frozenset({LEADER})),
+    "cut-agent": Kind("agent's connection cut", (0.0, 0.2)),
+    "cut-all": Kind("all connections cut", (0.0, 0.2), frozenset({LEADER})),
+    "refuse-agent": Kind("agent cut off (connections refused)", (0.3, 2.0)),
+    "refuse-leader": Kind("leader cut off (connections refused)", (0.3, 2.0), frozenset({LEADER})),
+    "silence-agent": Kind("agent cut off (nothing passes, nothing is refused)", (0.3, 2.0)),
+    "silence-leader": Kind("leader cut off (nothing passes, nothing is refused)", (0.3, 2.0), frozenset({LEADER})),
+    "slow-agent": Kind("agent's connection slow", (0.5, 2.0), details=("20", "100", "300")),
+    "slow-leader": Kind("leader's connection slow", (0.5, 2.0), frozenset({LEADER}), details=("20", "100", "300")),
+    "lose-reply-agent": Kind("reply to an agent lost after its commit", (2.0, 3.0), details=PATHS, cards=2),
+    "lose-reply-leader": Kind(
+        "reply to the leader lost after its commit", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",), cards=2
+    ),
+    "lose-request-agent": Kind("request of an agent lost", (2.0, 3.0), details=PATHS),
+    "lose-request-leader": Kind("request of the leader lost", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",)),
+    "kill-zookeeper-leader": Kind("leading ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
+    "kill-zookeeper-follower": Kind("following ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
+    "freeze-zookeeper": Kind("ZooKeeper server frozen", (0.5, 2.5), frozenset({ZOOKEEPER})),
+    "lose-quorum": Kind("ZooKeeper without a quorum", (0.3, 2.5), frozenset({ZOOKEEPER})),
+    "fill-disk": Kind("disk under a ZooKeeper server full", (1.0, 2.5), frozenset({ZOOKEEPER})),
+    "jump-clock": Kind("wall clock of the leader jumps", (1.0, 2.0), frozenset({LEADER}), details=JUMPS),
+    "restart-broker": Kind("broker killed, comes back", (0.5, 2.0), frozenset({BROKER, ZOOKEEPER})),
+    "join": Kind("agent joins", (0.0, 0.1), cards=2),
+    "leave": Kind("agent leaves", (0.0, 0.1), cards=2),
+    "grow-topic": Kind("topic grows", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
+    "create-topic": Kind("topic created", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
+    "delete-topic": Kind("topic deleted", (0.0, 0.1), EVERYTHING, is_alone=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a round: it begins `at_s` after the round did, and ends `lasts_s` later."""
+
+    kind: str
+    at_s: float
+    lasts_s: float
+    pick: float  # 0 <= pick < 1: which of those that are there
+    detail: str
+
+
+def rounds(seed: int, kinds: Collection[str], session_s: float) -> Iterator[tuple[Fault, ...]]:
+    """Yield rounds of faults without end; a session lasts `session_s` seconds."""
+    random = Random(seed)
+    deck: list[str] = []
+    while True:
+        if not deck:
+            deck = [kind for kind in KINDS if kind in kinds for _ in range(KINDS[kind].cards)]
+            random.shuffle(deck)
+        drawn = _deal(deck, random.randint(1, MAX_AT_ONCE))
+        offsets = [0.0, *sorted(random.uniform(0, MAX_OFFSET_S) for _ in drawn[1:])]
+        yield tuple(
+            Fault(
+                kind,
+                offset,
+                random.uniform(*KINDS[kind].lasts) * session_s,
+                random.random(),
+                random.choice(KINDS[kind].details),
+            )
+            for kind, offset in zip(drawn, offsets, strict=True)
+        )
+
+
+def _deal(deck: list[str], wanted: int) -> list[str]:
+    """Take up to `wanted` kinds off the deck that go together; the others keep their turn."""
+    drawn: list[str] = []
+    for kind in list(deck):
+        if len(drawn) < wanted and all(go_together(kind, other) for other in drawn):
+            drawn.append(kind)
+            deck.remove(kind)
+    return drawn
+
+
+def go_together(one: str, other: str) -> bool:
+    """Whether two kinds may be in one round."""
+    is_shared = KINDS[one].needs & KINDS[other].needs
+    return one != other and not (is_shared or KINDS[one].is_alone or KINDS[other].is_alone)

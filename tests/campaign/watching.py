@@ -1,0 +1,104 @@
+"""What the campaign knows while it runs, from the events alone: who leads, what is read, for how long nobody owned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zkrebalancer.experiments.picture import Picture, client_of
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.observe.reading import Event
+from zkrebalancer.protocol.fields import TopicPartition
+
+GroupPartition = tuple[str, TopicPartition]
+
+
+@dataclass(slots=True)
+class OwnerGaps:
+    """For how long partitions had no owner that could serve them; pure.
+
+    A partition is free from its owner's stop, or from the moment at which its owner was killed or frozen, until the
+    next start. Times are microseconds of the monotonic clock.
+    """
+
+    owners: dict[GroupPartition, str] = field(default_factory=dict)
+    free_since_us: dict[GroupPartition, int] = field(default_factory=dict)
+    longest_us: int = 0
+
+    def begin(self) -> None:
+        """Measure anew; what is free already counts from when it became free."""
+        self.longest_us = 0
+
+    def apply(self, event: Event) -> None:
+        """Take an event; kinds that do not matter are passed over."""
+        kind = event["kind"]
+        if kind in {"fetcher_started", "fetcher_stopped"}:
+            for number in event["partitions"]:
+                partition = (event["group"], (event["topic"], number))
+                if kind == "fetcher_started":
+                    self._start(partition, event["member"], event["mono_us"])
+                elif self.owners.get(partition) == event["member"]:
+                    self._free(partition, event["mono_us"])
+        elif kind == "ownership_ended":
+            self._free_all([p for p, owner in self.owners.items() if owner == event["member"]], event["mono_us"])
+        elif kind == "topic_deleted":
+            for partitions in (self.owners, self.free_since_us):
+                for partition in [partition for partition in partitions if partition[1][0] == event["topic"]]:
+                    del partitions[partition]
+
+    def abandoned(self, client_id: str, at_us: int) -> None:
+        """A process was killed or frozen: nobody serves what it owned."""
+        self._free_all([p for p, owner in self.owners.items() if client_of(owner) == client_id], at_us)
+
+    def _start(self, partition: GroupPartition, member: str, at_us: int) -> None:
+        free_since_us = self.free_since_us.pop(partition, None)
+        if free_since_us is not None:
+            self.longest_us = max(self.longest_us, at_us - free_since_us)
+        self.owners[partition] = member
+
+    def _free_all(self, partitions: Iterable[GroupPartition], at_us: int) -> None:
+        for partition in partitions:
+            self._free(partition, at_us)
+
+    def _free(self, partition: GroupPartition, at_us: int) -> None:
+        del self.owners[partition]
+        self.free_since_us[partition] = at_us
+
+
+class Watcher:
+    """Follows the events of a run."""
+
+    def __init__(self, events: Path) -> None:
+        """Follow a folder of event files."""
+        self.picture = Picture()
+        self.gaps = OwnerGaps()
+        self._tail = EventTail(events)
+
+    def look(self) -> None:
+        """Take what was written since the last look."""
+        for event in self._tail.read():
+            self.picture.apply(event)
+            self.gaps.apply(event)
+
+    def abandoned(self, name: str) -> None:
+        """A process is about to be killed or frozen."""
+        self.look()
+        self.gaps.abandoned(name, time.monotonic_ns() // 1_000)
+
+    def leader(self) -> str | None:
+        """Return the coordinator that was elected last, None if it has resigned."""
+        self.look()
+        return None if self.picture.leader is None else f"coordinator-{self.picture.leader}"
+
+    def ends(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
+        """Return the next offset of every partition of some topics that was written so far."""
+        self.look()
+        return {partition: end for partition, end in self.picture.produced.items() if partition[0] in topics}
+
+    def has_read(self, group: str, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether a group was given everything below these offsets."""
+        self.look()
+        delivered = self.picture.group(group).delivered
+        return all(delivered.get(partition, 0) >= end for partition, end in ends.items())
