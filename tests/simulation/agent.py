@@ -1,0 +1,293 @@
+"""An agent process: the real engine, machine, handover, buffer and fetcher, run by virtual time instead of threads.
+
+Only what waits is replaced: the engine's loop, the fetcher's loop, librdkafka, the ZooKeeper client, and the lock, at
+which the three threads take turns (`threads.py`). The application is `application.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from consumer_agent import signals
+from consumer_agent.buffer import RecordBuffer
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.engine import Engine
+from consumer_agent.fetcher import Fetcher
+from consumer_agent.handover import Handover
+from consumer_agent.machine import Machine, MachineSettings
+from consumer_agent.member import MemberSettings
+from consumer_agent.signals import Event
+from consumer_agent.telemetry import Telemetry
+from tests.simulation.host import Host
+from tests.simulation.kafka import Brokers, Client
+from tests.simulation.network import Connection, Ensemble
+from tests.simulation.schedule import Schedule
+from tests.simulation.threads import SwitchingLock
+from zkrebalancer.protocol.calls import Call, Check, Create, Multi
+from zkrebalancer.protocol.registration import Registration, lease_ms
+
+ENGINE_DELAY_US = 150
+FETCH_US = (200, 8_000)
+QUESTION_US = (500, 20_000)
+SWITCH_PROBABILITY = 0.08
+MAX_BUFFERED_RECORDS = 60
+MAX_BUFFERED_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How an agent is configured, and what its application is like."""
+
+    group: str
+    subscription: dict[str, int]
+    session_timeout_ms: int
+    pattern: str = "static"
+    instance_id: str | None = None
+    auto_commit_ms: int | None = 300  # None: the application commits by itself
+    has_on_revoke: bool = False
+    slowness: int = 1  # how long the application takes over a batch, as a factor
+
+
+class SimulatedEngine(Engine):
+    """The real engine but for its loop: events are taken when the schedule says so."""
+
+    def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: Machine, telemetry: Telemetry) -> None:
+        super().__init__(config, machine, agent.handover, agent.fetcher, telemetry)
+        self._agent = agent
+
+    def send(self, event: Event) -> None:
+        self._events.append(event)
+        self._agent.wake_engine()
+
+    def pump(self) -> None:
+        """Take every event that waits."""
+        while self._events and self._agent.alive:
+            self._step(self._events.popleft())
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    def _step(self, event: Event) -> None:
+        agent = self._agent
+        if agent.schedule.tells:
+            agent.tell(f"<- {event}")
+        for effect in self._machine.step(event, agent.clock_us() // 1_000):
+            if agent.schedule.tells and not isinstance(effect, signals.Failpoint):
+                agent.tell(f"-> {effect}")
+            self._performers[type(effect)](effect)
+
+    def _end(self) -> None:
+        super()._end()
+        self._handover.become_closed()
+        self._agent.end()
+
+    def _open_session(self) -> None:
+        agent = self._agent
+
+        def take(event: signals.Event) -> None:
+            if self.connection is client:
+                self.send(event)
+
+        agent.true_lease_us = 0
+        client = Connection(agent.ensemble, agent, agent.settings.session_timeout_ms, take, agent.note_performed)
+        self._client = client  # type: ignore[assignment]  # it has the methods of ZkClient that an engine uses
+
+    def _close_session(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @property
+    def connection(self) -> Connection | None:
+        return self._client  # type: ignore[return-value]
+
+
+class SimulatedFetcher(Fetcher):
+    """The real fetcher but for its loop: a round is begun, and ends a moment later."""
+
+    def begin_round(self) -> int:
+        """Do what others want; return how many records there is room for."""
+        busy = self._changes or self._questions
+        return self._begin_round() if busy or (self._assigned and self._handover.buffer.room) else 0
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self._changes or self._questions)
+
+    @property
+    def has_questions(self) -> bool:
+        return bool(self._questions)
+
+    @property
+    def client(self) -> Client:
+        return self._consumer  # type: ignore[return-value]
+
+    def end_round(self, room: int) -> None:
+        self._fetch(room)
+
+
+class AgentHost(Host):
+    """One process of an agent; `name` is its client id."""
+
+    def __init__(
+        self,
+        name: str,
+        schedule: Schedule,
+        seed: int,
+        ensemble: Ensemble,
+        brokers: Brokers,
+        settings: AgentSettings,
+    ) -> None:
+        super().__init__(name, schedule, seed)
+        self.ensemble = ensemble
+        self.settings = settings
+        self.brokers = brokers
+        self.handover = Handover(RecordBuffer(MAX_BUFFERED_RECORDS, MAX_BUFFERED_BYTES), self._clock_ms)
+        self.handover.lock = SwitchingLock(self._maybe_switch)  # type: ignore[assignment]
+        self.handover.changed = SwitchingLock(self._maybe_switch, self._ring)  # type: ignore[assignment]
+        self.handover.fetcher_wake = SwitchingLock(self._maybe_switch, self.wake_fetcher)  # type: ignore[assignment]
+        self.on_ring: Callable[[], None] | None = None  # the application's
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group=settings.group, client_id=name)
+        with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=Client(brokers)):
+            self.fetcher = SimulatedFetcher(config, (), self.handover)
+        self.machine = Machine(_machine_settings(name, settings))
+        self.engine = SimulatedEngine(self, config, self.machine, Telemetry(None, settings.group))
+        self.true_lease_us = 0  # until when, by this host's clock, a write of this session proves that it may emit
+        self.room = 0  # of the fetcher's round that is under way
+        self._engine_woken = False
+        self._fetch_at_us: int | None = None
+        self._running = ""
+        self._switching = False
+
+    def _clock_ms(self) -> int:
+        return self.clock_us() // 1_000
+
+    @property
+    def consumer(self) -> str | None:
+        """The name under which it is registered."""
+        return self.machine.member.name if self.machine.member is not None else None
+
+    @property
+    def connection(self) -> Connection | None:
+        return self.engine.connection
+
+    def note_performed(self, call: Call, sent_us: int) -> None:
+        """A write of the session went through: the lease runs from when it was sent, if it proves anything."""
+        if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
+            began_us = self.clock_us() - (self.schedule.now_us - sent_us)
+            until_us = began_us + lease_ms(self.settings.session_timeout_ms) * 1_000
+            self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
+
+    def emits_until_us(self) -> int:
+        """Until when, by its own clock, it believes that it may emit."""
+        return self.handover._emit_until_ms * 1_000
+
+    def end(self) -> None:
+        """The process ends by itself."""
+        self.tell("ends")
+        super().kill()
+
+    def kill(self) -> None:
+        super().kill()
+        connection = self.engine.connection
+        if connection is not None:
+            connection.drop()
+
+    # The three threads ----------------------------------------------------------------------------------------------
+
+    def wake_engine(self) -> None:
+        if not self._engine_woken:
+            self._engine_woken = True
+            self.after(self.random.randrange(ENGINE_DELAY_US), self._run_engine)
+
+    def _run_engine(self) -> None:
+        self._engine_woken = False
+        self._as_thread("engine", self.engine.pump)
+        self.plan_tick()
+
+    def deadline_us(self) -> int | None:
+        wake_at_ms = self.machine.wake_at_ms
+        return None if wake_at_ms is None else wake_at_ms * 1_000
+
+    def tick(self) -> None:
+        self.engine.send(signals.Tick())
+
+    def wake_fetcher(self) -> None:
+        """The fetcher has something to do, or room."""
+        self._plan_fetch(self.schedule.now_us)
+
+    def _plan_fetch(self, at_us: int) -> None:
+        at_us += self.random.randrange(*FETCH_US)
+        if self._fetch_at_us is None or at_us < self._fetch_at_us:
+            self._fetch_at_us = at_us
+            self.schedule.at(at_us, self.run, self._begin_fetch, at_us)
+
+    def _begin_fetch(self, at_us: int) -> None:
+        if at_us != self._fetch_at_us:
+            return
+        self._fetch_at_us = None
+        if self.room:  # a round is under way, and looks again when it ends
+            return
+        self._as_thread("fetcher", self._fetch)
+
+    def _fetch(self) -> None:
+        room = self.fetcher.begin_round()
+        if room and self.fetcher.client.fetch(room):
+            self.room = room
+            self.after(self.random.randrange(*FETCH_US), self._end_fetch)
+        elif room:
+            self._plan_next_fetch()
+
+    def _end_fetch(self) -> None:
+        if self.room:
+            self._as_thread("fetcher", self._put)
+
+    def _put(self) -> None:
+        room, self.room = self.room, 0
+        self.fetcher.end_round(room)
+        self._plan_next_fetch()
+
+    def _plan_next_fetch(self) -> None:
+        at_us = self.schedule.now_us if self.fetcher.has_requests else self.fetcher.client.next_fetch_us()
+        if at_us is not None:
+            self._plan_fetch(at_us)
+
+    def _ring(self) -> None:
+        if self.on_ring is not None:
+            self.on_ring()
+
+    def _as_thread(self, thread: str, action: Callable[[], None]) -> None:
+        before, self._running = self._running, thread
+        try:
+            action()
+        finally:
+            self._running = before
+
+    def _maybe_switch(self) -> None:
+        """The thread that is about to take the lock may have to wait for another one."""
+        if self._switching or self._running not in {"engine", "fetcher"} or self.random.random() >= SWITCH_PROBABILITY:
+            return
+        self._switching = True
+        if self._running == "engine" and self.room:
+            self._as_thread("fetcher", self._put)
+        elif self._running == "fetcher" and self.engine.has_events:
+            self._as_thread("engine", self.engine.pump)
+        self._switching = False
+
+
+def _machine_settings(name: str, settings: AgentSettings) -> MachineSettings:
+    fields: dict[str, Any] = {
+        "pattern": settings.pattern,
+        "subscription": settings.subscription,
+        "timestamp": "",
+        "client_id": name,
+        "host": name,
+        "session_timeout_ms": settings.session_timeout_ms,
+        "instance_id": settings.instance_id,
+    }
+    member = MemberSettings(settings.group, settings.auto_commit_ms, settings.has_on_revoke)
+    return MachineSettings(member, Registration(**fields))

@@ -1,0 +1,137 @@
+"""The application's thread: polls, takes its time over records and callbacks, commits, closes, polls again.
+
+What `consumer_agent.Consumer` does between the application and the handover is repeated here step by step, because
+there a thread waits where here time has to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from consumer_agent.buffer import Record
+from consumer_agent.handover import Notice, Tell
+from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from tests.simulation.agent import AgentHost
+
+MAX_POLL_RECORDS = 20
+WAKE_US = 400
+BATCH_US = (500, 30_000)
+CALLBACK_US = (100, 20_000)
+CLOSE_TIMEOUT_US = 10_000_000
+
+Told = Callable[[AgentHost, list[list[Record]]], None]
+
+
+class Application:
+    """One application above one agent. It does one thing at a time: `_busy` while it does."""
+
+    def __init__(self, host: AgentHost, delivered: Told, processed: Told) -> None:
+        self.host = host
+        self.blocked = False  # hangs in whatever it does next
+        self.wants_to_close = False
+        self._closing = False
+        self._tell_delivered = delivered
+        self._tell_processed = processed
+        self._registrations = 0
+        self._token = 0
+        self._awaited_commit: int | None = None
+        self._busy = False
+        self._woken = False
+        self._stuck: Callable[[], None] | None = None  # what goes on when it is no longer blocked
+        host.on_ring = self._wake
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken and not self._busy:
+            self._woken = True
+            self.host.after(self.host.random.randrange(WAKE_US), self._go_on)
+
+    def _go_on(self) -> None:
+        self._woken = False
+        if not self._busy:
+            self._loop()
+
+    def _take_time(self, duration_us: int, then: Callable[..., None], *arguments: object) -> None:
+        self._busy = True
+        self.host.after(duration_us, self._done, lambda: then(*arguments))
+
+    def _done(self, then: Callable[[], None]) -> None:
+        if self.blocked:
+            self._stuck = lambda: self._done(then)
+            return
+        self._busy = False
+        then()
+        if not self._busy:
+            self._loop()
+
+    def block(self, duration_us: int) -> None:
+        """Hang, for whatever reason."""
+        self.blocked = True
+        self.host.schedule.after(duration_us, self.unblock)
+
+    def unblock(self) -> None:
+        self.blocked = False
+        stuck, self._stuck = self._stuck, None
+        if stuck is not None:
+            self.host.after(0, stuck)
+
+    # What Consumer does ---------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        """One round of poll, commit or close, up to where it takes time or has to wait."""
+        handover, host = self.host.handover, self.host
+        if self._awaited_commit is not None:
+            is_over, _error = handover.take_commit(self._awaited_commit)
+            if not is_over:
+                return
+            self._awaited_commit = None
+        if self.wants_to_close and not self._closing:
+            self._begin_to_close()
+        if handover.is_out and not self._closing:
+            handover.is_out = False
+            self._registrations += 1
+            host.engine.send(Polled(f"{host.name}-{self._registrations}", host.wall_ms()))
+        notice = handover.next_notice()
+        if notice is not None:
+            self._take_time(host.random.randrange(*CALLBACK_US), self._called_back, notice)
+        elif handover.take_failure() is None and not handover.is_closed and not self._closing:
+            self._poll()
+
+    def _called_back(self, notice: Notice) -> None:
+        if notice.tell is Tell.REVOKE:
+            if self.host.settings.has_on_revoke and self.host.settings.auto_commit_ms is None:
+                self._count_finished()
+            self.host.engine.send(Revoked(notice.token))
+
+    def _poll(self) -> None:
+        if self.host.settings.auto_commit_ms is not None:
+            self._count_finished()
+        runs: list[list[Record]] = []
+        self.host.handover.take(MAX_POLL_RECORDS, lambda taken, _mono_us: runs.extend(taken))
+        if runs:
+            self._tell_delivered(self.host, runs)
+            duration_us = self.host.random.randrange(*BATCH_US) * self.host.settings.slowness
+            self._take_time(duration_us, self._processed, runs)
+
+    def _processed(self, runs: list[list[Record]]) -> None:
+        self._tell_processed(self.host, runs)
+        if self.host.settings.auto_commit_ms is None and self.host.random.random() < 0.5:
+            self._count_finished()
+            self._token += 1
+            self._awaited_commit = self._token
+            self.host.engine.send(CommitRequested(self._token))
+
+    def _count_finished(self) -> None:
+        self.host.handover.finish()
+
+    def close(self) -> None:
+        """Leave the group as soon as it is not busy, and end the process."""
+        self.wants_to_close = True
+        self._wake()
+
+    def _begin_to_close(self) -> None:
+        self._closing = True
+        if self.host.settings.auto_commit_ms is not None:
+            self._count_finished()
+        self.host.engine.send(CloseRequested())
+        self.host.after(CLOSE_TIMEOUT_US, self.host.engine.send, Abandoned())

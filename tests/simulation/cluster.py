@@ -1,0 +1,160 @@
+"""A whole cluster in virtual time, built from a plan: ensemble, brokers, coordinators, agents with applications."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.agent import AgentHost, AgentSettings
+from tests.simulation.application import Application
+from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.emission import EmissionInvariants
+from tests.simulation.invariants import OPERATOR, BrokenPromiseError, TreeInvariants
+from tests.simulation.kafka import Brokers
+from tests.simulation.network import Ensemble
+from tests.simulation.plan import GROUPS, Plan
+from tests.simulation.schedule import Schedule
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
+from zkrebalancer.rebalance.effects import Emit
+
+Holds = Callable[[], str | None]  # what is not as it should be, None: nothing
+
+TOPICS = {"t": 4, "u": 2}
+MAX_AGENTS = 4  # in a group
+RECORD_INTERVAL_US = (80_000, 600_000)
+COORDINATOR_SESSION_MS = 3_000
+AGENT_SESSIONS_MS = (2_000, 3_000, 4_000)
+SETTINGS = (
+    '"rebalance_timeout_ms":1500,"max_rebalance_retries":1',
+    '"rebalance_timeout_ms":400,"max_rebalance_retries":1',
+    '"rebalance_timeout_ms":800,"max_rebalance_retries":0,"rebalance_debounce_ms":0',
+)
+STATIC_GRACE = '"static_grace_ms":1500'
+
+
+class Cluster:
+    """Everything that takes part in one run."""
+
+    def __init__(self, plan: Plan, *, tells: bool = False) -> None:
+        self.plan = plan
+        self.random = Random(f"{plan.seed}/cluster")
+        self.schedule = Schedule(tells=tells)
+        self.ensemble = Ensemble(self.schedule, plan.seed)
+        self.brokers = Brokers(self.schedule)
+        self.coordinators: list[CoordinatorHost] = []
+        self.agents: list[AgentHost] = []
+        self.applications: dict[str, Application] = {}
+        self.tree = TreeInvariants(self.ensemble)
+        self.emission = EmissionInvariants(self.ensemble, self.brokers, lambda: self.agents)
+        self.events: Counter[str] = Counter()  # telemetry, by kind
+        self.faults: Counter[str] = Counter()
+        self.incarnations = dict.fromkeys(TOPICS, 0)
+        self._names: Counter[str] = Counter()
+        for path in ("/brokers", paths.BROKER_TOPICS, paths.CONSUMERS, paths.GROUPS):
+            self.write(Create(path))
+        for topic, partitions in TOPICS.items():
+            self.set_topic(topic, partitions)
+        for group in GROUPS:
+            self.write(Create(paths.group(group), self.settings(group, SETTINGS[0])))
+        for _ in range(plan.coordinators):
+            self.add_coordinator()
+        for group in GROUPS:
+            for _ in range(plan.agents):
+                self.add_agent(group)
+
+    # Who takes part -------------------------------------------------------------------------------------------------
+
+    def _name(self, kind: str) -> str:
+        self._names[kind] += 1
+        return f"{kind}-{self._names[kind]}"
+
+    def add_coordinator(self) -> None:
+        self.coordinators = [process for process in self.coordinators if process.alive]
+        name, seed = self._name("coordinator"), self.plan.seed
+        host = CoordinatorHost(name, self.schedule, seed, self.ensemble, COORDINATOR_SESSION_MS, self._emitted)
+        self.coordinators.append(host)
+
+    def add_agent(self, group: str, instance_id: str | None = None) -> None:
+        """Start an agent, unless the group has enough."""
+        self.agents = [agent for agent in self.agents if agent.alive]
+        if sum(agent.settings.group == group for agent in self.agents) >= MAX_AGENTS:
+            return
+        draw = self.random
+        settings = AgentSettings(
+            group=group,
+            subscription={"t": 1, "u": 1},
+            session_timeout_ms=draw.choice(AGENT_SESSIONS_MS),
+            instance_id=instance_id,
+            auto_commit_ms=draw.choice([None, 150, 400]),
+            has_on_revoke=draw.random() < 0.5,
+            slowness=draw.choice([1, 1, 1, 4]),
+        )
+        agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
+        self.agents.append(agent)
+        self.applications[agent.name] = Application(agent, self.emission.delivered, self.emission.processed)
+
+    def living_agents(self, group: str | None = None) -> list[AgentHost]:
+        return [a for a in self.agents if a.alive and group in {None, a.settings.group}]
+
+    def living_coordinators(self) -> list[CoordinatorHost]:
+        return [process for process in self.coordinators if process.alive]
+
+    def _emitted(self, event: Emit) -> None:
+        self.events[event.kind] += 1
+
+    # What an operator, Kafka and the topic mirror write ---------------------------------------------------------------
+
+    def write(self, *operations: Operation) -> bool:
+        return isinstance(self.ensemble.zk.perform(Multi(operations), OPERATOR), Done)
+
+    def settings(self, group: str, more: str) -> bytes:
+        return f'{{"version":1,"mode":"{GROUPS[group]}",{STATIC_GRACE},{more}}}'.encode()
+
+    def set_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic, or let it grow."""
+        incarnation = f"{topic}-{self.incarnations[topic]}"
+        numbers = ",".join(f'"{number}":[1]' for number in range(partitions))
+        content = f'{{"version":3,"topic_id":"{incarnation}","partitions":{{{numbers}}}}}'.encode()
+        if not self.write(SetContent(paths.topic(topic), content)):
+            self.write(Create(paths.topic(topic), content))
+        interval_us = self.random.randrange(*RECORD_INTERVAL_US)
+        self.brokers.set_topic(topic, partitions, incarnation, interval_us)
+        self._wake_fetchers()
+
+    def delete_topic(self, topic: str) -> None:
+        self.brokers.delete_topic(topic)
+        self.write(Delete(paths.topic(topic)))
+        self.incarnations[topic] += 1
+
+    def _wake_fetchers(self) -> None:
+        for agent in self.living_agents():
+            agent.wake_fetcher()
+
+    def stop_producing(self) -> None:
+        self.brokers.stopped_us = self.schedule.now_us
+
+    # Running ----------------------------------------------------------------------------------------------------------
+
+    def run_until(self, at_us: int) -> None:
+        """Let everything happen up to a moment.
+
+        Raises:
+            BrokenPromiseError: an invariant does not hold.
+
+        """
+        self.schedule.run_until(at_us)
+
+    def run_until_true(self, holds: Holds, limit_us: int, pause_us: int) -> None:
+        """Look again and again whether something holds.
+
+        Raises:
+            BrokenPromiseError: it does not within `limit_us`, or another invariant does not hold.
+
+        """
+        deadline_us = self.schedule.now_us + limit_us
+        while (problem := holds()) is not None:
+            if self.schedule.now_us >= deadline_us:
+                raise BrokenPromiseError("unsettled", f"{problem}, {limit_us / 1e6:g} s after the last fault")
+            self.run_until(self.schedule.now_us + pause_us)

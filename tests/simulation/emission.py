@@ -1,0 +1,145 @@
+"""What must hold of records and offsets: who may emit, in which order, nothing skipped, nothing committed too far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from consumer_agent.buffer import Record
+from tests.simulation.agent import AgentHost
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.kafka import Brokers
+from tests.simulation.network import Ensemble
+from tests.support.zk_model import Change
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import Operation
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass(slots=True)
+class Interval:
+    """A consumer's ownership of a partition, from the ack of the start to that of the stop, or to the end."""
+
+    incarnation: str  # of the topic, as the mark of the group's offsets says
+    next_offset: int | None = None  # after what was emitted; None: nothing yet
+    is_mixed: bool = False  # records of another incarnation came in between: Kafka was quicker than ZooKeeper
+
+
+class EmissionInvariants:
+    """Follows acks and offsets in the tree, and what the applications are given."""
+
+    def __init__(self, ensemble: Ensemble, brokers: Brokers, agents: Callable[[], Iterable[AgentHost]]) -> None:
+        self.ensemble = ensemble
+        self.brokers = brokers
+        self.agents = agents
+        self.intervals: dict[tuple[str, str], dict[TopicPartition, Interval]] = {}  # by group and consumer
+        self.finished: dict[tuple[str, TopicPartition, str], int] = {}  # by group, partition, incarnation
+        self.generations: dict[tuple[str, TopicPartition, str], int] = {}  # under which it was emitted last
+        self.records = 0
+        ensemble.watchers.append(self.committed)
+
+    def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
+        host = self.ensemble.hosts.get(session_id)
+        agent = host if isinstance(host, AgentHost) else None
+        offsets = [change for change in changes if "/offsets/" in change.path and change.path.count("/") == 6]
+        for change in offsets:  # before the acks of the same transaction: the owner writes while it still owns
+            if agent is not None:
+                self._check_commit(agent, change)
+        for change in changes:
+            if "/owners/" in change.path and change.before is not None and change.after is not None:
+                self._owners_changed(change)
+            elif "/owners/" in change.path and change.after is None and agent is not None and operations:
+                _, _, _, group, _, consumer = change.path.split("/")
+                self.intervals.pop((group, consumer), None)  # it has left; who dies may emit until its lease ends
+
+    def _owners_changed(self, change: Change) -> None:
+        _, _, _, group, _, consumer = change.path.split("/")
+        try:
+            owned = ownership.decode_owners(change.after.content if change.after else b"").partitions
+        except NodeContentError:
+            return
+        intervals = self.intervals.setdefault((group, consumer), {})
+        for partition in intervals.keys() - owned.keys():
+            del intervals[partition]
+        for partition in owned.keys() - intervals.keys():
+            mark = self.ensemble.zk.nodes[paths.offsets(group, partition[0])].content.decode()
+            intervals[partition] = Interval(mark)
+            for other in self._others_that_emit(group, consumer, partition):
+                raise BrokenPromiseError("emission", f"{consumer} owns {partition}, and {other.name} still emits it")
+
+    def _others_that_emit(self, group: str, consumer: str, partition: TopicPartition) -> Iterable[AgentHost]:
+        for other in self.agents():
+            if other.settings.group != group or not other.alive or other.consumer == consumer:
+                continue
+            emits = other.handover.buffer.generation(partition) is not None
+            if emits and other.emits_until_us() > other.clock_us():
+                yield other
+
+    def _check_commit(self, agent: AgentHost, change: Change) -> None:
+        _, _, _, group, _, topic, number = change.path.split("/")
+        partition = topic, int(number)
+        consumer = agent.consumer
+        interval = self.intervals.get((group, consumer or ""), {}).get(partition)
+        if interval is None:
+            raise BrokenPromiseError(
+                "commit", f"{consumer} of {agent.name} wrote the offset of {partition}, not its own"
+            )
+        log = self.brokers.logs.get(partition)
+        is_current = log is not None and log.incarnation == interval.incarnation
+        if interval.is_mixed or not is_current or change.after is None:
+            return  # the offsets of a topic that is gone are going to be deleted
+        offset = int(change.after.content)
+        if change.before is not None and offset < int(change.before.content):
+            raise BrokenPromiseError("commit", f"{consumer} set {partition} back from {change.before.content!r}")
+        finished = self.finished.get((group, partition, interval.incarnation), 0)
+        if offset > finished:
+            raise BrokenPromiseError("commit", f"{consumer} committed {partition} at {offset}, finished is {finished}")
+
+    # What applications see ------------------------------------------------------------------------------------------
+
+    def delivered(self, agent: AgentHost, runs: list[list[Record]]) -> None:
+        group, consumer = agent.settings.group, agent.consumer
+        if consumer is None:
+            raise BrokenPromiseError("emission", f"{agent.name} emits outside of any group")
+        if agent.clock_us() >= agent.true_lease_us:
+            raise BrokenPromiseError("lease", f"{consumer} emits after its lease")
+        for run in runs:
+            self.records += len(run)
+            partition = run[0].topic, run[0].partition
+            interval = self.intervals.get((group, consumer), {}).get(partition)
+            if interval is None:
+                raise BrokenPromiseError("emission", f"{consumer} emits {partition}, which it does not own")
+            for other in self._others_that_emit(group, consumer, partition):
+                raise BrokenPromiseError("emission", f"{consumer} emits {partition}, and so may {other.name}")
+            self._check_run(group, consumer, partition, interval, run)
+
+    def _check_run(
+        self, group: str, consumer: str, partition: TopicPartition, interval: Interval, run: list[Record]
+    ) -> None:
+        if any(record.value != interval.incarnation.encode() for record in run):
+            interval.is_mixed = True
+        if interval.is_mixed:
+            return
+        key = group, partition, interval.incarnation
+        text = f"{consumer} got {partition} from {run[0].offset} on"
+        if interval.next_offset is None:
+            if run[0].offset > self.finished.get(key, 0):
+                raise BrokenPromiseError("skipped", f"{text}, finished is {self.finished.get(key, 0)}")
+        elif run[0].offset != interval.next_offset:
+            raise BrokenPromiseError("order", f"{text}, expected was {interval.next_offset}")
+        if [record.offset for record in run] != list(range(run[0].offset, run[0].offset + len(run))):
+            raise BrokenPromiseError("skipped", f"{consumer} got {partition} with holes")
+        interval.next_offset = run[-1].offset + 1
+        if run[0].generation < self.generations.get(key, 0):
+            raise BrokenPromiseError(
+                "fencing", f"{consumer} emits {partition} under an older generation than others did"
+            )
+        self.generations[key] = run[0].generation
+
+    def processed(self, agent: AgentHost, runs: list[list[Record]]) -> None:
+        for run in runs:
+            value = run[-1].value or b""
+            key = agent.settings.group, (run[-1].topic, run[-1].partition), value.decode()
+            if run[0].offset <= self.finished.get(key, 0):
+                self.finished[key] = max(self.finished.get(key, 0), run[-1].offset + 1)

@@ -1,0 +1,274 @@
+"""Everything that can go wrong, one function a kind; `plan.WEIGHTS` says how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.agent import AgentHost
+from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
+from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.host import Host
+from tests.simulation.plan import GROUPS, WEIGHTS, Fault
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, SetContent
+
+SHORT_US = (10_000, 500_000)
+LONG_US = (500_000, 6_000_000)  # longer than any session
+MAX_PARTITIONS = 8
+HINDERING = (
+    '"frozen":true',
+    '"starts_paused":true',
+    '"strategy":"nonsense"',
+    '"strategy":"range"',
+    '"strategy":"round_robin"',
+)
+GARBAGE = (b"\xc1", b"", b"\x80", b"\x81\xa7version\x02")
+
+Do = Callable[[Cluster, Random], None]
+
+
+def perform(cluster: Cluster, fault: Fault) -> None:
+    """Let one thing go wrong."""
+    cluster.faults[fault.kind] += 1
+    cluster.schedule.tell("FAULT", fault.kind)
+    FAULTS[fault.kind](cluster, Random(fault.pick))
+
+
+def _duration_us(draw: Random) -> int:
+    return draw.randrange(*draw.choice((SHORT_US, SHORT_US, LONG_US)))
+
+
+def _agent(cluster: Cluster, draw: Random) -> AgentHost | None:
+    agents = cluster.living_agents()
+    return draw.choice(agents) if agents else None
+
+
+def _coordinator(cluster: Cluster, draw: Random) -> CoordinatorHost:
+    """Mostly the leader: with a standby little goes wrong."""
+    living = cluster.living_coordinators()
+    leading = [process for process in living if process.machine.leadership is not None]
+    return draw.choice(leading if leading and draw.random() < 0.8 else living)
+
+
+def _tell(cluster: Cluster, host: Host, text: str) -> None:
+    cluster.schedule.tell("FAULT", f"{host.name} {text}")
+
+
+# Agents ---------------------------------------------------------------------------------------------------------------
+
+
+def _join(cluster: Cluster, draw: Random) -> None:
+    static = draw.random() < 0.2
+    group = draw.choice(list(GROUPS))
+    instance_id = draw.choice(["i1", "i2"]) if static else None
+    taken = {agent.settings.instance_id for agent in cluster.living_agents(group)}
+    cluster.add_agent(group, None if instance_id in taken else instance_id)
+
+
+def _storm(cluster: Cluster, draw: Random) -> None:
+    for _ in range(draw.randint(2, 6)):
+        cluster.schedule.after(draw.randrange(200_000), cluster.add_agent, draw.choice(list(GROUPS)))
+
+
+def _close_agent(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        _tell(cluster, agent, "is closed")
+        cluster.applications[agent.name].close()
+
+
+def _kill_agent(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        _tell(cluster, agent, "is killed")
+        agent.kill()
+        settings = agent.settings
+        cluster.schedule.after(draw.randrange(3_000_000), cluster.add_agent, settings.group, settings.instance_id)
+
+
+def _freeze_agent(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        _freeze(cluster, agent, _duration_us(draw))
+
+
+def _freeze(cluster: Cluster, host: AgentHost | CoordinatorHost, duration_us: int) -> None:
+    if not host.frozen:
+        _tell(cluster, host, f"is frozen for {duration_us} us")
+        host.freeze()
+        _connection_changed(host)
+        cluster.schedule.after(duration_us, thaw, host)
+
+
+def thaw(host: AgentHost | CoordinatorHost) -> None:
+    """Let a frozen process go on."""
+    if host.frozen:
+        host.tell("thaws")
+        host.thaw()
+        _connection_changed(host)
+
+
+def _connection_changed(host: AgentHost | CoordinatorHost) -> None:
+    if host.connection is not None:
+        host.connection.heard_or_not()
+
+
+def _cut_agent(cluster: Cluster, draw: Random) -> None:
+    _cut(cluster, _agent(cluster, draw), draw)
+
+
+def _cut(cluster: Cluster, host: AgentHost | CoordinatorHost | None, draw: Random) -> None:
+    if host is not None and host.connection is not None:
+        duration_us = _duration_us(draw)
+        _tell(cluster, host, f"is cut off for {duration_us} us")
+        host.connection.cut_link(duration_us)
+
+
+def _expire_agent(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.connection is not None:
+        agent.connection.expire()
+
+
+def _drop_agent_connection(cluster: Cluster, draw: Random) -> None:
+    _drop(cluster, _agent(cluster, draw))
+
+
+def _drop(cluster: Cluster, host: AgentHost | CoordinatorHost | None) -> None:
+    if host is not None and host.connection is not None:
+        _tell(cluster, host, "loses its connection")
+        host.connection.break_off()
+
+
+def _lose_agent_reply(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.connection is not None:
+        _tell(cluster, agent, "is going to lose a reply")
+        agent.connection.loses_next_reply = True
+
+
+def _block_application(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        duration_us = _duration_us(draw)
+        _tell(cluster, agent, f"has an application that hangs for {duration_us} us")
+        cluster.applications[agent.name].block(duration_us)
+
+
+# Coordinators ---------------------------------------------------------------------------------------------------------
+
+
+def _kill_coordinator(cluster: Cluster, draw: Random) -> None:
+    process = _coordinator(cluster, draw)
+    _tell(cluster, process, "is killed")
+    process.kill()
+    process.connection.drop()
+    cluster.add_coordinator()
+
+
+def _freeze_coordinator(cluster: Cluster, draw: Random) -> None:
+    _freeze(cluster, _coordinator(cluster, draw), _duration_us(draw))
+
+
+def _cut_coordinator(cluster: Cluster, draw: Random) -> None:
+    _cut(cluster, _coordinator(cluster, draw), draw)
+
+
+def _expire_coordinator(cluster: Cluster, draw: Random) -> None:
+    _coordinator(cluster, draw).connection.expire()
+
+
+def _drop_coordinator_connection(cluster: Cluster, draw: Random) -> None:
+    _drop(cluster, _coordinator(cluster, draw))
+
+
+def _lose_coordinator_reply(cluster: Cluster, draw: Random) -> None:
+    process = _coordinator(cluster, draw)
+    _tell(cluster, process, "is going to lose a reply")
+    process.connection.loses_next_reply = True
+
+
+def _resign(cluster: Cluster, draw: Random) -> None:
+    process = _coordinator(cluster, draw)
+    process.run(process.shut_down)
+    cluster.add_coordinator()
+
+
+def _depose(cluster: Cluster, _draw: Random) -> None:
+    """An operator deletes the leader's node: it goes on as long as it has not noticed."""
+    cluster.write(Delete(paths.COORDINATOR))
+
+
+# Servers, clocks ------------------------------------------------------------------------------------------------------
+
+
+def _lag_server(cluster: Cluster, draw: Random) -> None:
+    cluster.ensemble.lag(_duration_us(draw))
+
+
+def _cut_server_off(cluster: Cluster, draw: Random) -> None:
+    cluster.ensemble.cut_server_off(draw.randrange(300_000, 8_000_000))
+
+
+def _restart_zookeeper(cluster: Cluster, draw: Random) -> None:
+    if not cluster.ensemble.down:
+        cluster.ensemble.restart(draw.randrange(100_000, 3_000_000))
+
+
+def _jump_wall_clock(cluster: Cluster, draw: Random) -> None:
+    host = draw.choice([*cluster.living_agents(), *cluster.living_coordinators()])
+    host.wall_offset_ms += draw.choice([-1, 1]) * draw.randrange(10_000_000)
+
+
+def _stop_kafka(cluster: Cluster, draw: Random) -> None:
+    cluster.brokers.down_until_us = cluster.schedule.now_us + _duration_us(draw)
+
+
+# Topics, operators ----------------------------------------------------------------------------------------------------
+
+
+def _grow_topic(cluster: Cluster, draw: Random) -> None:
+    topic = draw.choice(list(TOPICS))
+    count = sum(name == topic for name, _number in cluster.brokers.logs)
+    if 0 < count < MAX_PARTITIONS:
+        cluster.set_topic(topic, count + draw.randint(1, 2))
+
+
+def _recreate_topic(cluster: Cluster, draw: Random) -> None:
+    topic = draw.choice(list(TOPICS))
+    if any(name == topic for name, _number in cluster.brokers.logs):
+        cluster.delete_topic(topic)
+        away_us = draw.choice([0, draw.randrange(5_000), draw.randrange(800_000)])
+        cluster.schedule.after(away_us, cluster.set_topic, topic, draw.randint(1, 5))
+
+
+def _configure(cluster: Cluster, draw: Random) -> None:
+    group = draw.choice(list(GROUPS))
+    more = draw.choice([*SETTINGS, *(f"{SETTINGS[0]},{hindering}" for hindering in HINDERING)])
+    cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
+    cluster.write(SetContent(paths.group(group), cluster.settings(group, more)))
+
+
+def _ask(cluster: Cluster, draw: Random) -> None:
+    """What `zkrebalancer groups rebalance` does."""
+    path = paths.group(draw.choice(list(GROUPS)))
+    node = cluster.ensemble.zk.nodes[path]
+    cluster.write(SetContent(path, node.content, node.version))
+
+
+def _poison(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.consumer is not None:
+        prefix = f"{paths.channel(agent.settings.group, agent.consumer)}/{paths.COMMAND_PREFIX}"
+        cluster.write(Create(prefix, draw.choice(GARBAGE), sequence=True))
+
+
+def _garbage_record(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.consumer is not None:
+        path = paths.owners(agent.settings.group, agent.consumer)
+        cluster.write(SetContent(path, draw.choice([b"{}", b"\xff", b'{"version":2}'])))
+
+
+FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS}

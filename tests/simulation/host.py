@@ -1,0 +1,95 @@
+"""A process on a machine of its own: its own clocks, its own draws; it may be frozen and thawed, and it may die."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.schedule import Action, Schedule
+
+MAX_DRIFT_PPM = 3_000  # clocks of two hosts differ by less than the coordinator allows for
+EPOCH_MS = 1_700_000_000_000
+
+
+class Host:
+    """What every simulated process has. A frozen one does everything that was due when it thaws, in any order."""
+
+    def __init__(self, name: str, schedule: Schedule, seed: int) -> None:
+        self.name = name
+        self.schedule = schedule
+        self.random = Random(f"{seed}/{name}")
+        self.alive = True
+        self.frozen = False
+        self.wall_offset_ms = EPOCH_MS + self.random.randrange(-60_000, 60_000)
+        self._boot_us = self.random.randrange(10**9, 10**12)
+        self._drift_ppm = self.random.randrange(-MAX_DRIFT_PPM, MAX_DRIFT_PPM + 1)
+        self._waiting: list[tuple[Action, tuple[object, ...]]] = []
+        self._tick_at_us: int | None = None
+
+    def clock_us(self) -> int:
+        """The clock that never jumps and runs on while the process is frozen."""
+        now_us = self.schedule.now_us
+        return self._boot_us + now_us + now_us * self._drift_ppm // 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.wall_offset_ms + self.schedule.now_us // 1_000
+
+    def moment_us(self, clock_us: int) -> int:
+        """When `clock_us` will say so."""
+        elapsed_us = clock_us - self._boot_us
+        return elapsed_us * 1_000_000 // (1_000_000 + self._drift_ppm) + 1
+
+    def run(self, action: Action, *arguments: object) -> None:
+        """Do something as this process: not when it is dead, later when it is frozen."""
+        if self.alive and self.frozen:
+            self._waiting.append((action, arguments))
+        elif self.alive:
+            action(*arguments)
+
+    def after(self, delay_us: int, action: Action, *arguments: object) -> None:
+        self.schedule.after(delay_us, self.run, action, *arguments)
+
+    def tell(self, text: str) -> None:
+        self.schedule.tell(self.name, text)
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        waiting, self._waiting = self._waiting, []
+        self.random.shuffle(waiting)
+        for action, arguments in waiting:
+            self.after(self.random.randrange(2_000), action, *arguments)
+
+    def kill(self) -> None:
+        self.alive = False
+        self._waiting.clear()
+
+    # Ticks ----------------------------------------------------------------------------------------------------------
+
+    def deadline_us(self) -> int | None:
+        """When, by its clock, the process wants to be woken."""
+        return None
+
+    def tick(self) -> None:
+        """Its deadline has come; plans the next tick once that is dealt with."""
+
+    def plan_tick(self) -> None:
+        """Call after whatever may have changed the deadline."""
+        deadline_us = self.deadline_us()
+        if deadline_us is None:
+            return
+        at_us = max(self.moment_us(deadline_us), self.schedule.now_us)
+        if self._tick_at_us is None or at_us < self._tick_at_us:
+            self._tick_at_us = at_us
+            self.schedule.at(at_us, self.run, self._tick_due, at_us)
+
+    def _tick_due(self, at_us: int) -> None:
+        if at_us != self._tick_at_us:
+            return
+        self._tick_at_us = None
+        deadline_us = self.deadline_us()
+        if deadline_us is not None and deadline_us <= self.clock_us():
+            self.tick()
+        else:
+            self.plan_tick()

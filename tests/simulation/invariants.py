@@ -1,0 +1,229 @@
+"""What must hold of the tree after every transaction. Only what a transaction has changed is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.host import MAX_DRIFT_PPM, Host
+from tests.simulation.network import Ensemble
+from tests.support.zk_model import Change
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol.calls import Operation
+from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+OPERATOR = 0  # the session of whoever meddles by hand
+
+
+class BrokenPromiseError(Exception):
+    """An invariant does not hold; `name` says which one."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+@dataclass(slots=True)
+class Consumer:
+    """What stands in the tree about one registered, evicted or dead consumer."""
+
+    record: OwnersRecord | None = None  # what it said last when it could still be read
+    commands: dict[str, Command | None] = field(default_factory=dict)  # node name -> command, None: unreadable
+    tombstone: frozenset[TopicPartition] = frozenset()
+    buried_us: int = 0
+    lease_us: int = 0
+    held: frozenset[TopicPartition] = frozenset()
+
+    def holds(self) -> frozenset[TopicPartition]:
+        held = set(self.tombstone)
+        if self.record is not None:
+            held.update(self.record.partitions)
+            for pending in self.commands.values():
+                if isinstance(pending, StartFetcher):
+                    held.update(pending.partitions)
+        return frozenset(held)
+
+
+class TreeInvariants:
+    """Follows every transaction."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self.ensemble = ensemble
+        self.consumers: dict[tuple[str, str], Consumer] = {}
+        self.holders: dict[tuple[str, TopicPartition], set[str]] = {}
+        self.leader_session = 0
+        self.epoch = 0
+        self.applied: set[str] = set()  # ids of commands
+        ensemble.watchers.append(self.committed)
+
+    def consumer(self, group: str, name: str) -> Consumer:
+        return self.consumers.setdefault((group, name), Consumer())
+
+    def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
+        touched: set[tuple[str, str]] = set()
+        host = self.ensemble.hosts.get(session_id)
+        by_path = {change.path: change for change in changes}
+        for change in changes:
+            if change.path == paths.COORDINATOR_EPOCH:
+                self._epoch_changed(change, session_id, by_path)
+            elif change.path.startswith(paths.GROUPS + "/"):
+                if isinstance(host, CoordinatorHost) and session_id != self.leader_session:
+                    raise BrokenPromiseError("stale leader", f"{host.name} wrote {change.path}")
+                self._group_changed(change, host, bool(operations), by_path, touched)
+        self._check_holders(touched)
+
+    def _epoch_changed(self, change: Change, session_id: int, by_path: dict[str, Change]) -> None:
+        if change.after is None:
+            raise BrokenPromiseError("epoch", "its node was deleted")
+        epoch = int(change.after.content)
+        if change.before is not None and epoch != self.epoch + 1:
+            raise BrokenPromiseError("epoch", f"went from {self.epoch} to {epoch}")
+        if change.before is not None and paths.COORDINATOR not in by_path:
+            raise BrokenPromiseError("epoch", "was raised without the leader's node")
+        self.epoch, self.leader_session = epoch, session_id
+
+    def _group_changed(
+        self,
+        change: Change,
+        host: Host | None,
+        is_written: bool,
+        by_path: dict[str, Change],
+        touched: set[tuple[str, str]],
+    ) -> None:
+        group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""][:4]
+        name = rest[0] if rest else ""
+        if kind == "generation" and change.before is not None:
+            self._generation_changed(change, group)
+        elif kind == "owners" and name:
+            touched.add((group, name))
+            self._owners_changed(change, (group, name), host, is_written, by_path)
+        elif kind == "channel" and len(rest) > 1 and rest[1]:
+            touched.add((group, name))
+            self._command_changed(change, (group, name), host, by_path)
+        elif kind == "evicted" and name:
+            touched.add((group, name))
+            self._tombstone_changed(change, (group, name))
+
+    def _generation_changed(self, change: Change, group: str) -> None:
+        before = int(change.before.content) if change.before else 0
+        if change.after is None or int(change.after.content) <= before:
+            raise BrokenPromiseError("generation", f"of {group} fell from {before}")
+
+    # Owners ---------------------------------------------------------------------------------------------------------
+
+    def _owners_changed(
+        self, change: Change, key: tuple[str, str], host: Host | None, is_written: bool, by_path: dict[str, Change]
+    ) -> None:
+        known = self.consumer(*key)
+        if change.after is None:
+            if isinstance(host, CoordinatorHost) and is_written:
+                self._check_burial(key, known, by_path)
+            known.record = None
+            return
+        try:
+            record = ownership.decode_owners(change.after.content)
+        except NodeContentError:
+            return  # an operator's doing; its consumer goes on with what it knows
+        if change.before is None:
+            if record.partitions:
+                raise BrokenPromiseError("registration", f"{key} begins with partitions")
+        elif host is not None:
+            self._check_ack(key, known, record, by_path)
+        known.record = record
+
+    def _check_burial(self, key: tuple[str, str], known: Consumer, by_path: dict[str, Change]) -> None:
+        burial = by_path.get(paths.evicted(*key))
+        if burial is None or burial.after is None:
+            raise BrokenPromiseError("eviction", f"{key} lost its record without a tombstone")
+        tombstone = ownership.decode_tombstone(burial.after.content)
+        held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
+        if not held <= tombstone.partitions.keys():
+            raise BrokenPromiseError(
+                "eviction", f"the tombstone of {key} leaves out {held - tombstone.partitions.keys()}"
+            )
+
+    def _check_ack(
+        self, key: tuple[str, str], known: Consumer, record: OwnersRecord, by_path: dict[str, Change]
+    ) -> None:
+        prefix = paths.channel(*key) + "/"
+        deleted = {
+            path.removeprefix(prefix): change.before.content
+            for path, change in by_path.items()
+            if path.startswith(prefix) and change.after is None and change.before is not None
+        }
+        if len(deleted) != 1:
+            raise BrokenPromiseError("ack", f"{key} wrote its record and deleted {sorted(deleted)}")
+        ((name, content),) = deleted.items()
+        done = command.decode(content)
+        if done.command_id != record.command_id:
+            raise BrokenPromiseError("ack", f"{key} wrote {record.command_id} and deleted {done.command_id}")
+        if record.command_id in self.applied:
+            raise BrokenPromiseError("ack", f"{key} applied {record.command_id} twice")
+        before = known.record.partitions if known.record is not None else {}
+        if dict(record.partitions) != command.applied(before, done):
+            raise BrokenPromiseError("ack", f"{key} owns something else than {done.option} says")
+        if any(earlier < name for earlier in known.commands):
+            raise BrokenPromiseError("order", f"{key} took {name} before an earlier command")
+        self.applied.add(done.command_id)
+
+    # Commands -------------------------------------------------------------------------------------------------------
+
+    def _command_changed(
+        self, change: Change, key: tuple[str, str], host: Host | None, by_path: dict[str, Change]
+    ) -> None:
+        known = self.consumer(*key)
+        name = change.path.rpartition("/")[2]
+        if change.after is None:
+            known.commands.pop(name, None)
+            is_own = host is not None and not isinstance(host, CoordinatorHost)
+            if is_own and paths.owners(*key) not in by_path:
+                raise BrokenPromiseError("deleted command", f"{key} deleted {name} without an effect")
+            return
+        try:
+            sent = command.decode(change.after.content)
+        except NodeContentError:
+            known.commands[name] = None
+            return
+        if any(pending is not None for pending in known.commands.values()):
+            raise BrokenPromiseError("second command", f"{key} has not answered the one before {name}")
+        known.commands[name] = sent
+        if sent.coordinator_epoch != self.epoch:
+            raise BrokenPromiseError("stale command", f"{key} was sent {name} of epoch {sent.coordinator_epoch}")
+        stored = self.ensemble.zk.nodes[paths.generation(key[0])].content
+        if sent.generation > cluster_nodes.decode_counter("generation", stored):
+            raise BrokenPromiseError("generation", f"{key} was sent {name} of a generation that is not stored")
+
+    # Tombstones, holders --------------------------------------------------------------------------------------------
+
+    def _tombstone_changed(self, change: Change, key: tuple[str, str]) -> None:
+        known = self.consumer(*key)
+        now_us = self.ensemble.schedule.now_us
+        if change.after is not None:
+            tombstone = ownership.decode_tombstone(change.after.content)
+            known.tombstone = frozenset(tombstone.partitions)
+            known.buried_us, known.lease_us = now_us, tombstone.lease_ms * 1_000
+            return
+        known.tombstone = frozenset()
+        if now_us - known.buried_us < known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000:
+            raise BrokenPromiseError("lease", f"the tombstone of {key} was removed before its lease was over")
+
+    def _check_holders(self, touched: Iterable[tuple[str, str]]) -> None:
+        gained: list[tuple[str, TopicPartition]] = []
+        for key in sorted(touched):
+            group, name = key
+            known = self.consumers[key]
+            before, known.held = known.held, known.holds()
+            for partition in before - known.held:
+                self.holders[group, partition].discard(name)
+            for partition in known.held - before:
+                self.holders.setdefault((group, partition), set()).add(name)
+                gained.append((group, partition))
+            if known.record is None and not known.commands and not known.tombstone:
+                del self.consumers[key]
+        for held in gained:
+            if len(self.holders[held]) > 1:
+                raise BrokenPromiseError("two holders", f"{held} is held by {sorted(self.holders[held])}")

@@ -1,0 +1,168 @@
+"""Kafka's brokers in virtual time: logs that grow by themselves, and what librdkafka shows of them to the fetcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tests.simulation.schedule import Schedule
+
+MAX_MESSAGES = 50  # that one poll of the fetcher finds
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition of one incarnation of a topic; grows until the producers stop."""
+
+    incarnation: str
+    created_us: int
+    interval_us: int  # between two records
+
+
+class Brokers:
+    """All topics as the brokers have them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.stopped_us: int | None = None  # when the producers stopped
+        self.down_until_us = 0
+        self.on_change: list[Callable[[], None]] = []
+
+    def end(self, partition: tuple[str, int]) -> int:
+        """Return the offset after the last record; the log begins at 0."""
+        log = self.logs[partition]
+        until_us = self.schedule.now_us if self.stopped_us is None else self.stopped_us
+        return max(0, until_us - log.created_us) // log.interval_us
+
+    def next_record_us(self, partition: tuple[str, int]) -> int | None:
+        """Return when the next record is produced, None if never."""
+        log = self.logs.get(partition)
+        if log is None or self.stopped_us is not None:
+            return None
+        return log.created_us + (self.end(partition) + 1) * log.interval_us
+
+    @property
+    def is_up(self) -> bool:
+        return self.schedule.now_us >= self.down_until_us
+
+    def set_topic(self, topic: str, partitions: int, incarnation: str, interval_us: int) -> None:
+        for number in range(partitions):
+            known = self.logs.get((topic, number))
+            if known is None or known.incarnation != incarnation:
+                self.logs[topic, number] = Log(incarnation, self.schedule.now_us, interval_us)
+
+    def delete_topic(self, topic: str) -> None:
+        self.logs = {partition: log for partition, log in self.logs.items() if partition[0] != topic}
+
+
+class Message:
+    """What the fetcher reads of a record, or of an error. The value names the log that it comes from."""
+
+    def __init__(self, topic: str, partition: int, offset: int, value: bytes, error: KafkaError | None = None) -> None:
+        self._topic, self._partition, self._offset, self._value, self._error = topic, partition, offset, value, error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes:
+        return self._value
+
+    def headers(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class Client:
+    """librdkafka's consumer: what is assigned, and what was fetched of it."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self.positions: dict[tuple[str, int], int] = {}
+        self._stopped: set[tuple[str, int]] = set()  # out of range, until assigned again
+        self._fetched: list[Message] = []
+
+    def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self.positions[partition.topic, partition.partition] = partition.offset
+            self._stopped.discard((partition.topic, partition.partition))
+
+    def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            del self.positions[partition.topic, partition.partition]
+
+    def fetch(self, room: int) -> bool:
+        """Take what the brokers have, as a poll that is under way; return whether there is anything."""
+        room = min(room, MAX_MESSAGES)
+        for partition, position in self.positions.items() if self._brokers.is_up else ():
+            log = self._brokers.logs.get(partition)
+            if log is None or partition in self._stopped:
+                continue
+            end = self._brokers.end(partition)
+            if position > end:
+                error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+                self._fetched.append(Message(*partition, -1, b"", error))
+                self._stopped.add(partition)
+            count = max(0, min(room - len(self._fetched), end - position))
+            value = log.incarnation.encode()
+            self._fetched += [Message(*partition, position + n, value) for n in range(count)]
+            self.positions[partition] = position + count
+        return bool(self._fetched)
+
+    def next_fetch_us(self) -> int | None:
+        """Return when there is something to fetch."""
+        now_us, times = self._brokers.schedule.now_us, []
+        for partition, position in self.positions.items():
+            if partition in self._brokers.logs and partition not in self._stopped:
+                end = self._brokers.end(partition)
+                times.append(now_us if position != end else self._brokers.next_record_us(partition))
+        soonest_us = min((at_us for at_us in times if at_us is not None), default=None)
+        return None if soonest_us is None else max(soonest_us, self._brokers.down_until_us)
+
+    def poll(self, _timeout_s: float) -> Message | None:
+        return self._fetched.pop(0) if self._fetched else None
+
+    def consume(self, count: int, **_timeout: float) -> list[Message]:
+        taken, self._fetched = self._fetched[:count], self._fetched[count:]
+        return taken
+
+    def list_topics(self, topic: str, **_timeout: float) -> Description:
+        if not self._brokers.is_up:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return Description({topic: Described(sum(1 for name, _number in self._brokers.logs if name == topic))})
+
+    def offsets_for_times(self, asked: Iterable[TopicPartition], **_timeout: float) -> list[TopicPartition]:
+        if not self._brokers.is_up:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        answers = [TopicPartition(wanted.topic, wanted.partition, 0) for wanted in asked]
+        return [answer for answer in answers if (answer.topic, answer.partition) in self._brokers.logs]
+
+
+class Described:
+    """A topic as the metadata describes it."""
+
+    def __init__(self, count: int) -> None:
+        self.partitions = range(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The metadata of some topics."""
+
+    topics: dict[str, Described]

@@ -1,0 +1,378 @@
+"""ZooKeeper's ensemble and the links to it, in virtual time: delays, cuts, expiry, servers that lag or are cut off.
+
+The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. A request that is under
+way when its client gives the connection up may still be performed, until that client is connected again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from tests.simulation.host import Host
+from tests.simulation.schedule import Schedule
+from tests.support.zk_model import Change, Server, Session, ZkModel
+from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.calls import (
+    Call,
+    Done,
+    Get,
+    ListChildren,
+    Operation,
+    Refusal,
+    Refused,
+    Replied,
+    ZooKeeperEvent,
+)
+
+SERVERS = 3
+TICK_US = 200_000  # a session is given up at the first tick after its timeout
+FOLLOW_DELAY_US = 3_000
+QUICK_US = (80, 900)
+SLOW_US = (5_000, 60_000)
+SLOW_PROBABILITY = 0.02
+RETRY_US = (20_000, 400_000)
+
+Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
+
+
+class Ensemble:
+    """Three servers of one tree; the first one leads and never lags."""
+
+    def __init__(self, schedule: Schedule, seed: int) -> None:
+        self.schedule = schedule
+        self.random = Random(f"{seed}/ensemble")
+        self.zk = ZkModel()
+        self.zk.observe = self._committed
+        self.watchers: list[Transaction] = []
+        self.servers = [self.zk.servers[0], *(self.zk.add_server() for _ in range(SERVERS - 1))]
+        self.connections: list[Connection] = []
+        self.hosts: dict[int, Host] = {}  # session id -> whose it is
+        self.down = False
+        self.cut_off: Server | None = None
+        self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
+        self._following: set[int] = set()
+
+    def _committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
+        for watcher in self.watchers:
+            watcher(session_id, operations, changes)
+        for number in range(1, SERVERS):
+            self._plan_follow(number)
+
+    def _plan_follow(self, number: int) -> None:
+        if number not in self._following:
+            self._following.add(number)
+            at_us = self.schedule.now_us + self.random.randrange(FOLLOW_DELAY_US)
+            self.schedule.at(max(at_us, self.lagging_until_us.get(number, 0)), self._follow, number)
+
+    def _follow(self, number: int) -> None:
+        self._following.discard(number)
+        server = self.servers[number]
+        if server is self.cut_off:
+            return
+        if self.schedule.now_us >= self.lagging_until_us.get(number, 0):
+            behind = len(self.zk.log) - server.applied
+            self.zk.follow_server(server, self.random.randint(0, behind))
+        if server.applied < len(self.zk.log):
+            self._plan_follow(number)
+
+    def accepting(self, seen: int) -> list[Server]:
+        """The servers that take a client which has seen so much."""
+        if self.down:
+            return []
+        return [server for server in self.servers if server is not self.cut_off and server.applied >= seen]
+
+    def restart(self, outage_us: int) -> None:
+        """Stop every server; sessions get their whole timeout anew when they are back."""
+        self.down = True
+        for connection in self.connections:
+            connection.break_off()
+        self.schedule.after(outage_us, self._come_up)
+
+    def _come_up(self) -> None:
+        self.down = False
+        for connection in self.connections:
+            connection.count_down_anew()
+
+    def cut_server_off(self, duration_us: int) -> None:
+        """Cut a follower off from the others: it goes on answering reads, and notices only later."""
+        if self.cut_off is not None:
+            return
+        self.cut_off = self.servers[self.random.randrange(1, SERVERS)]
+        for connection in self.connections:
+            connection.heard_or_not()
+        self.schedule.after(duration_us, self._let_server_back)
+
+    def _let_server_back(self) -> None:
+        server, self.cut_off = self.cut_off, None
+        if server is not None:
+            for connection in self.connections:
+                if connection.session is not None and connection.session.server is server:
+                    connection.break_off()
+            self._plan_follow(self.servers.index(server))
+
+    def lag(self, duration_us: int) -> None:
+        """Let a follower apply nothing for a while but what its own clients write: watches there are late."""
+        self.lagging_until_us[self.random.randrange(1, SERVERS)] = self.schedule.now_us + duration_us
+
+
+class Connection:
+    """The ZooKeeper client of one process: one session at a time, opened anew when it has expired, until closed."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        host: Host,
+        timeout_ms: int,
+        on_event: Callable[[ZooKeeperEvent], None],
+        performed: Callable[[Call, int], None] | None = None,
+    ) -> None:
+        self.ensemble = ensemble
+        self.host = host
+        self.timeout_ms = timeout_ms
+        self.session: Session | None = None
+        self.cut = False
+        self.attached = False  # a server counts it as connected
+        self.online = False  # the client does
+        self.closed = False
+        self.loses_next_reply = False
+        self._is_deaf = False  # nothing comes through any more, and nobody has noticed yet
+        self._on_event = on_event
+        self._performed = performed  # told of writes that went through, with the moment at which they were sent
+        self._epoch = 0  # counts connections; a message belongs to one
+        self._in_flight: dict[int, Call] = {}
+        self._parked: list[tuple[int, int, Call, int]] = []  # requests that the network or a server holds back
+        self._downstream: deque[tuple[ZooKeeperEvent, int]] = deque()
+        self._up_us = 0
+        self._down_us = 0
+        self._heard_us = 0
+        self._countdown: int | None = None  # None: the session is being heard of
+        self._countdowns = 0
+        ensemble.connections.append(self)
+        self._later(self._delay_us(), self._open)
+
+    def _delay_us(self) -> int:
+        draw = self.host.random
+        return draw.randrange(*SLOW_US) if draw.random() < SLOW_PROBABILITY else draw.randrange(*QUICK_US)
+
+    def _later(self, delay_us: int, action: Callable[..., None], *arguments: object) -> None:
+        self.host.after(delay_us, self._unless_closed, action, *arguments)
+
+    def _unless_closed(self, action: Callable[..., None], *arguments: object) -> None:
+        if not self.closed:
+            action(*arguments)
+
+    # The client's side ----------------------------------------------------------------------------------------------
+
+    def request(self, call_id: int, call: Call) -> None:
+        if self.closed:
+            return
+        if not self.online:
+            self._on_event(Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
+            return
+        self._in_flight[call_id] = call
+        now_us = self.host.schedule.now_us
+        self._up_us = max(self._up_us, now_us + self._delay_us())
+        self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, now_us)
+
+    def close(self) -> None:
+        """End the session in good order, if the server can be reached."""
+        if self.closed:
+            return
+        self.closed, self.online = True, False
+        if self.attached and self._reachable() and self.session is not None:
+            self._up_us = max(self._up_us, self.host.schedule.now_us + self._delay_us())
+            self.host.schedule.at(self._up_us, self._end_session, self.session)
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """The process has died: only time ends the session."""
+        self.closed = True
+        self.online = self.attached = False
+        if self.session is None or self.session.expired:
+            self.ensemble.connections.remove(self)
+        self.heard_or_not()
+
+    def _end_session(self, session: Session) -> None:
+        self.attached = False
+        if not session.expired:
+            self.ensemble.zk.end(session)
+            self.ensemble.connections.remove(self)
+
+    def _suspend(self, epoch: int) -> None:
+        """The client notices that the connection is gone, and tries to connect again."""
+        if epoch != self._epoch:
+            return
+        was_online, self.online, self.attached = self.online, False, False
+        self._epoch += 1
+        lost, self._in_flight = list(self._in_flight), {}
+        self._downstream.clear()
+        self._parked.clear()
+        self._is_deaf = False
+        if self.session is not None:
+            self.ensemble.zk.forget_watches(self.session)
+        self.heard_or_not()
+        if was_online:
+            self._on_event(calls.Suspended())
+            for call_id in lost:
+                self._on_event(Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
+        self._later(self.host.random.randrange(*RETRY_US), self._open)
+
+    def _open(self) -> None:
+        """Connect: with the session that there is, or with a new one."""
+        zk, session = self.ensemble.zk, self.session
+        has_session = session is not None and not session.expired
+        servers = [] if self.cut else self.ensemble.accepting(session.seen if session and has_session else 0)
+        if not servers:
+            self._later(self.host.random.randrange(*RETRY_US), self._open)
+            return
+        server = self.host.random.choice(servers)
+        if session is not None and session.expired:
+            self.session = None
+            self._on_event(calls.Lost())
+            self._later(self._delay_us(), self._open)
+            return
+        self.attached = True
+        if session is None:
+            self.session = zk.open(self.timeout_ms, server, self._pull)
+            self.ensemble.hosts[self.session.session_id] = self.host
+        else:
+            zk.reconnect(session, server)
+        self._pull()
+        self.heard_or_not()
+
+    def _deliver(self, epoch: int) -> None:
+        if epoch != self._epoch or self.cut or not self._downstream or self.closed:
+            return
+        event, position = self._downstream.popleft()
+        if self.session is not None:
+            self.session.seen = max(self.session.seen, position)
+        if isinstance(event, Replied):
+            self._in_flight.pop(event.call_id, None)
+        elif isinstance(event, calls.Connected):
+            self.online = True
+        self._on_event(event)
+
+    # The network ----------------------------------------------------------------------------------------------------
+
+    def _reachable(self) -> bool:
+        return not self.cut and not self.ensemble.down
+
+    def break_off(self) -> None:
+        """Break the connection; both ends notice."""
+        if self.attached and not self.closed:
+            self._later(self.host.random.randrange(1_000), self._suspend, self._epoch)
+
+    def cut_link(self, duration_us: int) -> None:
+        if self.cut:
+            return
+        self.cut = True
+        self.heard_or_not()
+        notices_us = self.host.random.randrange(50_000, self.timeout_ms * 1_000 * 2 // 3)
+        self._later(notices_us, self._notice_cut, self._epoch)
+        self.host.schedule.after(duration_us, self._heal)
+
+    def _notice_cut(self, epoch: int) -> None:
+        if self.cut and self.attached:
+            self._suspend(epoch)
+
+    def _heal(self) -> None:
+        self.cut = False
+        parked, self._parked = self._parked, []
+        for message in parked:
+            self._arrive(*message)
+        for _ in self._downstream:
+            self._plan_delivery()
+        self.heard_or_not()
+
+    def _arrive(self, epoch: int, call_id: int, call: Call, sent_us: int) -> None:
+        """A request reaches its server."""
+        session = self.session
+        if session is None or self.ensemble.down:
+            return
+        if session.expired and session.server is not self.ensemble.cut_off:
+            return
+        if epoch != self._epoch:  # given up by the client; it may be performed all the same
+            if not self.attached and epoch == self._epoch - 1 and not self.cut and self.host.random.random() < 0.5:
+                self.ensemble.zk.perform(call, session.session_id)
+            return
+        is_write = not isinstance(call, Get | ListChildren)
+        if self.cut or (session.server is self.ensemble.cut_off and (is_write or self._parked)):
+            self._parked.append((epoch, call_id, call, sent_us))
+            return
+        self._heard_us = self.host.schedule.now_us
+        session.sent.append((call_id, call))
+        if self._performed is None:
+            self.ensemble.zk.perform_next(session)
+        else:
+            self._perform_and_tell(session, call, sent_us)
+
+    def _perform_and_tell(self, session: Session, call: Call, sent_us: int) -> None:
+        count = len(session.inbox) + len(self._downstream)
+        self.ensemble.zk.perform_next(session)
+        if self._performed is not None and len(session.inbox) + len(self._downstream) > count:
+            event = self._downstream[-1][0]
+            if isinstance(event, Replied) and isinstance(event.reply, Done):
+                self._performed(call, sent_us)
+
+    def _pull(self) -> None:
+        """The server has answered something."""
+        session = self.session
+        while session is not None and session.inbox:
+            event, position = session.inbox.popleft()
+            if self.loses_next_reply and isinstance(event, Replied) and isinstance(event.reply, Done):
+                self.loses_next_reply, self._is_deaf = False, True
+                self.host.tell("a reply is lost")
+                self.break_off()
+            if self._is_deaf:
+                continue
+            self._downstream.append((event, position))
+            self._plan_delivery()
+
+    def _plan_delivery(self) -> None:
+        self._down_us = max(self._down_us, self.host.schedule.now_us + self._delay_us())
+        self.host.schedule.at(self._down_us, self.host.run, self._deliver, self._epoch)
+
+    # The session's life -----------------------------------------------------------------------------------------------
+
+    def heard_or_not(self) -> None:
+        """Look whether the ensemble hears of the client; if not, its session runs out."""
+        session = self.session
+        if session is None or session.expired:
+            return
+        is_heard = self.attached and self._reachable() and not self.host.frozen and self.host.alive
+        if is_heard and session.server is not self.ensemble.cut_off:
+            self._countdown = None
+        elif self._countdown is None:
+            since_us = self.host.schedule.now_us - self.host.random.randrange(self.timeout_ms * 250)
+            self._count_down(session, max(since_us, self._heard_us))
+
+    def count_down_anew(self) -> None:
+        """The ensemble is back: whoever is not connected has a whole timeout to come."""
+        if self._countdown is not None and self.session is not None:
+            self._count_down(self.session, self.host.schedule.now_us)
+
+    def _count_down(self, session: Session, since_us: int) -> None:
+        self._countdowns += 1
+        self._countdown = self._countdowns
+        at_us = since_us + self.timeout_ms * 1_000 + self.host.random.randrange(TICK_US)
+        self.host.schedule.at(at_us, self._run_out, session, self._countdown)
+
+    def _run_out(self, session: Session, countdown: int) -> None:
+        if countdown == self._countdown and not session.expired and not self.ensemble.down:
+            self.expire()
+
+    def expire(self) -> None:
+        """End the session; whoever is connected is told by its server, if that knows."""
+        session = self.session
+        if session is None or session.expired:
+            return
+        self._countdown = None
+        self.host.tell("its session ends at the ensemble")
+        self.ensemble.zk.end(session)
+        if self.closed:
+            self.ensemble.connections.remove(self)
+        elif self.attached and not self.cut and session.server is not self.ensemble.cut_off:
+            self.break_off()

@@ -1,0 +1,151 @@
+"""How a run ends: the faults are over, and within a bounded time everything is as it should be, and nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.agent import AgentHost
+from tests.simulation.cluster import SETTINGS, Cluster
+from tests.simulation.faults import thaw
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.plan import GROUPS
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import decode
+from zkrebalancer.rebalance.group import REST
+from zkrebalancer.rebalance.states import GroupState
+
+SETTLE_LIMIT_US = 40_000_000  # sessions, leases, limits and back-offs of the simulated settings, one after the other
+RECONCILED_LIMIT_US = 320_000_000
+LOOK_US = 250_000
+STANDING_TIMERS = {"reconcile"}
+
+
+def calm_down(cluster: Cluster) -> None:
+    """End all faults, and wait until everything is in order.
+
+    Raises:
+        BrokenPromiseError: it is not within SETTLE_LIMIT_US.
+
+    """
+    cluster.schedule.tell("CALM", "the faults are over")
+    cluster.stop_producing()
+    cluster.brokers.down_until_us = 0
+    for host in (*cluster.living_agents(), *cluster.living_coordinators()):
+        thaw(host)
+    for application in cluster.applications.values():
+        application.unblock()
+    for group in GROUPS:
+        settings = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
+        if settings.frozen or settings.starts_paused or settings.strategy != "sticky":
+            cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
+        if not cluster.living_agents(group):
+            cluster.add_agent(group)
+    cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds what came and went unseen
+        cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
+        cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+
+
+def _problems(cluster: Cluster) -> Iterator[str]:
+    """Yield what is not as it should be."""
+    leaders = [process for process in cluster.living_coordinators() if process.machine.leadership is not None]
+    if len(leaders) != 1:
+        yield f"{len(leaders)} coordinators lead"
+        return
+    for group in GROUPS:
+        state = leaders[0].machine.groups[group].state if group in leaders[0].machine.groups else GroupState.LOADING
+        if state not in REST:
+            yield f"group {group} is {state.value}"
+        yield from _assignment_problems(cluster, group)
+        if cluster.ensemble.zk.children(paths.evicted(group)):
+            yield f"group {group}: a tombstone is left"
+        for consumer in cluster.ensemble.zk.children(paths.owners(group)):
+            if cluster.ensemble.zk.children(paths.channel(group, consumer)):
+                yield f"group {group}: {consumer} has a command left"
+        yield from _record_problems(cluster, group)
+
+
+def _owned(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
+    """Return what the stored records say."""
+    zk = cluster.ensemble.zk
+    return {
+        name: set(ownership.decode_owners(zk.nodes[paths.owners(group, name)].content).partitions)
+        for name in zk.children(paths.owners(group))
+    }
+
+
+def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
+    agents = cluster.living_agents(group)
+    names = {agent.consumer for agent in agents}
+    stored = cluster.ensemble.zk.children(paths.owners(group))
+    if None in names or names != set(stored):
+        yield f"group {group}: registered are {stored}, alive {sorted(map(str, names))}"
+        return
+    owned = _owned(cluster, group)
+    wanted = sorted(cluster.brokers.logs)
+    if sorted(partition for partitions in owned.values() for partition in partitions) != wanted:
+        yield f"group {group}: owned is {owned}, wanted {wanted}"
+    counts = [len(partitions) for partitions in owned.values()]
+    if counts and max(counts) - min(counts) > 1:
+        yield f"group {group}: not balanced, {counts}"
+    for agent in agents:
+        if set(agent.handover.buffer.emitting()) != owned[agent.consumer or ""]:
+            yield f"{agent.name} emits {agent.handover.buffer.emitting()}, and owns {owned[agent.consumer or '']}"
+        yield from _agent_problems(agent)
+
+
+def _agent_problems(agent: AgentHost) -> Iterator[str]:
+    member = agent.machine.member
+    if member is not None and (member.work is not None or member.lane.write is not None):
+        yield f"{agent.name} has something in hand"
+    if agent.emits_until_us() <= agent.clock_us():
+        yield f"{agent.name} has no lease"
+
+
+def _record_problems(cluster: Cluster, group: str) -> Iterator[str]:
+    for partition, log in sorted(cluster.brokers.logs.items()):
+        finished = cluster.emission.finished.get((group, partition, log.incarnation), 0)
+        if finished != cluster.brokers.end(partition):
+            yield f"group {group}: of {partition} {finished} are finished, {cluster.brokers.end(partition)} produced"
+
+
+def _leftovers(cluster: Cluster) -> Iterator[str]:
+    """Yield what nobody needs any more."""
+    for group in GROUPS:
+        dead = set(cluster.ensemble.zk.children(paths.channel(group))) - set(_owned(cluster, group))
+        if dead:
+            yield f"group {group}: channels of the dead are left: {sorted(dead)}"
+    for process in cluster.living_coordinators():
+        timers = {
+            name if isinstance(name, str) else name[0] for owner, name in process.machine.desk._due if owner in GROUPS
+        }  # type: ignore[index]
+        if timers - STANDING_TIMERS:
+            yield f"{process.name} still waits for {timers - STANDING_TIMERS}"
+
+
+def stuck_agent(cluster: Cluster) -> None:
+    """Let one application hang, and see that only its own partitions are late.
+
+    Raises:
+        BrokenPromiseError: somebody else had to wait for it.
+
+    """
+    cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    bad = cluster.living_agents("inc")[0]
+    cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
+    cluster.applications[bad.name].blocked = True
+    for group in GROUPS:
+        cluster.add_agent(group)
+    cluster.run_until(cluster.schedule.now_us + 1_000_000)  # less than anybody's time limit for a command
+    for problem in _assignment_problems(cluster, "eag"):
+        raise BrokenPromiseError("isolation", f"{bad.name} of the other group hangs, and {problem}")
+    owned = _owned(cluster, "inc")
+    for partition in cluster.brokers.logs:
+        holders = [name for name, partitions in owned.items() if partition in partitions]
+        if not holders and partition not in owned[bad.consumer or ""]:
+            raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {partition} has no owner")
+    for name in owned.keys() - {bad.consumer}:
+        if cluster.ensemble.zk.children(paths.channel("inc", name)):
+            raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {name} cannot answer")

@@ -1,0 +1,73 @@
+"""One run: from a plan to what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from consumer_agent.errors import IllegalTransitionError
+from tests.simulation import faults, quiescence
+from tests.simulation.cluster import Cluster
+from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.plan import DURATION_US, Plan, Scenario
+from zkrebalancer.rebalance.states import InvalidTransitionError
+
+
+@dataclass(slots=True)
+class Result:
+    """What one run, or many together, came to."""
+
+    seeds: int = 0
+    steps: int = 0
+    virtual_us: int = 0
+    records: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Result) -> None:
+        self.seeds += other.seeds
+        self.steps += other.steps
+        self.virtual_us += other.virtual_us
+        self.records += other.records
+        self.events += other.events
+        self.faults += other.faults
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An invariant that did not hold."""
+
+    plan: Plan
+    name: str
+    text: str
+    at_us: int
+    story: list[str]
+
+
+def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
+    """Perform a plan."""
+    cluster = Cluster(plan, tells=tells)
+    failure = None
+    try:
+        _perform(cluster)
+    except BrokenPromiseError as error:
+        failure = Failure(plan, error.name, str(error), cluster.schedule.now_us, cluster.schedule.story)
+    except (IllegalTransitionError, InvalidTransitionError, AssertionError, KeyError, ValueError, TypeError) as error:
+        text = f"{type(error).__name__}: {error}"
+        failure = Failure(plan, type(error).__name__, text, cluster.schedule.now_us, cluster.schedule.story)
+        if tells:
+            raise
+    schedule, emission = cluster.schedule, cluster.emission
+    result = Result(1, schedule.steps, schedule.now_us, emission.records, cluster.events, cluster.faults)
+    return result, failure
+
+
+def _perform(cluster: Cluster) -> None:
+    if cluster.plan.scenario is Scenario.ONE_BAD_AGENT:
+        quiescence.stuck_agent(cluster)
+    else:
+        for fault in cluster.plan.faults:
+            cluster.run_until(fault.at_us)
+            faults.perform(cluster, fault)
+        cluster.run_until(DURATION_US)
+    quiescence.calm_down(cluster)

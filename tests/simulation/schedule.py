@@ -1,0 +1,56 @@
+"""Virtual time: one heap of what happens next. Nothing else decides an order, so a seed is a run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+Action = Callable[..., None]
+MAX_STORY_LINES = 200_000
+
+
+class Schedule:
+    """What is going to happen, in order of time and, at the same moment, in the order in which it was planned."""
+
+    def __init__(self, *, tells: bool = False) -> None:
+        self.now_us = 0
+        self.steps = 0
+        self.tells = tells  # whether the story is kept
+        self.story: list[str] = []
+        self.check: Action | None = None  # runs after every step
+        self._heap: list[tuple[int, int, Action, tuple[Any, ...], int]] = []
+        self._planned = 0
+        self._current = 0  # number of the step under way: the cause of what it plans
+
+    def at(self, at_us: int, action: Action, *arguments: Any) -> None:
+        """Do something at a moment, now if that has passed."""
+        self._planned += 1
+        heapq.heappush(self._heap, (max(at_us, self.now_us), self._planned, action, arguments, self._current))
+
+    def after(self, delay_us: int, action: Action, *arguments: Any) -> None:
+        """Do something later."""
+        self.at(self.now_us + delay_us, action, *arguments)
+
+    def step(self) -> None:
+        """Do what is next."""
+        self.now_us, self._current, action, arguments, self._cause = heapq.heappop(self._heap)
+        self.steps += 1
+        action(*arguments)
+        if self.check is not None:
+            self.check()
+
+    def run_until(self, at_us: int) -> None:
+        """Do everything up to a moment."""
+        heap = self._heap
+        while heap and heap[0][0] <= at_us:
+            self.step()
+        self.now_us = max(self.now_us, at_us)
+
+    def tell(self, who: str, text: str) -> None:
+        """Write a line of the story: when, which step, what caused that step, who, what."""
+        if self.tells and len(self.story) < MAX_STORY_LINES:
+            moment = f"{self.now_us / 1e6:10.6f} #{self._current}<#{self._cause}"
+            self.story.append(f"{moment:<32} {who:<14} {text}")
+
+    _cause = 0
