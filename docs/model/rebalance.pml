@@ -105,11 +105,11 @@ byte faults = FAULTS;
 inline check()
 {
 	if
-	:: TWICE(OWNED) -> printf("=> two consumers own {%d}\n", TWICE(OWNED)); assert(!TWICE(OWNED))
+	:: TWICE(OWNED) -> printf("=> two consumers own {%d}\n", TWICE(OWNED)); assert(false)
 	:: else
 	fi;
 	if
-	:: TWICE(EMITTED) -> printf("=> two consumers emit {%d}\n", TWICE(EMITTED)); assert(!TWICE(EMITTED))
+	:: TWICE(EMITTED) -> printf("=> two consumers emit {%d}\n", TWICE(EMITTED)); assert(false)
 	:: else
 	fi
 }
@@ -241,7 +241,10 @@ inline replan()
 inline sweep()				/* rule 19: the channel of the dead */
 {
 #ifndef IDS_TELL_DEATH
-	assert(!zk[n].owners);		/* and of nobody else (rule 1) */
+	if
+	:: zk[n].owners -> printf("=> the channel of a living consumer, %d, is removed\n", n); assert(false)
+	:: else
+	fi;
 #endif
 	if
 	:: FENCE -> zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0
@@ -360,7 +363,10 @@ inline read_everything()		/* rule 20: by one path at any time */
 
 inline create_command(what)
 {
-	assert(zk[n].option == NOTHING);	/* a consumer has one command at a time */
+	if
+	:: zk[n].option != NOTHING -> printf("=> two commands stand in the channel of consumer %d\n", n); assert(false)
+	:: else
+	fi;
 	d_step {
 		zk[n].id = NEW_ID; zk[n].option = what; zk[n].parts = parts;
 		IT(n).id = zk[n].id; IT(n).option = what; IT(n).parts = parts;
@@ -595,8 +601,14 @@ inline cancelled()			/* a cancelled stop goes on from where the application is (
 
 inline set_owners()
 {
-	assert(zk[n].applied != MINE.id);	/* a command is applied at most once */
-	printf("consumer %d acknowledges: %d {%d}\n", n, MINE.option, MINE.parts);
+	if
+	:: MINE.option == START -> printf("consumer %d acknowledges the start of {%d}\n", n, MINE.parts)
+	:: else -> printf("consumer %d acknowledges the stop of {%d}\n", n, MINE.parts)
+	fi;
+	if
+	:: zk[n].applied == MINE.id -> printf("=> the same command is applied twice\n"); assert(false)
+	:: else
+	fi;
 	d_step {
 		zk[n].held = (MINE.option == START -> zk[n].held | MINE.parts : zk[n].held & ~MINE.parts);
 		/* The id that is applied is called 1, and what was called 1 takes its name. */
@@ -661,7 +673,7 @@ end:	do
 		:: zk[n].owners && CURRENT ->
 #endif
 #ifdef ACK_DELETES_FIRST		/* rule 7 */
-			printf("consumer %d deletes the command: %d {%d}\n", n, MINE.option, MINE.parts);
+			printf("consumer %d deletes its command, and its owners do not say yet that it is applied\n", n);
 			delete_command(); MINE.half = 1; n = 0
 #else
 			set_owners();
@@ -782,19 +794,35 @@ end:	do
 	od
 }
 
+#ifdef LIVENESS
+proctype Clock()			/* time goes on: no run ends, and only weak fairness lets the others move */
+{
+	do
+	:: faults <= FAULTS
+	od
+}
+
+ltl settles { <>[] SERVED }
+#else
 proctype Judge()			/* whenever nothing more can happen, everything is owned and emitted */
 {
-	timeout -> assert(SERVED)
+	timeout ->
+	if
+	:: SERVED
+	:: else -> printf("=> nothing more happens, and not everything is owned and emitted\n"); assert(false)
+	fi
 }
+#endif
 
 init {
 	atomic {
 		zk[0].ids = 1; zk[0].owners = 1; zk[0].channel = 1; lease[0] = 1;
 		hand[0].name = 0; hand[1].name = NOBODY;
-		run Coordinator(0); run Coordinator(1); run Consumer(0); run Consumer(1); run Surroundings(); run Judge()
+		run Coordinator(0); run Coordinator(1); run Consumer(0); run Consumer(1); run Surroundings();
+#ifdef LIVENESS
+		run Clock()
+#else
+		run Judge()
+#endif
 	}
 }
-
-#ifdef LIVENESS
-ltl settles { <>[] SERVED }
-#endif

@@ -1,0 +1,70 @@
+"""What is searched for: the properties that must hold, and the rules without which one of them must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Search(Enum):
+    """How spin looks; the values are the macros of the verifier and its options."""
+
+    SAFETY = (("SAFETY",), ("-E",))  # assertions, in every state
+    SHORTEST = (("SAFETY", "BFS"), ("-E",))  # the same, breadth first, so that a counterexample is short
+    TERMINATION = (("NP", "NOCLAIM"), ("-l", "-E"))  # no cycle: no state marks progress, so each would be one without
+    LIVENESS = (("NFAIR=3",), ("-a", "-f", "-E"))  # the LTL formula, under weak fairness
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One search of the model."""
+
+    name: str
+    macros: tuple[str, ...]  # of the model
+    faults: int
+    search: Search
+    is_quick: bool = True
+
+
+PROPERTIES = (
+    Check("one owner, one emitter, once", (), 2, Search.SAFETY),
+    Check("the same, eager", ("EAGER",), 2, Search.SAFETY),
+    Check("the same, 3 faults", (), 3, Search.SAFETY, is_quick=False),
+    Check("every run ends", (), 2, Search.TERMINATION, is_quick=False),
+    Check("all is served in the end", ("LIVENESS",), 1, Search.LIVENESS),
+    Check("the same, eager", ("LIVENESS", "EAGER"), 1, Search.LIVENESS),
+    Check("the same, 2 faults", ("LIVENESS",), 2, Search.LIVENESS, is_quick=False),
+)
+
+
+def _without(rule: str, faults: int = 1, *more: str) -> Check:
+    return Check(rule.lower().replace("_", "-"), (rule, *more), faults, Search.SHORTEST, is_quick=faults == 1)
+
+
+REFUTATIONS = (
+    _without("READ_OWNERS_FIRST"),
+    _without("READ_IDS_FIRST"),
+    _without("LOAD_BEFORE_EPOCH"),
+    _without("NO_SYNC"),
+    _without("FORGET_UNKNOWN_START"),
+    _without("RETRY_CREATES_SECOND"),
+    _without("NO_EPOCH_CHECK"),
+    _without("NO_ELECTION_MULTI", 2),
+    _without("ACK_DELETES_FIRST"),
+    _without("ASSUME_ACKED", 2),
+    _without("ASSUME_NOT_ACKED"),
+    _without("ACK_IGNORES_CANCEL"),
+    _without("CANCEL_UNCONDITIONAL"),
+    _without("EMIT_WITHOUT_LEASE"),
+    _without("LEASE_OUTLIVES_SESSION"),
+    _without("RENEW_BY_READ"),
+    _without("NO_LEASE_WAIT"),
+    _without("TOMBSTONE_NOT_ADOPTED", 2),
+    _without("EVICT_AT_ANY_VERSION", 1, "TOMBSTONE_WITHOUT_STARTS"),
+    _without("NO_ADOPTION"),
+    _without("IDS_TELL_DEATH"),
+    _without("START_BEFORE_STOP_ACK"),
+    _without("EMIT_BEFORE_ACK"),
+    _without("STOP_AFTER_ACK"),
+    _without("LOST_CHANGE"),
+)
