@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import gevent
@@ -27,8 +27,11 @@ MAX_PASSING_TOPICS = 3  # those that are created and deleted
 PASSING_TOPIC_PARTITIONS = 3
 RECORDS_PER_PARTITION_S = 3
 PATTERN = "^campaign-"
+PRODUCER = "producer-"
 MIN_MEMBERS = 2  # of a group
-AGENT_OPTIONS = {"--auto-commit-interval-ms": 1_000}
+STATIC_GRACE_MS = 10_000
+IMPATIENT_TIMEOUT_MS = 1_000
+AGENT_OPTIONS: dict[str, object] = {"--auto-commit-interval-ms": 1_000}
 ASK_INTERVAL_S = 0.1
 CONVERGE_DEADLINE_S = 60.0
 
@@ -46,19 +49,27 @@ class Group:
     """One group; `topics` is None for one that subscribes to the pattern."""
 
     name: str
-    mode: str
+    settings: GroupSettings
     topics: tuple[str, ...] | None
+    is_static: bool = False  # its members have an instance id each, and come back under it
     members: list[str] = field(default_factory=list)
 
 
 def new_groups() -> list[Group]:
-    """Return the groups, without members."""
+    """Return the groups, without members; who is slow in one with a pattern is evicted before its session ends."""
+    static = GroupSettings(mode=INCREMENTAL, static_grace_ms=STATIC_GRACE_MS)
+    impatient = GroupSettings(rebalance_timeout_ms=IMPATIENT_TIMEOUT_MS, max_rebalance_retries=1)
     return [
-        Group("named-incremental", INCREMENTAL, tuple(TOPICS)),
-        Group("named-eager", EAGER, tuple(TOPICS)),
-        Group("pattern-incremental", INCREMENTAL, None),
-        Group("pattern-eager", EAGER, None),
+        Group("named-incremental", static, tuple(TOPICS), is_static=True),
+        Group("named-eager", GroupSettings(mode=EAGER), tuple(TOPICS)),
+        Group("pattern-incremental", replace(impatient, mode=INCREMENTAL), None),
+        Group("pattern-eager", replace(impatient, mode=EAGER), None),
     ]
+
+
+def producer_of(topic: str) -> str:
+    """Return the name of the process that writes to a topic."""
+    return f"{PRODUCER}{topic}"
 
 
 @dataclass(slots=True)
@@ -90,7 +101,7 @@ class Company:
             self.change_topic(topic, partitions)
         self.lab.wait_leader()
         for group in self.groups:
-            self.lab.configure(group.name, GroupSettings(mode=group.mode))
+            self.lab.configure(group.name, group.settings)
         for index in range(max(MIN_MEMBERS * len(self.groups), self.max_agents * 2 // 3)):
             self.join(self.groups[index % len(self.groups)])
 
@@ -99,6 +110,10 @@ class Company:
     def agents(self) -> list[str]:
         """Return every agent that should be there."""
         return sorted(name for group in self.groups for name in group.members)
+
+    def group_of(self, agent: str) -> Group:
+        """Return the group that an agent is in."""
+        return next(group for group in self.groups if agent in group.members)
 
     def dispensable_agents(self) -> list[str]:
         """Return the agents whose group has enough others."""
@@ -132,10 +147,11 @@ class Company:
         if name in COORDINATORS:
             self.lab.start_coordinator(int(name.rpartition("-")[2]), environment)
             return
-        group = next(group for group in self.groups if name in group.members)
+        group = self.group_of(name)
         pattern = PATTERN if group.topics is None else None
+        options = {**AGENT_OPTIONS, **({"--instance-id": name} if group.is_static else {})}
         self.lab.start_agent(
-            name, group.name, group.topics or (), pattern=pattern, options=AGENT_OPTIONS, environment=environment
+            name, group.name, group.topics or (), pattern=pattern, options=options, environment=environment
         )
 
     def kill(self, name: str, fault: str) -> None:
@@ -184,9 +200,13 @@ class Company:
         """End an agent for good."""
         self.stop(name)
         self.missing.discard(name)
-        for group in self.groups:
-            if name in group.members:
-                group.members.remove(name)
+        self.group_of(name).members.remove(name)
+
+    def switch_mode(self, group: Group) -> None:
+        """Change between the two modes."""
+        mode = EAGER if group.settings.mode == INCREMENTAL else INCREMENTAL
+        group.settings = replace(group.settings, mode=mode)
+        self.lab.configure(group.name, group.settings)
 
     def complete(self) -> None:
         """Bring back everybody who is missing."""
@@ -197,18 +217,17 @@ class Company:
 
     def change_topic(self, topic: str, partitions: int) -> None:
         """Create a topic or let it grow; its producer writes to all partitions from then on."""
-        producer = f"producer-{topic}"
         if topic in self.topics:
             self.lab.grow_topic(topic, partitions)
-            self.lab.stop(producer)
+            self._stop_producers(topic)
         else:
             self.lab.create_topic(topic, partitions)
         self.topics[topic] = partitions
-        self.lab.start_producer(producer, {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
+        self._produce(topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic that everybody has read to its end: else its last records would count as lost."""
-        self.lab.stop(f"producer-{topic}")
+        self._stop_producers(topic)
         self._wait_read(self.watcher.ends([topic]), f"end of {topic}")
         del self.topics[topic]
         self.lab.note("topic_deleted", topic=topic)
@@ -233,8 +252,10 @@ class Company:
 
     def require_running(self) -> None:
         """Raise BrokenPromiseError if a process has ended that nobody has ended, unless it could not find ZooKeeper."""
-        producers = {f"producer-{topic}" for topic in self.topics}
-        for name in {*self.agents(), *COORDINATORS, *producers} - self.missing - self.doomed:
+        for topic in self.topics:
+            if not self.lab.programs[producer_of(topic)].is_running:
+                self._produce(topic)  # producers are not what is judged
+        for name in {*self.agents(), *COORDINATORS} - self.missing - self.doomed:
             program = self.lab.programs[name]
             if not program.is_running:
                 if self._started_s.get(name, 0.0) < self.quorum_lost_s - CONNECT_TIMEOUT_S:
@@ -243,13 +264,21 @@ class Company:
 
     def drain(self) -> None:
         """End the producers and wait until every group was given all records."""
-        self.lab.stop(*(f"producer-{topic}" for topic in self.topics))
+        self._stop_producers(*self.topics)
         self._wait_read(self.watcher.ends(self.topics), "all records until the end")
 
     def close(self) -> None:
         """End everybody in good order, the coordinators last."""
         self.lab.stop(*self.agents())
         self.lab.stop(*COORDINATORS)
+
+    def _produce(self, topic: str) -> None:
+        partitions = self.topics[topic]
+        self.lab.start_producer(producer_of(topic), {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
+
+    def _stop_producers(self, *topics: str) -> None:
+        names = [producer_of(topic) for topic in topics]
+        self.lab.stop(*(name for name in names if self.lab.programs[name].is_running))
 
     def _is_settled(self, group: Group) -> bool:
         try:

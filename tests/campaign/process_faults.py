@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.campaign.company import COORDINATORS, Company, NothingToBreakError
 from tests.campaign.frames import Direction
 from tests.campaign.links import Way
-from tests.campaign.schedule import Fault
+from tests.campaign.schedule import REGISTRATIONS, Fault
 from zkrebalancer.localcluster import faults
 
 FAKETIME_LIBRARIES = (
@@ -43,7 +43,7 @@ def kill_agent_at_step(company: Company, fault: Fault) -> Iterator[str]:
         company.kill(name, fault.kind)
         company.start(name, {"CONSUMER_AGENT_FAILPOINT": fault.detail})
         company.doom(name)
-        _restart_some_agent(company, fault)
+        _restart_agent(company, fault.pick, company.group_of(name).members)
         yield name
         company.end_doomed(name, fault.kind)
 
@@ -63,7 +63,7 @@ def kill_leader_at_step(company: Company, fault: Fault) -> Iterator[str]:
     with company.hold(list(COORDINATORS), fault.pick) as name:
         _let_lead(company, fault, name, {"ZKREBALANCER_FAILPOINT": fault.detail})
         company.doom(name)
-        _restart_some_agent(company, fault)
+        _restart_agent(company, fault.pick, company.agents())
         yield name
         company.end_doomed(name, fault.kind)
 
@@ -86,6 +86,7 @@ def freeze(company: Company, fault: Fault) -> Iterator[str]:
         company.watcher.abandoned(name)
         company.lab.freeze(name)
         yield name
+        company.watcher.returned(name)
         company.lab.thaw(name)
 
 
@@ -93,11 +94,8 @@ def freeze(company: Company, fault: Fault) -> Iterator[str]:
 def expire(company: Company, fault: Fault) -> Iterator[str]:
     """End a session at ZooKeeper, behind the back of the process that has it."""
     with _held(company, fault) as name:
-        session = company.lab.links.session(name)
-        if session is None:
-            raise NothingToBreakError(f"{name} has no session")
         company.lab.fault(fault.kind, name)
-        faults.expire_session(company.lab.cluster.zookeeper, session.session_id, session.password)
+        _end_session(company, name)
         yield name
 
 
@@ -129,12 +127,16 @@ def break_link(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def lose(company: Company, fault: Fault) -> Iterator[str]:
-    """Lose one request of a process, or the reply to it, and cut; a restarted agent gives everybody something to do."""
+    """Lose one request of a process, or the reply to it, and cut; first it is given something to do."""
     what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
     with _held(company, fault) as name:
         company.lab.fault(fault.kind, name)
         before = company.lab.links.lose(name, what, fault.detail)
-        _restart_some_agent(company, fault)
+        if fault.detail == REGISTRATIONS:
+            _end_session(company, name)
+        else:
+            agents = company.agents() if name in COORDINATORS else company.group_of(name).members
+            _restart_agent(company, fault.pick, agents)
         yield name
         if company.lab.links.lose_nothing(name) == before:
             company.not_reached[fault.kind] += 1
@@ -153,7 +155,7 @@ def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
         environment |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_CACHE_DURATION": "1"}
         _let_lead(company, fault, name, environment)
         offset.write_text(f"{fault.detail}\n")
-        _restart_some_agent(company, fault)
+        _restart_agent(company, fault.pick, company.agents())
         yield name
         offset.write_text("+0\n")
 
@@ -178,11 +180,27 @@ def leave(company: Company, fault: Fault) -> Iterator[str]:
 
 
 @contextmanager
+def switch_mode(company: Company, fault: Fault) -> Iterator[str]:
+    """Switch a group between the two modes."""
+    group = company.groups[int(fault.pick * len(company.groups))]
+    company.lab.note("step", name=fault.kind, target=group.name)
+    company.switch_mode(group)
+    yield group.name
+
+
+@contextmanager
 def _held(company: Company, fault: Fault) -> Iterator[str]:
     """Pick the leader or an agent, as the kind says."""
     names = [company.leader()] if fault.kind.endswith("-leader") else company.agents()
     with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
         yield name
+
+
+def _end_session(company: Company, name: str) -> None:
+    session = company.lab.links.session(name)
+    if session is None or company.is_without_quorum:
+        raise NothingToBreakError(f"{name} has no session that could be ended")
+    faults.expire_session(company.lab.cluster.zookeeper, session.session_id, session.password)
 
 
 def _let_lead(company: Company, fault: Fault, name: str, environment: dict[str, str]) -> None:
@@ -205,9 +223,9 @@ def _is_there_or_over(company: Company, name: str, events: Path) -> bool:
     return events.exists() or not company.lab.programs[name].is_running
 
 
-def _restart_some_agent(company: Company, fault: Fault) -> None:
-    """End an agent in good order and start it again: two changes for its group."""
-    agents = [name for name in company.agents() if name not in company.missing]
-    with suppress(NothingToBreakError), company.hold(agents, fault.pick) as name:
+def _restart_agent(company: Company, pick: float, agents: list[str]) -> None:
+    """End one of these agents in good order, if one is free, and start it again: two changes for its group."""
+    present = [name for name in agents if name not in company.missing]
+    with suppress(NothingToBreakError), company.hold(present, pick) as name:
         company.stop(name)
         company.start(name)

@@ -23,7 +23,8 @@ COORDINATOR_STEPS = (
     *("rebalance_finished:1", "rebalance_finished:3", "ownership_ended:1"),
 )
 AGENT_STEPS = tuple(f"{name}:{number}" for name in failpoints.NAMES for number in (1, 2))
-PATHS = ("/channel/", "/owners/", "/offsets/", "/ids/")  # which transaction loses its request or its reply
+REGISTRATIONS = "/ids/"
+PATHS = ("/channel/", "/owners/", "/offsets/", REGISTRATIONS)  # which transaction loses its request or its reply
 JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 
 
@@ -75,6 +76,7 @@ KINDS: Mapping[str, Kind] = {
     "restart-broker": Kind("broker killed, comes back", (0.5, 2.0), frozenset({BROKER, ZOOKEEPER})),
     "join": Kind("agent joins", (0.0, 0.1), cards=2),
     "leave": Kind("agent leaves", (0.0, 0.1), cards=2),
+    "switch-mode": Kind("group's mode switched", (0.0, 0.1), frozenset({ZOOKEEPER})),
     "grow-topic": Kind("topic grows", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
     "create-topic": Kind("topic created", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
     "delete-topic": Kind("topic deleted", (0.0, 0.1), EVERYTHING, is_alone=True),

@@ -82,10 +82,13 @@ def fill_disk(company: Company, fault: Fault) -> Iterator[str]:
     if disk is None:
         raise NothingToBreakError("no small disk was mounted")
     company.lab.fault(fault.kind, disk.server.name)
+    known = disk.server.log.stat().st_size
     disk.fill()
     yield disk.server.name
-    if disk.server.is_running:
-        company.not_reached[fault.kind] += 1  # it has not noticed
+    with disk.server.log.open("rb") as log:
+        log.seek(known)
+        if b"No space left on device" not in log.read():
+            company.not_reached[fault.kind] += 1
     disk.clear()
     disk.server.kill()
     disk.server.start()

@@ -25,6 +25,7 @@ class OwnerGaps:
 
     owners: dict[GroupPartition, str] = field(default_factory=dict)
     free_since_us: dict[GroupPartition, int] = field(default_factory=dict)
+    abandoned_by: dict[GroupPartition, str] = field(default_factory=dict)  # free only because its owner stands still
     longest_us: int = 0
 
     def begin(self) -> None:
@@ -42,17 +43,29 @@ class OwnerGaps:
                 elif self.owners.get(partition) == event["member"]:
                     self._free(partition, event["mono_us"])
         elif kind == "ownership_ended":
+            ended = [p for p, owner in self.abandoned_by.items() if owner == event["member"]]
+            for partition in ended:
+                del self.abandoned_by[partition]
             self._free_all([p for p, owner in self.owners.items() if owner == event["member"]], event["mono_us"])
         elif kind == "topic_deleted":
-            for partitions in (self.owners, self.free_since_us):
+            for partitions in (self.owners, self.free_since_us, self.abandoned_by):
                 for partition in [partition for partition in partitions if partition[1][0] == event["topic"]]:
                     del partitions[partition]
 
     def abandoned(self, client_id: str, at_us: int) -> None:
         """A process was killed or frozen: nobody serves what it owned."""
-        self._free_all([p for p, owner in self.owners.items() if client_of(owner) == client_id], at_us)
+        partitions = {p: owner for p, owner in self.owners.items() if client_of(owner) == client_id}
+        self._free_all(partitions, at_us)
+        self.abandoned_by |= partitions
+
+    def returned(self, client_id: str, at_us: int) -> None:
+        """A process thaws: it serves what nobody has taken from it."""
+        for partition, owner in list(self.abandoned_by.items()):
+            if client_of(owner) == client_id:
+                self._start(partition, owner, at_us)
 
     def _start(self, partition: GroupPartition, member: str, at_us: int) -> None:
+        self.abandoned_by.pop(partition, None)
         free_since_us = self.free_since_us.pop(partition, None)
         if free_since_us is not None:
             self.longest_us = max(self.longest_us, at_us - free_since_us)
@@ -86,6 +99,11 @@ class Watcher:
         """A process is about to be killed or frozen."""
         self.look()
         self.gaps.abandoned(name, time.monotonic_ns() // 1_000)
+
+    def returned(self, name: str) -> None:
+        """A frozen process is about to thaw."""
+        self.look()
+        self.gaps.returned(name, time.monotonic_ns() // 1_000)
 
     def leader(self) -> str | None:
         """Return the coordinator that was elected last, None if it has resigned."""
