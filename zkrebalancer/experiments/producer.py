@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from zkrebalancer.cli.main import run
 from zkrebalancer.observe.events import EventLog
@@ -23,6 +23,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
+UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a broker that has just come back may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
 _PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
@@ -42,6 +43,7 @@ class NumberedProducer:
         self._turn = 0
         self._event_log = event_log
         self._error: KafkaError | None = None
+        self._unknown_since_s: float | None = None  # since when the topic is unknown to the broker
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -52,15 +54,32 @@ class NumberedProducer:
         )
 
     def produce(self, count: int) -> None:
-        """Hand over that many records, dealt over the partitions in turn; fewer while the broker is that far behind."""
+        """Hand over that many records, dealt over the partitions in turn; fewer while the broker cannot take them.
+
+        Raises:
+            ProducerError: the broker did not know the topic for UNKNOWN_TOPIC_DEADLINE_S.
+
+        """
         for _ in range(min(count, MAX_QUEUED_RECORDS - len(self._producer))):
             topic, partition = self._partitions[self._turn % len(self._partitions)]
-            self._turn += 1
             number = self._next_number[topic, partition]
+            try:
+                self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=self._delivered)
+            except KafkaException as error:
+                self._refused(topic, error.args[0])
+                break
             self._next_number[topic, partition] += 1
-            self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=self._delivered)
+            self._turn += 1
+            self._unknown_since_s = None
         self._producer.poll(0)
         self._write_down()
+
+    def _refused(self, topic: str, error: KafkaError) -> None:
+        now_s = time.monotonic()
+        if self._unknown_since_s is None:
+            self._unknown_since_s = now_s
+        if error.code() != KafkaError._UNKNOWN_TOPIC or now_s - self._unknown_since_s > UNKNOWN_TOPIC_DEADLINE_S:  # noqa: SLF001  # its public name
+            raise ProducerError(f"topic {topic}: {error.str()}")
 
     def finish(self) -> None:
         """Wait for every acknowledgement; raises ProducerError if some record was refused."""

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import click
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from zkrebalancer.experiments.producer import parse_partitions, unbroken
+from zkrebalancer.experiments.producer import (
+    UNKNOWN_TOPIC_DEADLINE_S,
+    NumberedProducer,
+    ProducerError,
+    parse_partitions,
+    unbroken,
+)
 from zkrebalancer.experiments.versions import kafka_version, zookeeper_version
 from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.observe.events import EventLog
 
 
 def test_the_version_of_zookeeper_is_what_srvr_says() -> None:
@@ -37,3 +45,38 @@ def test_partitions_are_named_by_inclusive_ranges() -> None:
     for wrong in ("a", "a:3", "a:3-2", ":1-2"):
         with pytest.raises(click.BadParameter, match="NAME:FIRST-LAST"):
             parse_partitions([wrong])
+
+
+class RestartedBroker:
+    """Does not know the topic at first."""
+
+    def __init__(self) -> None:
+        self.unknown_for = 2
+        self.values: list[bytes] = []
+
+    def __len__(self) -> int:
+        return 0
+
+    def produce(self, _topic: str, value: bytes, **_options: object) -> None:
+        if self.unknown_for:
+            self.unknown_for -= 1
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
+        self.values.append(value)
+
+    def poll(self, _timeout_s: float) -> None:
+        pass
+
+
+def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again_with_the_same_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = NumberedProducer("127.0.0.1:1", [("t", 0)], EventLog(None, "p"))
+    broker = RestartedBroker()
+    monkeypatch.setattr(producer, "_producer", broker)
+    for _ in range(3):
+        producer.produce(2)
+    assert broker.values == [b"0", b"1"]
+    broker.unknown_for = 1
+    monkeypatch.setattr(producer, "_unknown_since_s", -UNKNOWN_TOPIC_DEADLINE_S)
+    with pytest.raises(ProducerError, match="topic t"):
+        producer.produce(1)
