@@ -42,6 +42,7 @@ CAUSES: Mapping[str, Cause] = {
     "restart-broker": server_faults.restart_broker,
     "join": process_faults.join,
     "leave": process_faults.leave,
+    "churn": process_faults.churn,
     "switch-mode": process_faults.switch_mode,
     "grow-topic": server_faults.grow_topic,
     "create-topic": server_faults.create_topic,

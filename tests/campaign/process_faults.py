@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 
-from tests.campaign.company import COORDINATORS, Company, NothingToBreakError
+import gevent
+from gevent.event import Event
+
+from tests.campaign.company import ASK_INTERVAL_S, COORDINATORS, Company, Group, NothingToBreakError
 from tests.campaign.frames import Direction
 from tests.campaign.links import Way
 from tests.campaign.schedule import REGISTRATIONS, Fault
 from zkrebalancer.localcluster import faults
+from zkrebalancer.protocol.errors import RebalancerError
 
 FAKETIME_LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -177,6 +182,30 @@ def leave(company: Company, fault: Fault) -> Iterator[str]:
         company.lab.note("step", name=fault.kind, target=name)
         company.leave(name)
         yield name
+
+
+@contextmanager
+def churn(company: Company, fault: Fault) -> Iterator[str]:
+    """Restart one agent of a group after the other, so that other faults meet it while it is being rebalanced."""
+    group = company.groups[int(fault.pick * len(company.groups))]
+    company.lab.note("step", name=fault.kind, target=group.name)
+    is_over = Event()
+    restarts = gevent.spawn(_restart_agents, company, group, Random(fault.pick), is_over)
+    yield group.name
+    is_over.set()
+    problem = restarts.get()
+    if problem is not None:
+        raise problem
+
+
+def _restart_agents(company: Company, group: Group, random: Random, is_over: Event) -> RebalancerError | None:
+    """Restart agents until it is over; return the error that has ended it earlier."""
+    try:
+        while not is_over.wait(ASK_INTERVAL_S):
+            _restart_agent(company, random.random(), group.members)
+    except RebalancerError as error:
+        return error  # raised in the greenlet that ends the fault
+    return None
 
 
 @contextmanager

@@ -76,6 +76,7 @@ KINDS: Mapping[str, Kind] = {
     "restart-broker": Kind("broker killed, comes back", (0.5, 2.0), frozenset({BROKER, ZOOKEEPER})),
     "join": Kind("agent joins", (0.0, 0.1), cards=2),
     "leave": Kind("agent leaves", (0.0, 0.1), cards=2),
+    "churn": Kind("agents of a group restarted one after the other", (1.5, 3.0), cards=3),
     "switch-mode": Kind("group's mode switched", (0.0, 0.1), frozenset({ZOOKEEPER})),
     "grow-topic": Kind("topic grows", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
     "create-topic": Kind("topic created", (0.0, 0.1), frozenset({BROKER, ZOOKEEPER})),
