@@ -86,6 +86,18 @@ Hand hand[2];
 
 byte faults = FAULTS;
 
+/* Any fault at any moment; with more of them, one side at a time. A time limit is reached in any case. */
+#ifdef NO_COORDINATOR_FAULTS
+#define COORDINATOR_FAULT false
+#else
+#define COORDINATOR_FAULT faults > 0
+#endif
+#ifdef NO_CONSUMER_FAULTS
+#define CONSUMER_FAULT false
+#else
+#define CONSUMER_FAULT faults > 0
+#endif
+
 #define ANY(condition) (condition(0) || condition(1) || condition(2))
 #define PICK(condition) if :: condition(0) -> n = 0 :: condition(1) -> n = 1 :: condition(2) -> n = 2 fi
 #define EACH for (n : 0 .. 2)
@@ -292,7 +304,7 @@ inline read_commands()
 			fi
 		}
 		n = 0;
-		printf("coordinator %d reads the commands: start {%d}, {%d}, {%d}\n", me, SEEN(0), SEEN(1), SEEN(2))
+		printf("coordinator %d reads the commands to consumers 0, 1, 2: start {%d}, {%d}, {%d}\n", me, SEEN(0), SEEN(1), SEEN(2))
 	}
 }
 
@@ -318,7 +330,7 @@ inline read_owners()
 			fi
 		}
 		n = 0;
-		printf("coordinator %d reads what is owned: {%d}, {%d}, {%d}\n", me, IT(0).held, IT(1).held, IT(2).held)
+		printf("coordinator %d reads what consumers 0, 1, 2 own: {%d}, {%d}, {%d}\n", me, IT(0).held, IT(1).held, IT(2).held)
 	}
 }
 
@@ -359,7 +371,7 @@ inline read_everything()		/* rule 20: by one path at any time */
 
 /* ---- Coordinator: its writes. After a lost reply the outcome is unknown, and everything is read again (rule 3) ---- */
 
-#define LOST_REPLY faults > 0 -> faults--; printf("the reply to coordinator %d is lost\n", me)
+#define LOST_REPLY COORDINATOR_FAULT -> faults--; printf("the reply to coordinator %d is lost\n", me)
 
 inline create_command(what)
 {
@@ -483,7 +495,7 @@ standby:
 	atomic {
 		if
 		:: current[1 - me] = 0
-		:: faults > 0 -> faults--; printf("its request to raise the epoch is lost, but the node is its own\n")
+		:: COORDINATOR_FAULT -> faults--; printf("its request to raise the epoch is lost, but the node is its own\n")
 		fi;
 		current[me] = 1;
 		printf("coordinator %d leads\n", me)
@@ -546,7 +558,7 @@ lead:	do
 		fi;
 		forget_everything(); current[me] = 0; goto standby }
 
-	:: atomic { faults > 0 && leader == me + 1 ->
+	:: atomic { COORDINATOR_FAULT && leader == me + 1 ->
 		faults--;
 		printf("coordinator %d crashes\n", me);
 		leader = 0; forget_everything(); current[me] = 0; goto standby }
@@ -687,11 +699,11 @@ end:	do
 #else
 			:: acknowledged()
 #endif
-			:: faults > 0 -> faults--;
+			:: CONSUMER_FAULT -> faults--;
 				printf("the reply to the ack of consumer %d is lost\n", n);
 				MINE.unknown = 1; lease[n] = 0; n = 0
 			fi
-		:: zk[n].owners && CURRENT && faults > 0 -> faults--;
+		:: zk[n].owners && CURRENT && CONSUMER_FAULT -> faults--;
 			printf("the ack of consumer %d is lost\n", n);
 			MINE.unknown = 1; lease[n] = 0; n = 0
 #endif
@@ -741,14 +753,14 @@ end:	do
 		}
 #endif
 
-	:: atomic { faults > 0 && MINE.name != NOBODY ->
+	:: atomic { CONSUMER_FAULT && MINE.name != NOBODY ->
 		faults--;
 		n = MINE.name;
 		printf("consumer %d crashes\n", n);
 		forget_membership() }
 
 	/* Leaving in good order: emission has ended, all nodes go in one transaction. */
-	:: atomic { faults > 0 && MINE.name != NOBODY && !MINE.unknown && zk[MINE.name].owners && zk[MINE.name].ids ->
+	:: atomic { CONSUMER_FAULT && MINE.name != NOBODY && !MINE.unknown && zk[MINE.name].owners && zk[MINE.name].ids ->
 		faults--;
 		n = MINE.name;
 		printf("consumer %d leaves\n", n);
@@ -783,12 +795,12 @@ end:	do
 		zk[n].ids = 0; zk[n].owners = 0; zk[n].held = 0; zk[n].applied = 0; n = 0 }
 	:: atomic { ANY(LEASE_RUNS_OUT) ->
 		PICK(LEASE_RUNS_OUT); printf("the lease of consumer %d ends\n", n); lease[n] = 0; n = 0 }
-	:: atomic { faults > 0 && ANY(HAS_LEASE) ->
+	:: atomic { CONSUMER_FAULT && ANY(HAS_LEASE) ->
 		faults--;
 		PICK(HAS_LEASE); printf("consumer %d is cut off until its lease ends\n", n); lease[n] = 0; n = 0 }
-	:: atomic { faults > 0 && leader != 0 ->
+	:: atomic { COORDINATOR_FAULT && leader != 0 ->
 		faults--; printf("an operator deletes the coordinator's node\n"); leader = 0 }
-	:: atomic { faults > 0 && ANY(REGISTERED) ->
+	:: atomic { CONSUMER_FAULT && ANY(REGISTERED) ->
 		faults--;
 		PICK(REGISTERED); printf("an operator removes the registration of consumer %d\n", n); zk[n].ids = 0; n = 0 }
 	od

@@ -27,13 +27,15 @@ class Check:
 
 
 PROPERTIES = (
-    Check("one owner, one emitter, once", (), 2, Search.SAFETY),
-    Check("the same, eager", ("EAGER",), 2, Search.SAFETY),
-    Check("the same, 3 faults", (), 3, Search.SAFETY, is_quick=False),
+    Check("safe, incremental", (), 2, Search.SAFETY),
+    Check("safe, eager", ("EAGER",), 1, Search.SAFETY),
+    Check("safe, eager, more faults", ("EAGER",), 2, Search.SAFETY, is_quick=False),
+    Check("safe, coordinator's faults", ("NO_CONSUMER_FAULTS",), 3, Search.SAFETY, is_quick=False),
+    Check("safe, consumers' faults", ("NO_COORDINATOR_FAULTS",), 3, Search.SAFETY, is_quick=False),
     Check("every run ends", (), 2, Search.TERMINATION, is_quick=False),
-    Check("all is served in the end", ("LIVENESS",), 1, Search.LIVENESS),
-    Check("the same, eager", ("LIVENESS", "EAGER"), 1, Search.LIVENESS),
-    Check("the same, 2 faults", ("LIVENESS",), 2, Search.LIVENESS, is_quick=False),
+    Check("served, incremental", ("LIVENESS",), 1, Search.LIVENESS),
+    Check("served, eager", ("LIVENESS", "EAGER"), 1, Search.LIVENESS),
+    Check("served, more faults", ("LIVENESS",), 2, Search.LIVENESS, is_quick=False),
 )
 
 

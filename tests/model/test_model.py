@@ -1,0 +1,110 @@
+"""The model of the protocol: its runner reads spin's answers, and the model is searched with one fault."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.model import spin
+from tests.model.__main__ import TRAILS, Row, main
+from tests.model.checks import PROPERTIES, REFUTATIONS, Check, Search
+
+SEARCHED = """
+(Spin Version 6.5.2 -- 6 December 2019)
+	+ Partial Order Reduction
+
+State-vector 116 byte, depth reached 303, errors: 0
+  6763708 states, stored
+1.7538567e+07 states, matched
+  848.424	total actual memory usage
+
+pan: elapsed time 37.4 seconds
+"""
+REPLAYED = """ltl settles: <> ([] (1))
+coordinator 1 leads
+Never claim moves to line 3	[(1)]
+consumer 1 acknowledges the start of {3}
+=> two consumers own {2}
+spin: rebalance.pml:112, Error: assertion violated
+coordinator 0 leads
+"""
+
+
+def test_the_figures_of_a_search_are_read() -> None:
+    figures = spin.parse_output(SEARCHED)
+    assert figures == spin.Figures(6_763_708, 303, 0, 848.424, 37.4, is_complete=True)
+
+
+@pytest.mark.parametrize("warning", ["Warning: Search not completed", "error: max search depth too small"])
+def test_a_search_of_a_part_is_no_proof(warning: str) -> None:
+    figures = spin.parse_output(f"{warning}\n{SEARCHED}")
+    assert not figures.is_complete
+    assert not Row(PROPERTIES[0], spin.Result(figures, ())).is_as_expected
+
+
+def test_an_answer_without_figures_is_an_error() -> None:
+    with pytest.raises(spin.SpinError, match="out of memory"):
+        spin.parse_output("pan: out of memory")
+
+
+def test_a_replay_becomes_a_story_that_ends_with_the_broken_promise() -> None:
+    assert spin.parse_replay(REPLAYED) == (
+        "coordinator 1 leads",
+        "consumer 1 acknowledges the start of both partitions",
+        "=> two consumers own partition 1",
+    )
+
+
+def test_without_spin_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _program: None)
+    ran = CliRunner().invoke(main, ["--quick"])
+    assert (ran.exit_code, ran.stderr) == (2, "the model needs spin and gcc (Debian: apt-get install spin gcc)\n")
+
+
+def test_every_macro_of_the_model_is_searched_and_every_counterexample_is_kept() -> None:
+    found = set(re.findall(r"(?:#ifdef |#ifndef |defined\()(\w+)", spin.MODEL.read_text()))
+    used = {macro for check in PROPERTIES + REFUTATIONS for macro in check.macros}
+    assert found == used | {"FAULTS"}
+    assert {path.stem for path in TRAILS.iterdir()} == {check.name for check in REFUTATIONS}
+
+
+@pytest.fixture(scope="module")
+def installed() -> None:
+    if spin.missing_packages() and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "--yes", *spin.missing_packages()], capture_output=True, check=False)
+    if spin.missing_packages():
+        pytest.skip(f"the model is not searched: apt-get install {' '.join(spin.missing_packages())}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_protocol_is_safe_and_one_of_its_rules_is_needed() -> None:
+    holds = Row(PROPERTIES[0], spin.run(Check("safe", (), 1, Search.SAFETY)))
+    assert holds.is_as_expected
+    assert holds.result.figures.states > 10_000
+    (rule,) = [check for check in REFUTATIONS if check.name == "start-before-stop-ack"]
+    refuted = Row(rule, spin.run(rule))
+    assert refuted.is_as_expected
+    assert refuted.result.story[-1].startswith("=> two consumers own")
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_model_has_a_syntax_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pml"
+    broken.write_text("init { nonsense }")
+    monkeypatch.setattr(spin, "MODEL", broken)
+    with pytest.raises(spin.SpinError, match="spin: "):
+        spin.run(PROPERTIES[0])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.usefixtures("installed")
+def test_all_that_is_quick() -> None:
+    ran = CliRunner().invoke(main, ["--quick"])
+    assert ran.exit_code == 0, ran.output
