@@ -35,7 +35,7 @@ CHROOT = "/campaign"
 SESSION_TIMEOUT_MS = 3_000
 TICK_MS = 200
 TICK_S = 0.1
-ZOOKEEPER_PROPERTIES = {"preAllocSize": "64", "snapCount": "20000"}  # kilobytes: a full disk shall be noticed at once
+ZOOKEEPER_PROPERTIES = {"preAllocSize": "8", "snapCount": "20000"}  # kilobytes: a full disk shall be noticed at once
 
 
 @dataclass(frozen=True, slots=True)

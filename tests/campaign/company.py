@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -277,8 +278,12 @@ class Company:
         self.lab.start_producer(producer_of(topic), {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
 
     def _stop_producers(self, *topics: str) -> None:
-        names = [producer_of(topic) for topic in topics]
-        self.lab.stop(*(name for name in names if self.lab.programs[name].is_running))
+        """End producers; one that the broker had refused a record ends with an error, but wrote down what it took."""
+        programs = [self.lab.programs[producer_of(topic)] for topic in topics]
+        for program in programs:
+            if program.is_running:
+                os.kill(program.pid, signal.SIGTERM)
+        self.lab.wait_for("end of the producers", lambda: not any(program.is_running for program in programs))
 
     def _is_settled(self, group: Group) -> bool:
         try:
