@@ -37,6 +37,7 @@ class EmissionInvariants:
         self.finished: dict[tuple[str, TopicPartition, str], int] = {}  # by group, partition, incarnation
         self.generations: dict[tuple[str, TopicPartition, str], int] = {}  # under which it was emitted last
         self.records = 0
+        self._consumers: dict[int, str] = {}  # session id -> as whom it is registered
         ensemble.watchers.append(self.committed)
 
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
@@ -45,9 +46,11 @@ class EmissionInvariants:
         offsets = [change for change in changes if "/offsets/" in change.path and change.path.count("/") == 6]
         for change in offsets:  # before the acks of the same transaction: the owner writes while it still owns
             if agent is not None:
-                self._check_commit(agent, change)
+                self._check_commit(agent, self._consumers.get(session_id, ""), change)
         for change in changes:
-            if "/owners/" in change.path and change.before is not None and change.after is not None:
+            if "/owners/" in change.path and change.before is None:
+                self._consumers[session_id] = change.path.rpartition("/")[2]
+            elif "/owners/" in change.path and change.before is not None and change.after is not None:
                 self._owners_changed(change)
             elif "/owners/" in change.path and change.after is None and agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
@@ -76,11 +79,10 @@ class EmissionInvariants:
             if emits and other.emits_until_us() > other.clock_us():
                 yield other
 
-    def _check_commit(self, agent: AgentHost, change: Change) -> None:
+    def _check_commit(self, agent: AgentHost, consumer: str, change: Change) -> None:
         _, _, _, group, _, topic, number = change.path.split("/")
         partition = topic, int(number)
-        consumer = agent.consumer
-        interval = self.intervals.get((group, consumer or ""), {}).get(partition)
+        interval = self.intervals.get((group, consumer), {}).get(partition)
         if interval is None:
             raise BrokenPromiseError(
                 "commit", f"{consumer} of {agent.name} wrote the offset of {partition}, not its own"

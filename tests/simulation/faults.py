@@ -126,9 +126,11 @@ def _cut(cluster: Cluster, host: AgentHost | CoordinatorHost | None, draw: Rando
 
 
 def _expire_agent(cluster: Cluster, draw: Random) -> None:
+    """Only by time: who ends the session of a living agent by hand breaks what its lease rests on."""
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
-        agent.connection.expire()
+        _tell(cluster, agent, "is cut off until its session is over")
+        agent.connection.cut_link(agent.connection.timeout_ms * 1_000 + draw.randrange(1_000_000))
 
 
 def _drop_agent_connection(cluster: Cluster, draw: Random) -> None:

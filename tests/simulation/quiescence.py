@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.faults import thaw
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.plan import GROUPS
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import SetContent
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import decode
 from zkrebalancer.rebalance.group import REST
@@ -32,15 +32,17 @@ def calm_down(cluster: Cluster) -> None:
     cluster.schedule.tell("CALM", "the faults are over")
     cluster.stop_producing()
     cluster.brokers.down_until_us = 0
-    for host in (*cluster.living_agents(), *cluster.living_coordinators()):
-        thaw(host)
+    for agent in cluster.living_agents():
+        thaw(agent)
+    for process in cluster.living_coordinators():
+        thaw(process)
     for application in cluster.applications.values():
         application.unblock()
     for group in GROUPS:
         settings = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
         if settings.frozen or settings.starts_paused or settings.strategy != "sticky":
             cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
-        if not cluster.living_agents(group):
+        if all(cluster.applications[agent.name].wants_to_close for agent in cluster.living_agents(group)):
             cluster.add_agent(group)
     cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds what came and went unseen
@@ -68,12 +70,15 @@ def _problems(cluster: Cluster) -> Iterator[str]:
 
 
 def _owned(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
-    """Return what the stored records say."""
+    """Return what the stored records say; one that cannot be read says nothing, and its consumer will be evicted."""
     zk = cluster.ensemble.zk
-    return {
-        name: set(ownership.decode_owners(zk.nodes[paths.owners(group, name)].content).partitions)
-        for name in zk.children(paths.owners(group))
-    }
+    owned: dict[str, set[TopicPartition]] = {}
+    for name in zk.children(paths.owners(group)):
+        try:
+            owned[name] = set(ownership.decode_owners(zk.nodes[paths.owners(group, name)].content).partitions)
+        except NodeContentError:
+            owned[name] = set()
+    return owned
 
 
 def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
@@ -93,15 +98,8 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     for agent in agents:
         if set(agent.handover.buffer.emitting()) != owned[agent.consumer or ""]:
             yield f"{agent.name} emits {agent.handover.buffer.emitting()}, and owns {owned[agent.consumer or '']}"
-        yield from _agent_problems(agent)
-
-
-def _agent_problems(agent: AgentHost) -> Iterator[str]:
-    member = agent.machine.member
-    if member is not None and (member.work is not None or member.lane.write is not None):
-        yield f"{agent.name} has something in hand"
-    if agent.emits_until_us() <= agent.clock_us():
-        yield f"{agent.name} has no lease"
+        if agent.emits_until_us() <= agent.clock_us():
+            yield f"{agent.name} has no lease"
 
 
 def _record_problems(cluster: Cluster, group: str) -> Iterator[str]:
@@ -118,11 +116,9 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         if dead:
             yield f"group {group}: channels of the dead are left: {sorted(dead)}"
     for process in cluster.living_coordinators():
-        timers = {
-            name if isinstance(name, str) else name[0] for owner, name in process.machine.desk._due if owner in GROUPS
-        }  # type: ignore[index]
+        timers = {str(name) for owner, name in process.machine.desk._due if owner in GROUPS}
         if timers - STANDING_TIMERS:
-            yield f"{process.name} still waits for {timers - STANDING_TIMERS}"
+            yield f"{process.name} still waits for {sorted(timers)}"
 
 
 def stuck_agent(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,7 +11,20 @@ from tests.simulation import faults, quiescence
 from tests.simulation.cluster import Cluster
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.plan import DURATION_US, Plan, Scenario
+from tests.simulation.schedule import RestlessError
 from zkrebalancer.rebalance.states import InvalidTransitionError
+
+# What code of the core raises when it is wrong.
+CRASHES = (
+    IllegalTransitionError,
+    InvalidTransitionError,
+    RestlessError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(slots=True)
@@ -23,6 +37,8 @@ class Result:
     records: int = 0
     events: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    transitions: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)  # of one run that was asked to tell it
 
     def add(self, other: Result) -> None:
         self.seeds += other.seeds
@@ -31,6 +47,7 @@ class Result:
         self.records += other.records
         self.events += other.events
         self.faults += other.faults
+        self.transitions += other.transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +69,12 @@ def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
         _perform(cluster)
     except BrokenPromiseError as error:
         failure = Failure(plan, error.name, str(error), cluster.schedule.now_us, cluster.schedule.story)
-    except (IllegalTransitionError, InvalidTransitionError, AssertionError, KeyError, ValueError, TypeError) as error:
-        text = f"{type(error).__name__}: {error}"
+    except CRASHES as error:
+        text = f"{type(error).__name__}: {error}\n{''.join(traceback.format_tb(error.__traceback__)[-3:])}"
         failure = Failure(plan, type(error).__name__, text, cluster.schedule.now_us, cluster.schedule.story)
-        if tells:
-            raise
     schedule, emission = cluster.schedule, cluster.emission
     result = Result(1, schedule.steps, schedule.now_us, emission.records, cluster.events, cluster.faults)
+    result.story = schedule.story
     return result, failure
 
 

@@ -8,6 +8,11 @@ from typing import Any
 
 Action = Callable[..., None]
 MAX_STORY_LINES = 200_000
+MAX_STEPS = 500_000  # of one run; a usual one has a tenth of it
+
+
+class RestlessError(Exception):
+    """Something goes round in circles."""
 
 
 class Schedule:
@@ -18,10 +23,10 @@ class Schedule:
         self.steps = 0
         self.tells = tells  # whether the story is kept
         self.story: list[str] = []
-        self.check: Action | None = None  # runs after every step
         self._heap: list[tuple[int, int, Action, tuple[Any, ...], int]] = []
         self._planned = 0
         self._current = 0  # number of the step under way: the cause of what it plans
+        self._cause = 0  # number of the step that planned it
 
     def at(self, at_us: int, action: Action, *arguments: Any) -> None:
         """Do something at a moment, now if that has passed."""
@@ -36,9 +41,9 @@ class Schedule:
         """Do what is next."""
         self.now_us, self._current, action, arguments, self._cause = heapq.heappop(self._heap)
         self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise RestlessError(f"{MAX_STEPS} steps are not enough")
         action(*arguments)
-        if self.check is not None:
-            self.check()
 
     def run_until(self, at_us: int) -> None:
         """Do everything up to a moment."""
@@ -52,5 +57,3 @@ class Schedule:
         if self.tells and len(self.story) < MAX_STORY_LINES:
             moment = f"{self.now_us / 1e6:10.6f} #{self._current}<#{self._cause}"
             self.story.append(f"{moment:<32} {who:<14} {text}")
-
-    _cause = 0

@@ -1,0 +1,146 @@
+"""`python -m tests.simulation`: runs seeds on all cores; prints what was done, or the shrunk story of a failure.
+
+--seeds 1000 [--from N]     so many seeds
+--seconds S [--from N]      as many seeds as fit
+--seed N                    one, with its story
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import multiprocessing
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.simulation import transitions
+from tests.simulation.plan import Scenario, make_plan
+from tests.simulation.run import Failure, Result, run
+from tests.simulation.shrink import shrink
+
+STORY_LINES = 150
+MAX_LINE = 400
+PROGRESS_S = 1.0
+CHUNK = 4
+
+
+def perform(seed: int) -> tuple[Result, Failure | None]:
+    """Run one seed, in a process of the pool."""
+    with transitions.counted() as taken:
+        result, failure = run(make_plan(seed))
+    result.transitions += taken
+    return result, failure
+
+
+def _prepare() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    logging.disable(logging.WARNING)
+
+
+def run_many(seeds: Iterable[int], seconds: float | None) -> tuple[Result, Failure | None]:
+    """Run seeds until one fails, all are done, or the time is over."""
+    total, began_s, told_s = Result(), time.monotonic(), 0.0
+    context = multiprocessing.get_context("fork")
+    with context.Pool(initializer=_prepare) as pool:
+        for result, failure in pool.imap_unordered(perform, _while(seeds, began_s, seconds), chunksize=CHUNK):
+            total.add(result)
+            elapsed_s = time.monotonic() - began_s
+            if failure is not None:
+                return total, failure
+            if elapsed_s - told_s > PROGRESS_S and sys.stderr.isatty():
+                told_s = elapsed_s
+                rate = total.events["rebalance_planned"] / elapsed_s
+                print(f"\r{total.seeds} seeds, {rate:.0f} rebalances/s ", end="", file=sys.stderr, flush=True)
+    return total, None
+
+
+def _while(seeds: Iterable[int], began_s: float, seconds: float | None) -> Iterator[int]:
+    for seed in seeds:
+        if seconds is not None and time.monotonic() - began_s > seconds:
+            return
+        yield seed
+
+
+def report(total: Result, elapsed_s: float) -> Iterator[str]:
+    """Yield what was done, line by line."""
+    rebalances = total.events["rebalance_planned"]
+    yield (
+        f"{total.seeds} seeds, {total.steps} steps, {total.virtual_us / 1e6:.0f} s of virtual time "
+        f"in {elapsed_s:.1f} s, {total.records} records, {rebalances} rebalances ({rebalances / max(elapsed_s, 0.001):.0f}/s)"
+    )
+    yield "faults: " + ", ".join(f"{kind} {count}" for kind, count in total.faults.most_common())
+    legal = transitions.legal()
+    missing = [name for name in legal if not total.transitions[name]]
+    yield f"transitions taken: {len(legal) - len(missing)} of {len(legal)}"
+    if missing:
+        yield "not taken: " + ", ".join(missing)
+
+
+ROUTINE = re.compile(
+    r"<- (Tick|Progress)|-> (EmitUntil|ReadProgress|RecordCommitted)|Check\(path='[^']*', version=-1\),\)\)\)$"
+)
+
+
+def tell(failure: Failure, lines: int) -> Iterator[str]:
+    """Yield the end of a failure's story, all of its faults, and what broke."""
+    scenario = failure.plan.scenario
+    about = "" if scenario is Scenario.CHAOS else f" ({scenario.value})"
+    story = [line for line in failure.story if not ROUTINE.search(line)]
+    hidden = max(0, len(story) - lines)
+    if hidden:
+        yield f"({hidden} earlier lines are left out, but for the faults)"
+    yield from (line for line in story[:hidden] if " FAULT " in line)
+    yield from (line[:MAX_LINE] for line in story[hidden:])
+    yield f"seed {failure.plan.seed}{about}, {len(failure.plan.faults)} faults, at {failure.at_us / 1e6:.6f} s:"
+    yield failure.text
+
+
+def _tell_one(seed: int, path: Path | None) -> int:
+    result, failure = run(make_plan(seed), tells=True)
+    story = failure.story if failure is not None else result.story
+    if path is not None:
+        path.write_text("\n".join(story) + "\n")
+    print("\n".join(tell(failure, STORY_LINES) if failure is not None else story[-STORY_LINES:]))
+    return int(failure is not None)
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Deterministic simulation.")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--seeds", type=int, help="run so many seeds (200)")
+    what.add_argument("--seconds", type=float, help="run for so long")
+    what.add_argument("--seed", type=int, help="run one seed and tell its story")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    parser.add_argument("--story", type=Path, help="with --seed: write the whole story into this file")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    if arguments.seed is not None:
+        return _tell_one(arguments.seed, arguments.story)
+    began_s = time.monotonic()
+    endless = arguments.seconds is not None
+    seeds = (
+        itertools.count(arguments.first)
+        if endless
+        else range(arguments.first, arguments.first + (arguments.seeds or 200))
+    )
+    try:
+        total, failure = run_many(seeds, arguments.seconds)
+        print("\n".join(report(total, time.monotonic() - began_s)))
+        if failure is not None:
+            print(f"seed {failure.plan.seed} fails: {failure.text}\nmaking it shorter …", flush=True)
+            print("\n".join(tell(shrink(failure), STORY_LINES)))
+            return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
