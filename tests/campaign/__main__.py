@@ -18,6 +18,7 @@ from zkrebalancer.cli.main import run
 from zkrebalancer.protocol.errors import RebalancerError
 
 MAX_AGENTS = 30
+MAX_PROBLEMS_SHOWN = 20
 ENDING = "the faults are undone and what is left is read (once more: end at once, without a verdict)"
 
 
@@ -57,10 +58,11 @@ def campaign(
         click.echo(json.dumps(outcome.document()))
     else:
         print_report(outcome)
-    for problem in outcome.problems:
+    for problem in outcome.problems[:MAX_PROBLEMS_SHOWN]:
         click.echo(f"problem: {problem}", err=True)
     if outcome.problems:
-        raise CampaignFailedError(f"a promise was broken; events and logs are in {outcome.folder}")
+        count = len(outcome.problems)
+        raise CampaignFailedError(f"a promise was broken (problems: {count}); events and logs are in {outcome.folder}")
 
 
 def _end_on_signals(this: Campaign, progress: Progress) -> None:

@@ -118,7 +118,7 @@ class Campaign:
             company.drain()
             company.close()
         except RebalancerError as error:
-            self.record.problems.append(str(error))
+            self.record.problems.append(f"after {self.elapsed_s():.0f} s: {error}")
 
     def _play_round(self, company: Company, number: int, faults: tuple[Fault, ...]) -> None:
         began = time.monotonic()

@@ -91,7 +91,8 @@ class Outcome:
     @property
     def problems(self) -> list[str]:
         """Every broken promise."""
-        return [*self.record.problems, *(self.verdict.problems if self.verdict else ["there is no verdict"])]
+        found = [*self.record.problems, *(self.verdict.problems if self.verdict else ["there is no verdict"])]
+        return list(dict.fromkeys(found))  # what was found while it went on is found once more at the end
 
     def document(self) -> dict[str, object]:
         """Return what `--json` prints."""

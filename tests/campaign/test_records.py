@@ -52,6 +52,7 @@ def test_the_document_tells_each_fault_with_its_round() -> None:
 
 def test_what_the_campaign_or_the_checker_finds_is_a_broken_promise() -> None:
     assert outcome(CampaignRecord(problems=["not settled"])).problems == ["not settled"]
+    assert outcome(CampaignRecord(problems=["the same", "the same"])).problems == ["the same"]
     nothing_to_judge = Outcome(CampaignRecord(), None, 7, {}, {}, 1.0, 0.0)
     assert not nothing_to_judge.document()["ok"]
 
