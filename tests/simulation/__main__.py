@@ -68,11 +68,9 @@ def _while(seeds: Iterable[int], began_s: float, seconds: float | None) -> Itera
 
 def report(total: Result, elapsed_s: float) -> Iterator[str]:
     """Yield what was done, line by line."""
-    rebalances = total.events["rebalance_planned"]
-    yield (
-        f"{total.seeds} seeds, {total.steps} steps, {total.virtual_us / 1e6:.0f} s of virtual time "
-        f"in {elapsed_s:.1f} s, {total.records} records, {rebalances} rebalances ({rebalances / max(elapsed_s, 0.001):.0f}/s)"
-    )
+    rebalances, virtual_s = total.events["rebalance_planned"], total.virtual_us / 1e6
+    yield f"{total.seeds} seeds, {total.steps} steps, {virtual_s:.0f} s of virtual time in {elapsed_s:.1f} s"
+    yield f"{rebalances} rebalances ({rebalances / max(elapsed_s, 0.001):.0f} per second), {total.records} records"
     yield "faults: " + ", ".join(f"{kind} {count}" for kind, count in total.faults.most_common())
     legal = transitions.legal()
     missing = [name for name in legal if not total.transitions[name]]

@@ -27,7 +27,7 @@ from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
 from tests.simulation.threads import SwitchingLock
 from zkrebalancer.protocol.calls import Call, Check, Create, Multi
-from zkrebalancer.protocol.registration import Registration, lease_ms
+from zkrebalancer.protocol.registration import Registration
 
 ENGINE_DELAY_US = 150
 FETCH_US = (200, 8_000)
@@ -179,7 +179,7 @@ class AgentHost(Host):
         """A write of the session went through: the lease runs from when it was sent, if it proves anything."""
         if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
             began_us = self.clock_us() - (self.schedule.now_us - sent_us)
-            until_us = began_us + lease_ms(self.settings.session_timeout_ms) * 1_000
+            until_us = began_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
             self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
 
     def emits_until_us(self) -> int:

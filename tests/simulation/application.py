@@ -87,6 +87,8 @@ class Application:
             self._awaited_commit = None
         if self.wants_to_close and not self._closing:
             self._begin_to_close()
+        if host.settings.auto_commit_ms is not None:
+            handover.finish()
         if handover.is_out and not self._closing:
             handover.is_out = False
             self._registrations += 1
@@ -100,12 +102,10 @@ class Application:
     def _called_back(self, notice: Notice) -> None:
         if notice.tell is Tell.REVOKE:
             if self.host.settings.has_on_revoke and self.host.settings.auto_commit_ms is None:
-                self._count_finished()
+                self.host.handover.finish()
             self.host.engine.send(Revoked(notice.token))
 
     def _poll(self) -> None:
-        if self.host.settings.auto_commit_ms is not None:
-            self._count_finished()
         runs: list[list[Record]] = []
         self.host.handover.take(MAX_POLL_RECORDS, lambda taken, _mono_us: runs.extend(taken))
         if runs:
@@ -116,13 +116,10 @@ class Application:
     def _processed(self, runs: list[list[Record]]) -> None:
         self._tell_processed(self.host, runs)
         if self.host.settings.auto_commit_ms is None and self.host.random.random() < 0.5:
-            self._count_finished()
+            self.host.handover.finish()
             self._token += 1
             self._awaited_commit = self._token
             self.host.engine.send(CommitRequested(self._token))
-
-    def _count_finished(self) -> None:
-        self.host.handover.finish()
 
     def close(self) -> None:
         """Leave the group as soon as it is not busy, and end the process."""
@@ -132,6 +129,6 @@ class Application:
     def _begin_to_close(self) -> None:
         self._closing = True
         if self.host.settings.auto_commit_ms is not None:
-            self._count_finished()
+            self.host.handover.finish()
         self.host.engine.send(CloseRequested())
         self.host.after(CLOSE_TIMEOUT_US, self.host.engine.send, Abandoned())

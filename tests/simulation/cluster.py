@@ -17,6 +17,7 @@ from tests.simulation.plan import GROUPS, Plan
 from tests.simulation.schedule import Schedule
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.rebalance.effects import Emit
 
 Holds = Callable[[], str | None]  # what is not as it should be, None: nothing
@@ -46,8 +47,8 @@ class Cluster:
         self.coordinators: list[CoordinatorHost] = []
         self.agents: list[AgentHost] = []
         self.applications: dict[str, Application] = {}
-        self.tree = TreeInvariants(self.ensemble)
-        self.emission = EmissionInvariants(self.ensemble, self.brokers, lambda: self.agents)
+        self.tree = TreeInvariants(self.ensemble, self.is_sound)
+        self.emission = EmissionInvariants(self.ensemble, self.is_sound, lambda: self.agents)
         self.events: Counter[str] = Counter()  # telemetry, by kind
         self.faults: Counter[str] = Counter()
         self.incarnations = dict.fromkeys(TOPICS, 0)
@@ -131,6 +132,12 @@ class Cluster:
     def _wake_fetchers(self) -> None:
         for agent in self.living_agents():
             agent.wake_fetcher()
+
+    def is_sound(self, group: str, partition: TopicPartition) -> bool:
+        """Whether a partition exists, in the incarnation to which the group's offsets belong."""
+        log = self.brokers.logs.get(partition)
+        mark = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0]))
+        return log is not None and mark is not None and mark.content.decode() == log.incarnation
 
     def stop_producing(self) -> None:
         self.brokers.stopped_us = self.schedule.now_us

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from consumer_agent.buffer import Record
 from tests.simulation.agent import AgentHost
 from tests.simulation.invariants import BrokenPromiseError
-from tests.simulation.kafka import Brokers
 from tests.simulation.network import Ensemble
 from tests.support.zk_model import Change
 from zkrebalancer.protocol import ownership, paths
@@ -29,9 +28,14 @@ class Interval:
 class EmissionInvariants:
     """Follows acks and offsets in the tree, and what the applications are given."""
 
-    def __init__(self, ensemble: Ensemble, brokers: Brokers, agents: Callable[[], Iterable[AgentHost]]) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        is_sound: Callable[[str, TopicPartition], bool],
+        agents: Callable[[], Iterable[AgentHost]],
+    ) -> None:
         self.ensemble = ensemble
-        self.brokers = brokers
+        self.is_sound = is_sound
         self.agents = agents
         self.intervals: dict[tuple[str, str], dict[TopicPartition, Interval]] = {}  # by group and consumer
         self.finished: dict[tuple[str, TopicPartition, str], int] = {}  # by group, partition, incarnation
@@ -51,25 +55,36 @@ class EmissionInvariants:
             if "/owners/" in change.path and change.before is None:
                 self._consumers[session_id] = change.path.rpartition("/")[2]
             elif "/owners/" in change.path and change.before is not None and change.after is not None:
-                self._owners_changed(change)
+                self._owners_changed(agent, change)
             elif "/owners/" in change.path and change.after is None and agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
                 self.intervals.pop((group, consumer), None)  # it has left; who dies may emit until its lease ends
 
-    def _owners_changed(self, change: Change) -> None:
+    def _owners_changed(self, agent: AgentHost | None, change: Change) -> None:
         _, _, _, group, _, consumer = change.path.split("/")
         try:
             owned = ownership.decode_owners(change.after.content if change.after else b"").partitions
         except NodeContentError:
             return
         intervals = self.intervals.setdefault((group, consumer), {})
-        for partition in intervals.keys() - owned.keys():
-            del intervals[partition]
+        for partition in sorted(intervals.keys() - owned.keys()):
+            self._check_final_offset(agent, group, partition, intervals.pop(partition))
         for partition in owned.keys() - intervals.keys():
             mark = self.ensemble.zk.nodes[paths.offsets(group, partition[0])].content.decode()
             intervals[partition] = Interval(mark)
             for other in self._others_that_emit(group, consumer, partition):
                 raise BrokenPromiseError("emission", f"{consumer} owns {partition}, and {other.name} still emits it")
+
+    def _check_final_offset(
+        self, agent: AgentHost | None, group: str, partition: TopicPartition, interval: Interval
+    ) -> None:
+        """Who stops in good order, and counts what it has polled as finished, leaves nothing to be read twice."""
+        is_sure = agent is not None and agent.settings.auto_commit_ms is not None and not interval.is_mixed
+        if is_sure and interval.next_offset is not None and self.is_sound(group, partition):
+            stored = int(self.ensemble.zk.nodes[paths.offsets(group, *partition)].content)
+            if stored != interval.next_offset:
+                text = f"{partition} of {group} was stopped at {interval.next_offset}, stored is {stored}"
+                raise BrokenPromiseError("final offset", text)
 
     def _others_that_emit(self, group: str, consumer: str, partition: TopicPartition) -> Iterable[AgentHost]:
         for other in self.agents():
@@ -87,9 +102,7 @@ class EmissionInvariants:
             raise BrokenPromiseError(
                 "commit", f"{consumer} of {agent.name} wrote the offset of {partition}, not its own"
             )
-        log = self.brokers.logs.get(partition)
-        is_current = log is not None and log.incarnation == interval.incarnation
-        if interval.is_mixed or not is_current or change.after is None:
+        if interval.is_mixed or not self.is_sound(group, partition) or change.after is None:
             return  # the offsets of a topic that is gone are going to be deleted
         offset = int(change.after.content)
         if change.before is not None and offset < int(change.before.content):

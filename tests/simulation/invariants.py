@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import MAX_DRIFT_PPM, Host
 from tests.simulation.network import Ensemble
 from tests.support.zk_model import Change
-from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
 from zkrebalancer.protocol.calls import Operation
-from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -51,8 +51,10 @@ class Consumer:
 class TreeInvariants:
     """Follows every transaction."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: Ensemble, is_sound: Callable[[str, TopicPartition], bool]) -> None:
+        """`is_sound` tells whether a partition exists, and the group's offsets are those of its topic."""
         self.ensemble = ensemble
+        self.is_sound = is_sound
         self.consumers: dict[tuple[str, str], Consumer] = {}
         self.holders: dict[tuple[str, TopicPartition], set[str]] = {}
         self.leader_session = 0
@@ -191,11 +193,27 @@ class TreeInvariants:
         if any(pending is not None for pending in known.commands.values()):
             raise BrokenPromiseError("second command", f"{key} has not answered the one before {name}")
         known.commands[name] = sent
+        self._check_settings(key, sent)
         if sent.coordinator_epoch != self.epoch:
             raise BrokenPromiseError("stale command", f"{key} was sent {name} of epoch {sent.coordinator_epoch}")
         stored = self.ensemble.zk.nodes[paths.generation(key[0])].content
         if sent.generation > cluster_nodes.decode_counter("generation", stored):
             raise BrokenPromiseError("generation", f"{key} was sent {name} of a generation that is not stored")
+
+    def _check_settings(self, key: tuple[str, str], sent: Command) -> None:
+        """What the group's settings say at this very moment about a command that is sent."""
+        group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
+        if isinstance(sent, StopFetcher):
+            moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp)}
+            if group.frozen and (sent.partitions is None or moving):
+                raise BrokenPromiseError("frozen", f"{key} was told to stop {moving or 'everything'}")
+        elif group.starts_paused:
+            raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
+        elif group.mode == settings.EAGER and not group.frozen:
+            for other, consumer in self.consumers.items():
+                stops = [pending for pending in consumer.commands.values() if isinstance(pending, StopFetcher)]
+                if other[0] == key[0] and consumer.record is not None and consumer.record.partitions and stops:
+                    raise BrokenPromiseError("barrier", f"{key} was told to start while {other} has not stopped")
 
     # Tombstones, holders --------------------------------------------------------------------------------------------
 

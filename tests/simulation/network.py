@@ -340,6 +340,8 @@ class Connection:
     def heard_or_not(self) -> None:
         """Look whether the ensemble hears of the client; if not, its session runs out."""
         session = self.session
+        if session is not None and session.expired and self._reachable():
+            self.break_off()  # its server has closed it
         if session is None or session.expired:
             return
         is_heard = self.attached and self._reachable() and not self.host.frozen and self.host.alive
