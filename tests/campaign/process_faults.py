@@ -19,6 +19,7 @@ from tests.campaign.frames import Direction
 from tests.campaign.links import Way
 from tests.campaign.schedule import REGISTRATIONS, Fault
 from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.protocol.errors import RebalancerError
 
 FAKETIME_LIBRARIES = (
@@ -229,7 +230,10 @@ def _end_session(company: Company, name: str) -> None:
     session = company.lab.links.session(name)
     if session is None or company.is_without_quorum:
         raise NothingToBreakError(f"{name} has no session that could be ended")
-    faults.expire_session(company.lab.cluster.zookeeper, session.session_id, session.password)
+    try:
+        faults.expire_session(company.lab.cluster.zookeeper, session.session_id, session.password)
+    except LocalClusterError as error:  # another fault has its servers
+        raise NothingToBreakError(str(error)) from None
 
 
 def _let_lead(company: Company, fault: Fault, name: str, environment: dict[str, str]) -> None:
