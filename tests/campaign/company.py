@@ -270,8 +270,8 @@ class Company:
 
     def close(self) -> None:
         """End everybody in good order, the coordinators last."""
-        self.lab.stop(*self.agents())
-        self.lab.stop(*COORDINATORS)
+        self.stop(*self.agents())
+        self.stop(*COORDINATORS)
 
     def _produce(self, topic: str) -> None:
         partitions = self.topics[topic]

@@ -62,13 +62,13 @@ class Links:
         """End a process's connections; it may connect again at once. Returns how many there were."""
         return int(self._order(do="cut", link=name)["cut"])
 
-    def lose(self, name: str, what: Direction, fragment: str) -> int:
-        """Lose the next request, or reply, of a transaction that changes such a path, and cut; return how many were."""
-        return int(self._order(do="lose", link=name, what=what, fragment=fragment)["lost"])
+    def lose(self, name: str, what: Direction, fragment: str, times: int) -> int:
+        """Lose the next requests, or replies, of transactions that change such a path; return how many were so far."""
+        return int(self._order(do="lose", link=name, what=what, fragment=fragment, times=times)["lost"])
 
     def lose_nothing(self, name: str) -> int:
         """Take `lose` back; return how many requests or replies were lost on this link so far."""
-        return int(self._order(do="lose", link=name, what="", fragment="")["lost"])
+        return int(self._order(do="lose", link=name, what="", fragment="", times=0)["lost"])
 
     def session(self, name: str) -> Session | None:
         """Return a process's session at ZooKeeper, None while it has none."""

@@ -22,6 +22,7 @@ from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.protocol.errors import RebalancerError
 
+LOST_IN_A_ROW = 3
 FAKETIME_LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -133,11 +134,13 @@ def break_link(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def lose(company: Company, fault: Fault) -> Iterator[str]:
-    """Lose one request of a process, or the reply to it, and cut; first it is given something to do."""
+    """Lose requests of a process, or the replies to them, and cut each time; first it is given something to do."""
     what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
-    with _held(company, fault) as name:
+    # A static member's partitions wait for it: the others of its group would have nothing to do.
+    restless = [name for group in company.groups if not group.is_static for name in group.members]
+    with company.hold([company.leader()] if fault.kind.endswith("-leader") else restless, fault.pick) as name:
         company.lab.fault(fault.kind, name)
-        before = company.lab.links.lose(name, what, fault.detail)
+        before = company.lab.links.lose(name, what, fault.detail, LOST_IN_A_ROW)
         if fault.detail == REGISTRATIONS:
             _end_session(company, name)
         else:

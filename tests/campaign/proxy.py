@@ -6,7 +6,8 @@ socket, one answer each (`tests/campaign/links.py` is the other end):
     {"do": "open", "link": NAME, "servers": [PORT, …]}       -> {"ports": [PORT, …]}
     {"do": "break", "link": NAME, "how": HOW, "delay_ms": N} -> {}   HOW: "open", "refused", "silent", "slow"
     {"do": "cut", "link": NAME}                              -> {"cut": N}
-    {"do": "lose", "link": NAME, "what": "request" | "reply" | "", "fragment": PART OF A PATH} -> {"lost": N}
+    {"do": "lose", "link": NAME, "what": "request" | "reply" | "", "fragment": PART OF A PATH,
+     "times": N}                                         -> {"lost": N}
     {"do": "session", "link": NAME}                          -> {"id": N, "password": HEX} or {}
 """
 
@@ -67,7 +68,8 @@ class Link:
         self.delay_s = 0.0
         self.can_pass = asyncio.Event()
         self.can_pass.set()
-        self.to_lose, self.fragment, self.lost = "", "", 0
+        self.to_lose, self.fragment = "", ""
+        self.left_to_lose, self.lost = 0, 0
 
     async def open(self, servers: list[int]) -> list[int]:
         """Listen once for each server; return the ports."""
@@ -80,10 +82,11 @@ class Link:
         return [listener.sockets[0].getsockname()[1] for listener in self.listeners]
 
     def is_to_lose(self, what: str, changed: tuple[str, ...]) -> bool:
-        """Whether this frame is the one that is to be lost; there is only one."""
-        if what != self.to_lose or not any(self.fragment in path for path in changed):
+        """Whether this frame is one of those that are to be lost."""
+        if self.left_to_lose == 0 or what != self.to_lose or not any(self.fragment in path for path in changed):
             return False
-        self.to_lose, self.lost = "", self.lost + 1
+        self.left_to_lose -= 1
+        self.lost += 1
         return True
 
     def break_(self, how: str, delay_ms: int) -> None:
@@ -140,7 +143,7 @@ async def obey(links: dict[str, Link], order: dict[str, Any]) -> dict[str, Any]:
     elif order["do"] == "cut":
         return {"cut": link.cut()}
     elif order["do"] == "lose":
-        link.to_lose, link.fragment = order["what"], order["fragment"]
+        link.to_lose, link.fragment, link.left_to_lose = order["what"], order["fragment"], order["times"]
         return {"lost": link.lost}
     elif order["do"] == "session":
         for connection in link.connections:

@@ -24,7 +24,7 @@ COORDINATOR_STEPS = (
 )
 AGENT_STEPS = tuple(f"{name}:{number}" for name in failpoints.NAMES for number in (1, 2))
 REGISTRATIONS = "/ids/"
-PATHS = ("/channel/", "/owners/", "/offsets/", REGISTRATIONS)  # which transaction loses its request or its reply
+PATHS = ("/channel/", "/channel/", "/offsets/", REGISTRATIONS)  # which transaction loses its request or its reply
 JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 
 
@@ -61,12 +61,16 @@ KINDS: Mapping[str, Kind] = {
     "silence-leader": Kind("leader cut off (nothing passes, nothing is refused)", (0.3, 2.0), frozenset({LEADER})),
     "slow-agent": Kind("agent's connection slow", (0.5, 2.0), details=("20", "100", "300")),
     "slow-leader": Kind("leader's connection slow", (0.5, 2.0), frozenset({LEADER}), details=("20", "100", "300")),
-    "lose-reply-agent": Kind("reply to an agent lost after its commit", (2.0, 3.0), details=PATHS, cards=2),
+    "lose-reply-agent": Kind("replies to an agent lost after their commits", (2.0, 3.0), details=PATHS, cards=2),
     "lose-reply-leader": Kind(
-        "reply to the leader lost after its commit", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",), cards=2
+        "replies to the leader lost after their commits",
+        (2.0, 3.0),
+        frozenset({LEADER}),
+        details=("/channel/",),
+        cards=2,
     ),
-    "lose-request-agent": Kind("request of an agent lost", (2.0, 3.0), details=PATHS),
-    "lose-request-leader": Kind("request of the leader lost", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",)),
+    "lose-request-agent": Kind("requests of an agent lost", (2.0, 3.0), details=PATHS),
+    "lose-request-leader": Kind("requests of the leader lost", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",)),
     "kill-zookeeper-leader": Kind("leading ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
     "kill-zookeeper-follower": Kind("following ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
     "freeze-zookeeper": Kind("ZooKeeper server frozen", (0.5, 2.5), frozenset({ZOOKEEPER})),

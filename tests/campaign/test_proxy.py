@@ -92,7 +92,7 @@ def test_a_whole_link_carries_both_ways_and_knows_the_session() -> None:
 @pytest.mark.parametrize(("what", "is_seen"), [("request", False), ("reply", True)])
 def test_one_request_or_reply_is_lost_and_the_connection_with_it(what: str, is_seen: bool) -> None:
     async def play(link: Link, fake: FakeServer, client: Client, connect: Callable[[], Awaitable[Client]]) -> None:
-        link.to_lose, link.fragment = what, "/channel/"
+        link.to_lose, link.fragment, link.left_to_lose = what, "/channel/", 1
         assert await client.ask(PING) == reply(-2)
         assert await client.ask(multi(2, (DELETE, "/offsets/t/0"))) == reply(2)
         assert await client.ask(ACK) is None
