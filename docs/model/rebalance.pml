@@ -134,9 +134,12 @@ inline check()
 
 #define IN_HAND(k, i) (hand[k].name == n && hand[k].id == i)
 #define REMEMBERED(c, i) (memory[c].view[n].applied == i || memory[c].view[n].id == i)
-#define USED(i) (zk[n].applied == i || zk[n].id == i || IN_HAND(0, i) || IN_HAND(1, i) || REMEMBERED(0, i) || REMEMBERED(1, i))
+#define WRITTEN(i) (zk[n].applied == i || zk[n].id == i)
+#define USED(i) (WRITTEN(i) || IN_HAND(0, i) || IN_HAND(1, i) || REMEMBERED(0, i) || REMEMBERED(1, i))
 #define SWAPPED(i) (i == MINE.id -> 1 : (i == 1 -> MINE.id : i))
-#define NEW_ID (!USED(1) -> 1 : (!USED(2) -> 2 : (!USED(3) -> 3 : (!USED(4) -> 4 : (!USED(5) -> 5 : (!USED(6) -> 6 : 7))))))
+/* At most six are in use at a time. */
+#define NEW_ID (!USED(1) -> 1 : (!USED(2) -> 2 : (!USED(3) -> 3 : NEW_HIGH_ID)))
+#define NEW_HIGH_ID (!USED(4) -> 4 : (!USED(5) -> 5 : (!USED(6) -> 6 : 7)))
 
 /* ---- Coordinator: what it knows ---- */
 
@@ -150,11 +153,12 @@ inline check()
 #define ROOM(n) true
 #endif
 
-/* Rule 4: every write of a leader checks the epoch. */
+/* Rule 4: every write of a leader checks the epoch. So a leader that is superseded and does not know it can only find
+ * out: its writes fail, and what it would read first does not matter. */
 #ifdef NO_EPOCH_CHECK
 #define FENCE true
 #else
-#define FENCE current[me]		/* who is superseded can only find out: neither what it reads nor what it writes matters */
+#define FENCE current[me]
 #endif
 
 /* Held: in owners/C, in a start-fetcher, or in evicted/C. */
@@ -198,7 +202,6 @@ inline check()
 #define BUSY(n) (IT(n).option != NOTHING)
 #define OVERLOOKED(n) (zk[n].channel && !zk[n].ids && !REFERS(me, n))
 
-
 inline forget_command()
 {
 	IT(n).option = NOTHING; IT(n).parts = 0; IT(n).id = 0
@@ -228,7 +231,6 @@ inline forget_everything()
 #define MEMBER(n) (IT(n).known && IT(n).registered)
 inline make_plan()
 {
-
 	IT(0).target = (MEMBER(0) -> (MEMBER(1) || MEMBER(2) -> 1 : EVERYTHING) : 0);
 	IT(1).target = (MEMBER(1) -> (MEMBER(0) -> 2 : (MEMBER(2) -> 1 : EVERYTHING)) : 0);
 	IT(2).target = (MEMBER(2) -> (MEMBER(0) && MEMBER(1) -> 0 : (MEMBER(0) || MEMBER(1) -> 2 : EVERYTHING)) : 0);
@@ -272,7 +274,8 @@ inline remove_member()
 	replan()
 }
 
-/* ---- Coordinator: reading a group; every step sees ZooKeeper at another moment (rule 1) ---- */
+/* ---- Coordinator: reading a group; every step sees ZooKeeper at another moment (rule 1) ----
+ * One step reads nodes of one kind of all consumers: what two consumers do to their own nodes meanwhile commutes. */
 
 inline list_channels()
 {
@@ -304,7 +307,8 @@ inline read_commands()
 			fi
 		}
 		n = 0;
-		printf("coordinator %d reads the commands to consumers 0, 1, 2: start {%d}, {%d}, {%d}\n", me, SEEN(0), SEEN(1), SEEN(2))
+		printf("coordinator %d reads the commands to consumers 0, 1, 2: start {%d}, {%d}, {%d}\n",
+			me, SEEN(0), SEEN(1), SEEN(2))
 	}
 }
 
@@ -315,8 +319,11 @@ inline list_owners()
 
 inline list_ids()
 {
-	d_step { EACH { IT(n).registered = zk[n].ids; IT(n).known = IT(n).known || zk[n].ids } n = 0;
-		printf("coordinator %d lists the registrations\n", me) }
+	d_step {
+		EACH { IT(n).registered = zk[n].ids; IT(n).known = IT(n).known || zk[n].ids }
+		n = 0;
+		printf("coordinator %d lists the registrations\n", me)
+	}
 }
 
 inline read_owners()
@@ -330,7 +337,8 @@ inline read_owners()
 			fi
 		}
 		n = 0;
-		printf("coordinator %d reads what consumers 0, 1, 2 own: {%d}, {%d}, {%d}\n", me, IT(0).held, IT(1).held, IT(2).held)
+		printf("coordinator %d reads what consumers 0, 1, 2 own: {%d}, {%d}, {%d}\n",
+			me, IT(0).held, IT(1).held, IT(2).held)
 	}
 }
 
@@ -367,7 +375,6 @@ inline read_everything()		/* rule 20: by one path at any time */
 #endif
 	read_evicted()
 }
-
 
 /* ---- Coordinator: its writes. After a lost reply the outcome is unknown, and everything is read again (rule 3) ---- */
 
@@ -495,7 +502,8 @@ standby:
 	atomic {
 		if
 		:: current[1 - me] = 0
-		:: COORDINATOR_FAULT -> faults--; printf("its request to raise the epoch is lost, but the node is its own\n")
+		:: COORDINATOR_FAULT -> faults--;
+			printf("its request to raise the epoch is lost, but the node is its own\n")
 		fi;
 		current[me] = 1;
 		printf("coordinator %d leads\n", me)
