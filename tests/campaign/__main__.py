@@ -13,6 +13,7 @@ from tests.campaign.campaign import Campaign, CampaignSettings
 from tests.campaign.company import MIN_MEMBERS, new_groups
 from tests.campaign.progress import Progress
 from tests.campaign.report import print_report
+from tests.campaign.schedule import KINDS
 from zkrebalancer.cli import options
 from zkrebalancer.cli.main import run
 from zkrebalancer.protocol.errors import RebalancerError
@@ -37,11 +38,25 @@ class CampaignFailedError(RebalancerError):
     show_default=True,
     help="How many there are at most; each is a process.",
 )
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(KINDS)),
+    help="Only these faults, to look for a failure again.",
+)
 @click.option("--keep", is_flag=True, help="Keep events and logs also when all went well, and say where they are.")
 @options.events_option
 @options.json_option
 def campaign(
-    *, minutes: float, seed: int, max_agents: int, keep: bool, events_directory: Path | None, as_json: bool
+    *,
+    minutes: float,
+    seed: int,
+    max_agents: int,
+    kinds: tuple[str, ...],
+    keep: bool,
+    events_directory: Path | None,
+    as_json: bool,
 ) -> None:
     """Break servers, processes and connections at random for a while, and judge by the events whether promises held.
 
@@ -51,7 +66,9 @@ def campaign(
     if events_directory is not None and any(events_directory.glob("*.jsonl")):
         raise click.UsageError(f"--events {events_directory} holds the events of an earlier run; name an empty folder")
     with Progress(to_stderr=as_json) as progress:
-        this = Campaign(CampaignSettings(minutes, seed, max_agents, events_directory, keep), progress)
+        this = Campaign(
+            CampaignSettings(minutes, seed, max_agents, kinds or tuple(KINDS), events_directory, keep), progress
+        )
         _end_on_signals(this, progress)
         outcome = this.run()
     if as_json:

@@ -45,6 +45,7 @@ class CampaignSettings:
     minutes: float
     seed: int
     max_agents: int
+    kinds: tuple[str, ...]
     events: Path | None
     keep: bool
 
@@ -177,7 +178,7 @@ class Campaign:
     # Around them ----------------------------------------------------------------------------------------------------
 
     def _kinds(self) -> list[str]:
-        return [kind for kind in KINDS if kind not in self.left_out]
+        return [kind for kind in self.settings.kinds if kind not in self.left_out]
 
     @contextmanager
     def _small_disk(self, cluster: LocalCluster) -> Iterator[SmallDisk | None]:
