@@ -22,6 +22,7 @@ from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Event
 from consumer_agent.telemetry import Telemetry
 from tests.simulation.host import Host
+from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.kafka import Brokers, Client
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
@@ -31,6 +32,8 @@ from zkrebalancer.protocol.registration import Registration
 
 ENGINE_DELAY_US = 150
 FETCH_US = (200, 8_000)
+STARVED_US = (20_000, 120_000)  # the fetcher's thread gets no turn
+STARVED_PROBABILITY = 0.05
 QUESTION_US = (500, 20_000)
 SWITCH_PROBABILITY = 0.08
 MAX_BUFFERED_RECORDS = 60
@@ -207,6 +210,8 @@ class AgentHost(Host):
     def _run_engine(self) -> None:
         self._engine_woken = False
         self._as_thread("engine", self.engine.pump)
+        if self.emits_until_us() > self.true_lease_us:
+            raise BrokenPromiseError("lease", f"{self.name} believes in a lease that nothing proves")
         self.plan_tick()
 
     def deadline_us(self) -> int | None:
@@ -238,7 +243,8 @@ class AgentHost(Host):
         room = self.fetcher.begin_round()
         if room and self.fetcher.client.fetch(room):
             self.room = room
-            self.after(self.random.randrange(*FETCH_US), self._end_fetch)
+            is_starved = self.random.random() < STARVED_PROBABILITY
+            self.after(self.random.randrange(*(STARVED_US if is_starved else FETCH_US)), self._end_fetch)
         elif room:
             self._plan_next_fetch()
 

@@ -30,6 +30,7 @@ AGENT_SESSIONS_MS = (2_000, 3_000, 4_000)
 SETTINGS = (
     '"rebalance_timeout_ms":1500,"max_rebalance_retries":1',
     '"rebalance_timeout_ms":400,"max_rebalance_retries":1',
+    '"rebalance_timeout_ms":40,"max_rebalance_retries":3',
     '"rebalance_timeout_ms":800,"max_rebalance_retries":0,"rebalance_debounce_ms":0',
 )
 STATIC_GRACE = '"static_grace_ms":1500'
@@ -108,6 +109,7 @@ class Cluster:
     # What an operator, Kafka and the topic mirror write ---------------------------------------------------------------
 
     def write(self, *operations: Operation) -> bool:
+        """Write by hand; return whether it went through."""
         return isinstance(self.ensemble.zk.perform(Multi(operations), OPERATOR), Done)
 
     def settings(self, group: str, more: str) -> bytes:

@@ -9,6 +9,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
+from tests.simulation.network import SERVERS
 from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
@@ -197,8 +198,12 @@ def _resign(cluster: Cluster, draw: Random) -> None:
     cluster.add_coordinator()
 
 
-def _depose(cluster: Cluster, _draw: Random) -> None:
-    """An operator deletes the leader's node: it goes on as long as it has not noticed."""
+def _depose(cluster: Cluster, draw: Random) -> None:
+    """An operator deletes the leader's node: it goes on as long as it has not noticed, for its server lags behind."""
+    session, ensemble = _coordinator(cluster, draw).connection.session, cluster.ensemble
+    if session is not None and session.server in ensemble.servers[1:]:
+        ensemble.lag(ensemble.servers.index(session.server), draw.randrange(*LONG_US))
+        _join(cluster, draw)
     cluster.write(Delete(paths.COORDINATOR))
 
 
@@ -206,7 +211,7 @@ def _depose(cluster: Cluster, _draw: Random) -> None:
 
 
 def _lag_server(cluster: Cluster, draw: Random) -> None:
-    cluster.ensemble.lag(_duration_us(draw))
+    cluster.ensemble.lag(draw.randrange(1, SERVERS), _duration_us(draw))
 
 
 def _cut_server_off(cluster: Cluster, draw: Random) -> None:
@@ -246,10 +251,14 @@ def _recreate_topic(cluster: Cluster, draw: Random) -> None:
 
 
 def _configure(cluster: Cluster, draw: Random) -> None:
+    """Mostly while the group is being rebalanced."""
     group = draw.choice(list(GROUPS))
-    more = draw.choice([*SETTINGS, *(f"{SETTINGS[0]},{hindering}" for hindering in HINDERING)])
+    more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(HINDERING)}"
     cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
-    cluster.write(SetContent(paths.group(group), cluster.settings(group, more)))
+    change = SetContent(paths.group(group), cluster.settings(group, more))
+    cluster.schedule.after(draw.randrange(15_000), cluster.write, change)
+    if draw.random() < 0.5:
+        cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
 
 
 def _ask(cluster: Cluster, draw: Random) -> None:
@@ -271,6 +280,12 @@ def _garbage_record(cluster: Cluster, draw: Random) -> None:
     if agent is not None and agent.consumer is not None:
         path = paths.owners(agent.settings.group, agent.consumer)
         cluster.write(SetContent(path, draw.choice([b"{}", b"\xff", b'{"version":2}'])))
+
+
+def _delete_registration(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.consumer is not None:
+        cluster.write(Delete(paths.ids(agent.settings.group, agent.consumer)))
 
 
 FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS}

@@ -19,6 +19,7 @@ from zkrebalancer.protocol.calls import (
     Done,
     Get,
     ListChildren,
+    Multi,
     Operation,
     Refusal,
     Refused,
@@ -112,9 +113,9 @@ class Ensemble:
                     connection.break_off()
             self._plan_follow(self.servers.index(server))
 
-    def lag(self, duration_us: int) -> None:
+    def lag(self, number: int, duration_us: int) -> None:
         """Let a follower apply nothing for a while but what its own clients write: watches there are late."""
-        self.lagging_until_us[self.random.randrange(1, SERVERS)] = self.schedule.now_us + duration_us
+        self.lagging_until_us[number] = self.schedule.now_us + duration_us
 
 
 class Connection:
@@ -322,7 +323,7 @@ class Connection:
         session = self.session
         while session is not None and session.inbox:
             event, position = session.inbox.popleft()
-            if self.loses_next_reply and isinstance(event, Replied) and isinstance(event.reply, Done):
+            if self.loses_next_reply and isinstance(event, Replied) and self._is_written(event):
                 self.loses_next_reply, self._is_deaf = False, True
                 self.host.tell("a reply is lost")
                 self.break_off()
@@ -330,6 +331,11 @@ class Connection:
                 continue
             self._downstream.append((event, position))
             self._plan_delivery()
+
+    def _is_written(self, event: Replied) -> bool:
+        """Whether it answers a write that has changed something; the renewal of a lease has one operation."""
+        call = self._in_flight.get(event.call_id)
+        return isinstance(call, Multi) and len(call.operations) > 1 and isinstance(event.reply, Done)
 
     def _plan_delivery(self) -> None:
         self._down_us = max(self._down_us, self.host.schedule.now_us + self._delay_us())

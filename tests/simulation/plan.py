@@ -29,7 +29,7 @@ WEIGHTS = {
     "drop_coordinator_connection": 5,
     "lose_coordinator_reply": 8,
     "resign": 3,
-    "depose": 3,
+    "depose": 5,
     "lag_server": 5,
     "cut_server_off": 4,
     "restart_zookeeper": 2,
@@ -37,10 +37,11 @@ WEIGHTS = {
     "stop_kafka": 2,
     "grow_topic": 4,
     "recreate_topic": 4,
-    "configure": 6,
+    "configure": 10,
     "ask": 4,
     "poison": 2,
-    "garbage_record": 1,
+    "garbage_record": 2,
+    "delete_registration": 2,
     "storm": 2,
 }
 

@@ -16,9 +16,10 @@ from zkrebalancer.protocol.settings import decode
 from zkrebalancer.rebalance.group import REST
 from zkrebalancer.rebalance.states import GroupState
 
-SETTLE_LIMIT_US = 40_000_000  # sessions, leases, limits and back-offs of the simulated settings, one after the other
+SETTLE_LIMIT_US = 90_000_000  # the longest lease (of a consumer that was never understood), limits, back-offs
 RECONCILED_LIMIT_US = 320_000_000
 LOOK_US = 250_000
+EVICTED_US = 8_000_000  # the time limit of a command and a lease
 STANDING_TIMERS = {"reconcile"}
 
 
@@ -40,7 +41,12 @@ def calm_down(cluster: Cluster) -> None:
         application.unblock()
     for group in GROUPS:
         settings = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
-        if settings.frozen or settings.starts_paused or settings.strategy != "sticky":
+        if (
+            settings.frozen
+            or settings.starts_paused
+            or settings.strategy != "sticky"
+            or settings.rebalance_timeout_ms < 400
+        ):
             cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
         if all(cluster.applications[agent.name].wants_to_close for agent in cluster.living_agents(group)):
             cluster.add_agent(group)
@@ -145,3 +151,7 @@ def stuck_agent(cluster: Cluster) -> None:
     for name in owned.keys() - {bad.consumer}:
         if cluster.ensemble.zk.children(paths.channel("inc", name)):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {name} cannot answer")
+    cluster.run_until(cluster.schedule.now_us + EVICTED_US)
+    held = {partition for partitions in _owned(cluster, "inc").values() for partition in partitions}
+    if held != cluster.brokers.logs.keys():
+        raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and {held} are owned")

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-Action = Callable[..., None]
+Action = Callable[..., object]
 MAX_STORY_LINES = 200_000
 MAX_STEPS = 500_000  # of one run; a usual one has a tenth of it
 
@@ -28,12 +28,12 @@ class Schedule:
         self._current = 0  # number of the step under way: the cause of what it plans
         self._cause = 0  # number of the step that planned it
 
-    def at(self, at_us: int, action: Action, *arguments: Any) -> None:
+    def at(self, at_us: int, action: Callable[..., object], *arguments: Any) -> None:
         """Do something at a moment, now if that has passed."""
         self._planned += 1
         heapq.heappush(self._heap, (max(at_us, self.now_us), self._planned, action, arguments, self._current))
 
-    def after(self, delay_us: int, action: Action, *arguments: Any) -> None:
+    def after(self, delay_us: int, action: Callable[..., object], *arguments: Any) -> None:
         """Do something later."""
         self.at(self.now_us + delay_us, action, *arguments)
 

@@ -1,0 +1,328 @@
+"""`python -m tests.simulation.mutations`: the simulation has to find each of these deliberate bugs.
+
+Every rule of `docs/protocol.md` is switched off here at least once. A mutation names the rule, and either the number of
+seeds within which it has to be found, or why nothing breaks without it.
+
+    [NAME …]        only these
+    --list          the table
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumer_agent.channel import Channel
+from consumer_agent.fetcher import Fetcher
+from consumer_agent.handover import Handover
+from consumer_agent.joining import Joining
+from consumer_agent.member import Member
+from consumer_agent.starting import Start
+from consumer_agent.stopping import Stop
+from consumer_agent.writes import WriteLane
+from tests.simulation.editing import Edit
+from zkrebalancer.rebalance import loading, planning
+from zkrebalancer.rebalance import view as views
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.departures import Departures
+from zkrebalancer.rebalance.election import CoordinatorElector
+from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.leadership import Leadership
+from zkrebalancer.rebalance.loading import Loading
+from zkrebalancer.rebalance.membership import Membership
+from zkrebalancer.rebalance.moving import Moving
+from zkrebalancer.rebalance.static_members import StaticMembers
+from zkrebalancer.rebalance.topic_reset import TopicReset
+from zkrebalancer.rebalance.topics import TopicListener
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One bug."""
+
+    name: str
+    rule: int | None  # of `docs/protocol.md`, None: of the code
+    edits: tuple[Edit, ...]
+    seeds: int = 20  # within which it has to be found
+    redundant: str = ""  # why nothing breaks: then no seed may find it
+
+
+LIST_IDS_EARLY = (
+    'self._group.desk.ask(name, ListChildren(paths.ids(name)), lambda reply: setattr(self, "_early", _names(reply)))'
+)
+SYNC_GROUP = "self._group.desk.ask(name, Sync(paths.group(name)), self._synced)"
+SYNC_ELECTION = "self._desk.ask(OWNER, Sync(paths.CONSUMERS), self._synced)"
+DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
+
+MUTATIONS = (
+    Mutation(
+        "records are read before the commands",
+        1,
+        (
+            Edit(Loading, "_read_channels", "self._read_commands,", "self._read_ids,"),
+            Edit(Loading, "_read_owners", "self._read_evicted", "self._read_commands"),
+            Edit(Loading, "_read_command_contents", "self._read_ids", "self._read_evicted"),
+        ),
+    ),
+    Mutation("tombstones are not read", 1, (Edit(Loading, "_read_owners", "self._read_evicted", "self._finish"),)),
+    Mutation(
+        "the dead are told by ids that were listed before the channels",
+        1,
+        (
+            Edit(Loading, "_synced", "name = self._group.name", f"name = self._group.name; {LIST_IDS_EARLY}"),
+            Edit(Loading, "_finish", "- view.members.keys()", "- set(self._early)"),
+        ),
+    ),
+    Mutation("what cannot be read holds nothing", 2, (Edit(views.Member, "blocked_topics", "", "return ()"),)),
+    Mutation("a start under way is not counted", 3, (Edit(views.Member, "held", "held.update(", "dict("),)),
+    Mutation(
+        "nothing is read anew after a broken connection",
+        3,
+        (Edit(Coordinator, "_connected", "self.leadership is not None", "False"),),
+    ),
+    Mutation(
+        "it leads with a node of another election",
+        4,
+        (Edit(CoordinatorElector, "_coordinator_read", "reply.stat.created_zxid != stat.modified_zxid", "False"),),
+    ),
+    Mutation(
+        "it leads with a node of another session",
+        4,
+        (Edit(CoordinatorElector, "_coordinator_read", "reply.stat.ephemeral_owner != self.session_id", "False"),),
+    ),
+    Mutation(
+        "a new session goes on leading",
+        4,
+        (
+            Edit(CoordinatorElector, "session_lost", "", "return"),
+            Edit(CoordinatorElector, "elect", "", "if self.state is ElectionState.LEADING: return"),
+        ),
+    ),
+    Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),)),
+    Mutation(
+        "every refusal deposes", 5, (Edit(Leadership, "is_deposed", "reply.index == 0", "reply.index is not None"),)
+    ),
+    Mutation(
+        "a death holds up the others", 5, (Edit(Moving, "_not_sent", "group.plan.drop_member(consumer)", "pass"),)
+    ),
+    Mutation("commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),)),
+    Mutation("the generation is not stored", 6, (Edit(Moving, "_send", "if not plan.stored:", "if False:"),)),
+    Mutation(
+        "an ack deletes the command before it writes the record",
+        7,
+        (
+            Edit(
+                WriteLane,
+                "_send",
+                f"fence = [SetContent(self._owners, content, self.version), {DELETE_COMMAND}]",
+                f"self._outbox.request(Purpose.QUARANTINE, Multi(({DELETE_COMMAND},))); "
+                "fence = [SetContent(self._owners, content, self.version)]",
+            ),
+        ),
+    ),
+    Mutation(
+        "a stop's ack carries no offsets", 7, (Edit(Stop, "begin_ack", "self.lane.book.changed(finished)", "{}"),)
+    ),
+    Mutation("offsets are those returned", 7, (Edit(Member, "_commit", "position.finished", "position.returned"),)),
+    Mutation(
+        "an ack without an answer counts as cancelled",
+        8,
+        (Edit(WriteLane, "_resume", "self._verify(write)", "self._end(Outcome.CANCELLED)"),),
+    ),
+    Mutation(
+        "an ack without an answer counts as written",
+        8,
+        (Edit(WriteLane, "_resume", "self._verify(write)", "self._acked(write, write.ack, self.version + 1)"),),
+    ),
+    Mutation(
+        "commits check nothing",
+        9,
+        (Edit(WriteLane, "_send", "fence = [Check(self._owners, self.version)]", "fence = []"),),
+    ),
+    Mutation(
+        "a late start counts as cancelled although it was acknowledged",
+        10,
+        (
+            Edit(
+                Moving,
+                "_cancelled",
+                "if isinstance(reply, Done):",
+                "if isinstance(reply, Done) or reply.refusal is Refusal.NO_NODE:",
+            ),
+        ),
+    ),
+    Mutation(
+        "a retry sends a second command",
+        10,
+        (
+            Edit(
+                Moving,
+                "_late",
+                "group.desk.ask(group.name, cancel, self._cancelled, consumer, late)",
+                "self._drop_cancelled(consumer, late)",
+            ),
+        ),
+    ),
+    Mutation(
+        "records are returned without a lease",
+        11,
+        (Edit(Handover, "take", "self._now_ms() >= self._emit_until_ms", "False"),),
+    ),
+    Mutation(
+        "the lease runs from the answer",
+        11,
+        (Edit(Member, "_renewed", "self._extend_lease(sent_ms)", "self._extend_lease(self._outbox.now_ms)"),),
+    ),
+    Mutation(
+        "the lease is renewed by a read",
+        11,
+        (
+            Edit(
+                Member,
+                "_renew",
+                "Multi((Check(paths.owners(self._settings.group, self.name)),))",
+                "Get(paths.owners(self._settings.group, self.name))",
+            ),
+            Edit(Member, "_renewed", "isinstance(reply, Done)", "isinstance(reply, Content)"),
+        ),
+    ),
+    Mutation(
+        "the lease is as long as the session",
+        11,
+        (Edit(Member, "_extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"),),
+    ),
+    Mutation(
+        "a late stop is waited for", 12, (Edit(Moving, "_late", 'group.departures.evict(consumer, "stop', 'str("stop'),)
+    ),
+    Mutation(
+        "the lease of the evicted is not waited for",
+        12,
+        (Edit(Departures, "_await_lease", "mono_us + wait_us", "mono_us"),),
+    ),
+    Mutation(
+        "an eviction takes a record of any version",
+        12,
+        (Edit(Departures, "_channel_listed", "member.owners_version)", "-1)"),),
+    ),
+    Mutation(
+        "a tombstone leaves out what was being started",
+        12,
+        (
+            Edit(
+                Departures,
+                "_tombstone",
+                "partitions=member.held()",
+                "partitions=dict(member.owners.partitions) if member.owners else {}",
+            ),
+        ),
+    ),
+    Mutation(
+        "records carry no generation",
+        13,
+        (
+            Edit(
+                Start,
+                "handle_outcome",
+                "StartFetching(dict(self.offsets), self.command.generation)",
+                "StartFetching(dict(self.offsets), 0 if self.command.generation > 3 else 9)",
+            ),
+        ),
+    ),
+    Mutation(
+        "channel and registration are two transactions",
+        14,
+        (
+            Edit(
+                Joining,
+                "_register",
+                "operations = (",
+                "self.outbox.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); operations = (); _channel = (",
+            ),
+        ),
+    ),
+    Mutation("a topic created again is not noticed", 15, (Edit(TopicReset, "is_stale", "", "return False"),)),
+    Mutation(
+        "offsets are deleted while somebody holds", 15, (Edit(TopicReset, "maybe_begin", "stale - held", "stale"),)
+    ),
+    Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),)),
+    Mutation("static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),)),
+    Mutation("starts do not mind a pause", 18, (Edit(Group, "may_start", "self.view.settings.starts_paused or", ""),)),
+    Mutation("the channels of the dead stay", 19, (Edit(Departures, "sweep", "", "return"),)),
+    Mutation("tombstones stay", 19, (Edit(Departures, "_lease_over", "", "return"),)),
+    Mutation(
+        "a new leader adopts no commands",
+        20,
+        (Edit(Loading, "_finish", "_not_applied(self._channels.get(consumer, []), member)", "[]"),),
+    ),
+    Mutation(
+        "adopted commands may be applied",
+        20,
+        (Edit(loading, "_not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
+    ),
+    # Of the code --------------------------------------------------------------------------------------------------
+    Mutation(
+        "the legacy rule: a change during a rebalance is lost",
+        None,
+        (
+            Edit(
+                Group,
+                "request",
+                "",
+                "if self.state in {GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF}: return",
+            ),
+        ),
+    ),
+    Mutation(
+        "a start does not wait for the stop",
+        None,
+        (Edit(Group, "may_start", "self.view.is_free_for(consumer, partition)", "True"),),
+    ),
+    Mutation(
+        "records before the ack",
+        None,
+        (
+            Edit(
+                Start,
+                "begin_ack",
+                "self.stage = Starting.ACKING",
+                "self.stage = Starting.ACKING; self.outbox.add(StartFetching(dict(self.offsets), self.command.generation))",
+            ),
+        ),
+    ),
+    Mutation(
+        "an eager group has no barrier", None, (Edit(Moving, "_next_command", "if plan.barrier_is_up:", "if False:"),)
+    ),
+    Mutation("the list of consumers is watched once", None, (Edit(Membership, "list_ids", ", watch=True", ""),)),
+    Mutation("records of owners are watched once", None, (Edit(Membership, "read_owners", ", watch=True", ""),)),
+    Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),)),
+    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),)),
+    Mutation(
+        "records of an older assignment are put",
+        None,
+        (Edit(Fetcher, "_put", "if partition not in self._changes:", "if True:"),),
+    ),
+    Mutation(
+        "a watch is missed while a group is loaded", None, (Edit(Group, "watched", "self._missed.add(path)", "pass"),)
+    ),
+    Mutation(
+        "commands are taken twice", None, (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),)
+    ),
+    Mutation(
+        "no sync before a group is read", None, (Edit(Loading, "begin", SYNC_GROUP, "self._synced(Children(()))"),)
+    ),
+    Mutation(
+        "no sync at all",
+        1,
+        (
+            Edit(Loading, "begin", SYNC_GROUP, "self._synced(Children(()))"),
+            Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),
+        ),
+    ),
+    Mutation(
+        "no sync before an election", None, (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),)
+    ),
+    Mutation(
+        "no sync before an ack is looked up",
+        None,
+        (Edit(WriteLane, "_verify", "self._outbox.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
+    ),
+)
