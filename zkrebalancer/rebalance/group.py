@@ -294,6 +294,8 @@ class Group:
                 self.desk.warn(f"group {self.name}: {error}; the settings before stay in force")
                 return
             changed, self.view.settings = new != self.view.settings, new
+            if changed and self.plan is not None and not self.plan.everything_sent:
+                self._end_plan("superseded")  # what it would still send was decided under other settings
             self.request("settings-changed" if changed else "operator-request")
         elif reply == Refused(Refusal.NO_NODE):
             self.is_gone = True
