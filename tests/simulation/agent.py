@@ -181,8 +181,7 @@ class AgentHost(Host):
     def note_performed(self, call: Call, sent_us: int) -> None:
         """A write of the session went through: the lease runs from when it was sent, if it proves anything."""
         if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
-            began_us = self.clock_us() - (self.schedule.now_us - sent_us)
-            until_us = began_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
+            until_us = sent_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
             self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
 
     def emits_until_us(self) -> int:

@@ -140,7 +140,7 @@ class Connection:
         self.loses_next_reply = False
         self._is_deaf = False  # nothing comes through any more, and nobody has noticed yet
         self._on_event = on_event
-        self._performed = performed  # told of writes that went through, with the moment at which they were sent
+        self._performed = performed  # told of writes that went through, with the host's clock when they were sent
         self._epoch = 0  # counts connections; a message belongs to one
         self._in_flight: dict[int, Call] = {}
         self._parked: list[tuple[int, int, Call, int]] = []  # requests that the network or a server holds back
@@ -173,9 +173,8 @@ class Connection:
             self._on_event(Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
             return
         self._in_flight[call_id] = call
-        now_us = self.host.schedule.now_us
-        self._up_us = max(self._up_us, now_us + self._delay_us())
-        self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, now_us)
+        self._up_us = max(self._up_us, self.host.schedule.now_us + self._delay_us())
+        self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, self.host.clock_us())
 
     def close(self) -> None:
         """End the session in good order, if the server can be reached."""
