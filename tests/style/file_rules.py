@@ -16,11 +16,13 @@ _COLLECTED = re.compile(r"(^|/)(test_[^/]*|conftest|__init__)\.py$")  # what pyt
 def unused_modules(sources: Iterable[Source], started: Iterable[str]) -> list[str]:
     """Return modules that no other one imports and whose name stands in no string, be it here or in `started`.
 
-    A string counts if it is the name (`python -m NAME`), or begins with it and a colon (an entry point).
+    A string counts if it is the name (`python -m NAME`; of a package, its `__main__` is meant), or begins with it and a
+    colon (an entry point).
     """
     sources = list(sources)
     modules = {source.module for source in sources}
     used = {text.partition(":")[0] for text in started}
+    used |= {f"{name}.__main__" for name in used}
     for source in sources:
         others = modules - {source.module}
         used |= imported_modules(source, others)

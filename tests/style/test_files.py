@@ -47,6 +47,12 @@ def test_a_module_that_nobody_uses_is_found() -> None:
     assert unused_modules(used, []) == ["p/main.py"]
 
 
+def test_a_package_that_nobody_starts_is_found() -> None:
+    package = [Source("p/q/__main__.py", "")]
+    assert unused_modules(package, ["python", "-m", "p.q"]) == []
+    assert unused_modules(package, ["python"]) == ["p/q/__main__.py"]
+
+
 def test_what_pytest_finds_by_itself_counts_as_used() -> None:
     tests = [Source("t/test_a.py", ""), Source("t/conftest.py", ""), Source("t/__init__.py", ""), Source("t/b.py", "")]
     assert unused_modules(tests, []) == ["t/b.py"]
