@@ -41,7 +41,7 @@ simulate: setup
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 mutations: setup
-	$(BIN)/python -m tests.simulation.mutations
+	$(BIN)/python -m tests.mutations
 
 interruptions: setup
 	$(BIN)/python -m tests.interruptions

@@ -1,10 +1,6 @@
-"""`python -m tests.simulation.mutations`: the simulation has to find each of these deliberate bugs.
+"""Deliberate bugs, which the simulation has to find. Every rule of `docs/protocol.md` is switched off at least once.
 
-Every rule of `docs/protocol.md` is switched off here at least once. A mutation names the rule, and either the number of
-seeds within which it has to be found, or why nothing breaks without it.
-
-    [NAME …]        only these
-    --list          the table
+A mutation names the rule, and either the number of seeds within which it is found, or why nothing breaks without it.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from consumer_agent.member import Member
 from consumer_agent.starting import Start
 from consumer_agent.stopping import Stop
 from consumer_agent.writes import WriteLane
-from tests.simulation.editing import Edit
+from tests.mutations.editing import Edit
 from zkrebalancer.rebalance import loading, planning
 from zkrebalancer.rebalance import view as views
 from zkrebalancer.rebalance.coordinator import Coordinator
@@ -235,7 +231,8 @@ MUTATIONS = (
                 Joining,
                 "_register",
                 "operations = (",
-                "self.outbox.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); operations = (); _channel = (",
+                "self.outbox.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); "
+                "operations = (); _channel = (",
             ),
         ),
     ),
@@ -284,7 +281,8 @@ MUTATIONS = (
                 Start,
                 "begin_ack",
                 "self.stage = Starting.ACKING",
-                "self.stage = Starting.ACKING; self.outbox.add(StartFetching(dict(self.offsets), self.command.generation))",
+                "self.stage = Starting.ACKING; "
+                "self.outbox.add(StartFetching(dict(self.offsets), self.command.generation))",
             ),
         ),
     ),

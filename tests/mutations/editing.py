@@ -1,4 +1,4 @@
-"""Deliberate bugs: a function of the real code with a few words of its source replaced, for as long as a `with` lasts."""
+"""Puts a bug into the code: replaces a few words in a function's source, for as long as a `with` lasts."""
 
 from __future__ import annotations
 import __future__

@@ -1,0 +1,1 @@
+"""Deliberate bugs that the simulation has to find."""

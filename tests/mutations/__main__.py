@@ -1,0 +1,109 @@
+"""`python -m tests.mutations`: puts every deliberate bug into the code, and the simulation has to find it.
+
+    [NAME …]        only those whose name has one of these in it
+    --list          print the table of bugs, run nothing
+    --seeds N       look through N seeds for each, instead of the number that is stated for it
+    --json          print one JSON document
+
+Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its seeds,
+or if something broke without a rule that is said to be redundant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import signal
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tests.mutations.bugs import MUTATIONS, Mutation
+from tests.mutations.hunting import Hunt, hunt
+
+
+def _hunt(task: tuple[int, int | None]) -> Hunt:
+    return hunt(*task)
+
+
+def _prepare() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    logging.disable(logging.WARNING)
+
+
+def _row(mutation: Mutation) -> tuple[str, str, str]:
+    stated = f"redundant: {mutation.redundant}" if mutation.redundant else f"within {mutation.seeds} seeds"
+    return str(mutation.rule or ""), mutation.name, stated
+
+
+def _document(done: Hunt) -> dict[str, object]:
+    mutation = MUTATIONS[done.number]
+    return {
+        "name": mutation.name,
+        "rule": mutation.rule,
+        "seeds": mutation.seeds,
+        "redundant": mutation.redundant or None,
+        "found_by_seed": done.seed,
+        "invariant": done.invariant or None,
+        "ok": done.is_as_stated,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.seeds is not None and options.seeds < 1:
+        parser.error("--seeds has to be at least 1")
+    chosen = [n for n, m in enumerate(MUTATIONS) if not options.names or any(name in m.name for name in options.names)]
+    if not chosen:
+        parser.error(f"no mutation is named like {' or '.join(options.names)}; --list prints all")
+    table = Table("rule", "bug", "stated", *([] if options.list else ["found by seed", "invariant"]))
+    if options.list:
+        for number in chosen:
+            table.add_row(*_row(MUTATIONS[number]))
+        Console().print(table)
+        return 0
+    try:
+        hunts = _hunt_all(chosen, options.seeds)
+    except KeyboardInterrupt:
+        print("Error: interrupted", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps({"mutations": [_document(done) for done in hunts]}))
+    else:
+        for done in hunts:
+            found = "none" if done.seed is None else str(done.seed)
+            table.add_row(
+                *_row(MUTATIONS[done.number]), found, done.invariant, style=None if done.is_as_stated else "bold red"
+            )
+        Console().print(table)
+    wrong = [MUTATIONS[done.number].name for done in hunts if not done.is_as_stated]
+    for name in wrong:
+        print(f"Error: not as stated: {name}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _hunt_all(chosen: list[int], seeds: int | None) -> list[Hunt]:
+    context = multiprocessing.get_context("fork")  # the list holds functions of the code, which cannot be sent
+    with context.Pool(initializer=_prepare) as pool:
+        done = pool.imap_unordered(_hunt, [(number, seeds) for number in chosen])
+        progress = track(done, "mutations", total=len(chosen), console=Console(stderr=True), transient=True)
+        return sorted(progress, key=lambda one: one.number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

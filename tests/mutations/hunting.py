@@ -1,0 +1,35 @@
+"""Looks for a deliberate bug: the simulation runs, seed by seed, with the bug in the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.mutations.bugs import MUTATIONS
+from tests.mutations.editing import edited
+from tests.simulation.plan import make_plan
+from tests.simulation.run import run
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What came of one mutation: the first seed that found it and the invariant that broke, or None and ""."""
+
+    number: int  # in MUTATIONS
+    seed: int | None
+    invariant: str
+
+    @property
+    def is_as_stated(self) -> bool:
+        """Whether it was found, or, of a redundant rule, was not."""
+        return (self.seed is None) == bool(MUTATIONS[self.number].redundant)
+
+
+def hunt(number: int, seeds: int | None = None) -> Hunt:
+    """Run seeds from 0 on with a mutation in the code, until one fails; `seeds` None: as many as are stated for it."""
+    mutation = MUTATIONS[number]
+    with edited(mutation.edits):
+        for seed in range(seeds or mutation.seeds):
+            _result, failure = run(make_plan(seed))
+            if failure is not None:
+                return Hunt(number, seed, failure.name)
+    return Hunt(number, None, "")
