@@ -9,7 +9,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
-from tests.simulation.network import SERVERS
+from tests.simulation.network import SERVERS, Connection
 from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
@@ -147,8 +147,25 @@ def _drop(cluster: Cluster, host: AgentHost | CoordinatorHost | None) -> None:
 def _lose_agent_reply(cluster: Cluster, draw: Random) -> None:
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
-        _tell(cluster, agent, "is going to lose a reply")
-        agent.connection.loses_next_reply = True
+        _lose_reply(cluster, agent, agent.connection, draw)
+
+
+def _lose_reply(cluster: Cluster, host: Host, connection: Connection, draw: Random) -> None:
+    _tell(cluster, host, "is going to lose a reply")
+    connection.loses_next_reply = True
+    connection.lags_after_loss = draw.random() < 0.5
+
+
+def _slow_agent(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.connection is not None:
+        _slow_down(cluster, agent, agent.connection, draw)
+
+
+def _slow_down(cluster: Cluster, host: Host, connection: Connection, draw: Random) -> None:
+    duration_us = draw.randrange(*LONG_US)
+    _tell(cluster, host, f"has a slow connection for {duration_us} us")
+    connection.slow_down(duration_us)
 
 
 def _block_application(cluster: Cluster, draw: Random) -> None:
@@ -188,8 +205,12 @@ def _drop_coordinator_connection(cluster: Cluster, draw: Random) -> None:
 
 def _lose_coordinator_reply(cluster: Cluster, draw: Random) -> None:
     process = _coordinator(cluster, draw)
-    _tell(cluster, process, "is going to lose a reply")
-    process.connection.loses_next_reply = True
+    _lose_reply(cluster, process, process.connection, draw)
+
+
+def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
+    process = _coordinator(cluster, draw)
+    _slow_down(cluster, process, process.connection, draw)
 
 
 def _resign(cluster: Cluster, draw: Random) -> None:

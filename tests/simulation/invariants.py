@@ -18,7 +18,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 
 # A plan that is being carried out when its group is frozen goes on until the next one takes its place: the cap of the
 # debounce, and a moment for computing and reading.
-FREEZE_GRACE_US = 700_000
+FREEZE_GRACE_US = 0
 OPERATOR = 0  # the session of whoever meddles by hand
 
 

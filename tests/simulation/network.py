@@ -33,6 +33,7 @@ FOLLOW_DELAY_US = 3_000
 QUICK_US = (80, 900)
 SLOW_US = (5_000, 60_000)
 SLOW_PROBABILITY = 0.02
+LAG_AFTER_LOSS_US = 2_000_000
 RETRY_US = (20_000, 400_000)
 
 Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
@@ -117,6 +118,12 @@ class Ensemble:
         """Let a follower apply nothing for a while but what its own clients write: watches there are late."""
         self.lagging_until_us[number] = self.schedule.now_us + duration_us
 
+    def lag_behind(self, ahead: Server, duration_us: int) -> None:
+        """Let every follower lag but this one."""
+        for number, server in enumerate(self.servers[1:], 1):
+            if server is not ahead:
+                self.lag(number, duration_us)
+
 
 class Connection:
     """The ZooKeeper client of one process: one session at a time, opened anew when it has expired, until closed."""
@@ -138,6 +145,8 @@ class Connection:
         self.online = False  # the client does
         self.closed = False
         self.loses_next_reply = False
+        self.lags_after_loss = False  # the servers to which it may turn then do not have that write yet
+        self._slow_until_us = 0
         self._is_deaf = False  # nothing comes through any more, and nobody has noticed yet
         self._on_event = on_event
         self._performed = performed  # told of writes that went through, with the host's clock when they were sent
@@ -155,7 +164,8 @@ class Connection:
 
     def _delay_us(self) -> int:
         draw = self.host.random
-        return draw.randrange(*SLOW_US) if draw.random() < SLOW_PROBABILITY else draw.randrange(*QUICK_US)
+        is_slow = self.host.schedule.now_us < self._slow_until_us or draw.random() < SLOW_PROBABILITY
+        return draw.randrange(*SLOW_US) if is_slow else draw.randrange(*QUICK_US)
 
     def _later(self, delay_us: int, action: Callable[..., None], *arguments: object) -> None:
         self.host.after(delay_us, self._unless_closed, action, *arguments)
@@ -265,6 +275,10 @@ class Connection:
         if self.attached and not self.closed:
             self._later(self.host.random.randrange(1_000), self._suspend, self._epoch)
 
+    def slow_down(self, duration_us: int) -> None:
+        """Let every message take long: what is usually done within a millisecond then falls between others' steps."""
+        self._slow_until_us = self.host.schedule.now_us + duration_us
+
     def cut_link(self, duration_us: int) -> None:
         if self.cut:
             return
@@ -325,6 +339,8 @@ class Connection:
             if self.loses_next_reply and isinstance(event, Replied) and self._is_written(event):
                 self.loses_next_reply, self._is_deaf = False, True
                 self.host.tell("a reply is lost")
+                if self.lags_after_loss:
+                    self.ensemble.lag_behind(session.server, LAG_AFTER_LOSS_US)
                 self.break_off()
             if self._is_deaf:
                 continue

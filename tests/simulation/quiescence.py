@@ -50,10 +50,19 @@ def calm_down(cluster: Cluster) -> None:
             cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[0])))
         if all(cluster.applications[agent.name].wants_to_close for agent in cluster.living_agents(group)):
             cluster.add_agent(group)
+    # An operator removed the registration of somebody of whom no leader had heard: only the reconciliation finds that.
+    cluster.run_until_true(lambda: next(_unregistered(cluster), None), RECONCILED_LIMIT_US, LOOK_US)
     cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds what came and went unseen
         cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
         cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+
+
+def _unregistered(cluster: Cluster) -> Iterator[str]:
+    for group in GROUPS:
+        for consumer in cluster.ensemble.zk.children(paths.owners(group)):
+            if paths.ids(group, consumer) not in cluster.ensemble.zk.nodes:
+                yield f"group {group}: {consumer} is not registered"
 
 
 def _problems(cluster: Cluster) -> Iterator[str]:
@@ -152,6 +161,8 @@ def stuck_agent(cluster: Cluster) -> None:
         if cluster.ensemble.zk.children(paths.channel("inc", name)):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {name} cannot answer")
     cluster.run_until(cluster.schedule.now_us + EVICTED_US)
+    if bad.consumer is not None and cluster.ensemble.zk.children(paths.channel("inc", bad.consumer)):
+        raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and its answer is still waited for")
     held = {partition for partitions in _owned(cluster, "inc").values() for partition in partitions}
     if held != cluster.brokers.logs.keys():
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and {held} are owned")
