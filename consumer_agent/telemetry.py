@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from consumer_agent import signals
@@ -24,11 +24,14 @@ class Telemetry:
         self._group = group
 
     def delivered(self, member: str, runs: Sequence[Sequence[Record]], mono_us: int) -> None:
-        """Write that records were returned to the application at `mono_us`, a list per partition."""
+        """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
+
+        `runs` has a list per partition. An event that spanned a gap would claim records that nobody was given.
+        """
         if self._log is None:
             return
-        for run in runs:
-            first, last = run[0], run[-1]
+        for unbroken in (part for run in runs for part in _unbroken(run)):
+            first, last = unbroken[0], unbroken[-1]
             self._write(
                 "delivered",
                 generation=first.generation,
@@ -37,7 +40,7 @@ class Telemetry:
                 partition=first.partition,
                 first_offset=first.offset,
                 last_offset=last.offset,
-                count=len(run),
+                count=len(unbroken),
                 mono_us=mono_us,
             )
 
@@ -91,3 +94,14 @@ class Telemetry:
         """Close the file."""
         if self._log is not None:
             self._log.close()
+
+
+def _unbroken(run: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Split a run where offsets are missing: they were compacted away, or are not records."""
+    begin = 0
+    if run[-1].offset - run[0].offset >= len(run):
+        for index in range(1, len(run)):
+            if run[index].offset != run[index - 1].offset + 1:
+                yield run[begin:index]
+                begin = index
+    yield run[begin:]

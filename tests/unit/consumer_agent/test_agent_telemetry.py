@@ -1,0 +1,32 @@
+"""What an agent writes down about its records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from consumer_agent.buffer import Record
+from consumer_agent.telemetry import Telemetry
+from zkrebalancer.observe.events import EventLog
+
+
+def run_of(*offsets: int) -> list[Record]:
+    return [Record("t", 0, offset, None, b"", (), None, 3) for offset in offsets]
+
+
+def delivered(directory: Path, *runs: list[Record]) -> list[tuple[int, int, int]]:
+    telemetry = Telemetry(EventLog(directory, "agent"), "g")
+    telemetry.delivered("c-1", runs, 1)
+    telemetry.close()
+    (file,) = directory.glob("*.jsonl")
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    return [(event["first_offset"], event["last_offset"], event["count"]) for event in events]
+
+
+def test_a_delivery_is_one_event_per_partition(tmp_path: Path) -> None:
+    assert delivered(tmp_path, run_of(5, 6, 7), run_of(0)) == [(5, 7, 3), (0, 0, 1)]
+
+
+def test_offsets_that_were_not_returned_are_not_claimed(tmp_path: Path) -> None:
+    """Else the checker would not see a record that the agent has lost in the middle of a batch."""
+    assert delivered(tmp_path, run_of(0, 1, 4, 6, 7)) == [(0, 1, 2), (4, 4, 1), (6, 7, 2)]
