@@ -24,7 +24,6 @@ class Leadership:
     step_down: Callable[[str], None]
     subscriptions: Subscriptions
     rebalance_request_queue: RebalanceRequestQueue
-    topics_known: bool = False
 
     def fenced(self, *operations: Operation) -> Multi:
         """Return a transaction that fails as a whole once somebody else leads."""
