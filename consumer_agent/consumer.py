@@ -24,6 +24,7 @@ from consumer_agent.engine import Engine, now_ms
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerError, ConsumerStateError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
+from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
@@ -66,7 +67,7 @@ class Consumer:
         max_records = max(MIN_BUFFERED_RECORDS, 2 * self._config.max_poll_records)
         self._handover = Handover(RecordBuffer(max_records, MAX_BUFFERED_BYTES), now_ms)
         self._engine: Engine | None = None
-        self._fetcher: Fetcher | None = None
+        self._fetcher: FetcherKeeper | None = None
         self._telemetry = Telemetry(None, self._config.group)
         self._tokens = itertools.count(1)
         self._member = ""
@@ -106,7 +107,7 @@ class Consumer:
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
         try:
-            self._fetcher = Fetcher(config, wanted.topics, self._handover)
+            self._fetcher = FetcherKeeper(lambda: Fetcher(config, wanted.topics, self._handover), self._handover)
         except KafkaException as error:
             raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
         if config.events_directory is not None:

@@ -18,8 +18,8 @@ from gevent.event import Event as Flag
 from consumer_agent import failpoints, signals
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import ConsumerError
-from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Tell
+from consumer_agent.keeper import LOOK_INTERVAL_S, FetcherKeeper
 from consumer_agent.machine import Machine
 from consumer_agent.signals import Effect, Event
 from consumer_agent.telemetry import Telemetry
@@ -43,7 +43,7 @@ class Engine:
     """Runs one machine in a thread of its own."""
 
     def __init__(
-        self, config: ConsumerConfig, machine: Machine, handover: Handover, fetcher: Fetcher, telemetry: Telemetry
+        self, config: ConsumerConfig, machine: Machine, handover: Handover, fetcher: FetcherKeeper, telemetry: Telemetry
     ) -> None:
         """Prepare; nothing runs before `start`."""
         self._config = config
@@ -92,7 +92,7 @@ class Engine:
         finally:
             self._handover.emit_until(0)
             if self._running:
-                self._handover.fail(ConsumerError("the consumer's engine has stopped"))
+                self._handover.break_down(ConsumerError("the consumer's engine has stopped"))
             self._handover.become_closed()
             self._close_session()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
@@ -109,7 +109,9 @@ class Engine:
         if wake_at_ms is not None and now >= wake_at_ms:
             self._step(signals.Tick())
         elif not self._events and self._running:
-            self._flag.wait(None if wake_at_ms is None else (wake_at_ms - now) / 1_000)
+            wait_s = LOOK_INTERVAL_S if wake_at_ms is None else (wake_at_ms - now) / 1_000
+            self._flag.wait(min(wait_s, LOOK_INTERVAL_S))
+        self._fetcher.look_after()
 
     def _step(self, event: Event) -> None:
         for effect in self._machine.step(event, now_ms()):

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from consumer_agent import failpoints
 from consumer_agent.buffer import Record
 from consumer_agent.config import ConsumerConfig, KafkaSetting
-from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
 from zkrebalancer.protocol import fields
 
@@ -90,8 +90,11 @@ class Fetcher:
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
+        self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._stopping = False
+        self._waiting = False
+        self._steps = 0  # calls of librdkafka that came back
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
     def start(self) -> None:
@@ -126,16 +129,33 @@ class Fetcher:
             self._questions.append((partitions, answer))
             self._handover.fetcher_wake.notify()
 
+    @property
+    def progress(self) -> int | None:
+        """A number that changes whenever librdkafka comes back from a call; None while there is nothing to do."""
+        return None if self._waiting else self._steps
+
+    def take_over(self, stuck: Fetcher) -> None:
+        """Before `start`: go on in the place of a fetcher that does not come back; what it still gets is ignored."""
+        with self._handover.lock:
+            stuck._stopping = True
+            self._questions.extend(stuck._questions)
+            positions = self._handover.buffer.positions()
+            self._changes.update({tp: positions[tp].returned for tp in self._handover.buffer.emitting()})
+        self._is_replacement = True
+
     # ---- the fetcher's own thread
 
     def _run(self) -> None:
         try:
-            self._connect()
+            if not self._is_replacement:
+                self._connect()
             while not self._stopping:
                 room = self._begin_round()
                 if room:
                     self._fetch(room)
         finally:
+            if not self._stopping:
+                self._handover.break_down(ConsumerError("the consumer's fetcher has stopped"))
             self._consumer.close()
 
     def _connect(self) -> None:
@@ -151,6 +171,7 @@ class Fetcher:
             self._is_cut_off = False
             for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
                 self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
+                self._steps += 1
         except KafkaException as error:
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
             self._handover.fail(KafkaUnavailableError(text))
@@ -161,6 +182,7 @@ class Fetcher:
         described: dict[str, Any] = {}
         for topic in self._topics:
             described.update(self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics)
+            self._steps += 1
         return described
 
     def _begin_round(self) -> int:
@@ -168,14 +190,20 @@ class Fetcher:
         with self._handover.fetcher_wake:
             idle = not (self._changes or self._questions or self._stopping)
             if idle and not (self._assigned and self._handover.buffer.room):
+                self._waiting = True
                 self._handover.fetcher_wake.wait()
+                self._waiting = False
             changes, self._changes = self._changes, {}
             questions = list(self._questions)
-            self._questions.clear()
         if changes:
             self._change_assignment(changes)
         for partitions, answer in questions:
-            answer(self._resolved(partitions))
+            found = self._resolved(partitions)
+            with self._handover.lock:
+                if self._stopping:
+                    return 0
+                self._questions.popleft()
+            answer(found)
         with self._handover.lock:
             return self._handover.buffer.room if self._assigned else 0
 
@@ -183,12 +211,14 @@ class Fetcher:
         leaving = self._assigned.intersection(changes)
         if leaving:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+            self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
             self._hear_of(coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )
+            self._steps += 1
         self._assigned = (self._assigned - leaving) | coming.keys()
 
     def _resolved(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
@@ -200,6 +230,8 @@ class Fetcher:
         except KafkaException as error:
             _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
             return found
+        finally:
+            self._steps += 1
         for answer in answers:
             if answer.error is None and answer.offset >= 0:
                 found[answer.topic, answer.partition] = answer.offset
@@ -214,9 +246,11 @@ class Fetcher:
                 _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
             else:
                 self._counts[topic] = len(metadata.partitions)
+            self._steps += 1
 
     def _fetch(self, room: int) -> None:
         first = self._consumer.poll(POLL_TIMEOUT_S)
+        self._steps += 1
         if first is None:
             return
         messages = [first]
@@ -250,7 +284,7 @@ class Fetcher:
         failpoints.reach("before-emit")
         with self._handover.changed:
             for partition, fetched in records.items():
-                if partition not in self._changes:
+                if partition not in self._changes and not self._stopping:
                     self._handover.buffer.put(partition, fetched)
             self._handover.changed.notify()
 
@@ -259,6 +293,8 @@ class Fetcher:
         found = self._resolved(partitions)
         restarted: dict[fields.TopicPartition, int] = {}
         with self._handover.lock:
+            if self._stopping:
+                return
             positions = self._handover.buffer.positions()
             for partition in (partitions - self._changes.keys()) & positions.keys():
                 offset = found[partition]

@@ -296,7 +296,7 @@ MUTATIONS = (
     Mutation(
         "records of an older assignment are put",
         None,
-        (Edit(Fetcher, "_put", "if partition not in self._changes:", "if True:"),),
+        (Edit(Fetcher, "_put", "if partition not in self._changes and not self._stopping:", "if True:"),),
     ),
     Mutation(
         "a watch is missed while a group is loaded", None, (Edit(Group, "watched", "self._missed.add(path)", "pass"),)

@@ -58,7 +58,8 @@ class SimulatedEngine(Engine):
     """The real engine but for its loop: events are taken when the schedule says so."""
 
     def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: Machine, telemetry: Telemetry) -> None:
-        super().__init__(config, machine, agent.handover, agent.fetcher, telemetry)
+        fetcher: Any = agent.fetcher  # it has the methods of FetcherKeeper that an engine uses
+        super().__init__(config, machine, agent.handover, fetcher, telemetry)
         self._agent = agent
 
     def send(self, event: Event) -> None:

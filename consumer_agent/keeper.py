@@ -1,0 +1,96 @@
+"""Keeps a fetcher at work: when librdkafka does not come back from a call, another fetcher takes its place.
+
+librdkafka's threads can lock each other out for good when a broker goes away (its issues 5304 and 5476; killing brokers
+at random shows it): no call returns then, whatever its timeout. Nothing in the process can end such a thread, so it is
+left behind, and its partitions are fetched by a new client from where the application is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.fetcher import CONNECT_TIMEOUT_S, Fetcher, ResolvedCallback
+from consumer_agent.handover import Handover
+from zkrebalancer.protocol.fields import TopicPartition
+
+LOOK_INTERVAL_S = 1.0  # how often `look_after` has to be called
+STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
+MAX_REPLACEMENTS = 20  # each leaves some threads and what they had fetched behind
+
+_log = logging.getLogger(__name__)
+
+
+class FetcherKeeper:
+    """A fetcher that does not hang. `stop` and `join` may be called from any thread, the rest is the engine's."""
+
+    def __init__(self, new_fetcher: Callable[[], Fetcher], handover: Handover) -> None:
+        """Prepare the first fetcher.
+
+        Raises:
+            KafkaException: librdkafka does not take a setting.
+
+        """
+        self._new_fetcher = new_fetcher
+        self._handover = handover
+        self._fetcher = new_fetcher()
+        self._replacements = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._seen: int | None = None  # the fetcher's progress, and since when it is the same
+        self._seen_s = self._looked_s = 0.0
+
+    def start(self) -> None:
+        """Connect and begin to fetch."""
+        self._fetcher.start()
+
+    def stop(self) -> None:
+        """Make the thread end; does not wait."""
+        with self._lock:
+            self._stopped = True
+            self._fetcher.stop()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has closed the connections."""
+        self._fetcher.join(timeout_s)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Fetch these partitions from the given offsets."""
+        self._fetcher.assign(positions)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these partitions no more."""
+        self._fetcher.unassign(partitions)
+
+    def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
+        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
+        self._fetcher.resolve(partitions, answer)
+
+    def look_after(self) -> None:
+        """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S."""
+        now_s, progress = time.monotonic(), self._fetcher.progress
+        was_away = now_s - self._looked_s > 2 * LOOK_INTERVAL_S  # the whole process was frozen: the fetcher as well
+        self._looked_s = now_s
+        if progress is None or progress != self._seen or was_away:
+            self._seen, self._seen_s = progress, now_s
+        elif now_s - self._seen_s > STUCK_LIMIT_S:
+            self._seen = None
+            self._replace()
+
+    def _replace(self) -> None:
+        if self._replacements == MAX_REPLACEMENTS:
+            self._handover.fail(KafkaUnavailableError(f"the Kafka client has hung {MAX_REPLACEMENTS + 1} times"))
+            return
+        _log.warning(
+            "the Kafka client has not come back from a call for %.0f s; a new one takes its place", STUCK_LIMIT_S
+        )
+        self._replacements += 1
+        with self._lock:
+            if not self._stopped:
+                fetcher = self._new_fetcher()
+                fetcher.take_over(self._fetcher)
+                self._fetcher = fetcher
+                fetcher.start()

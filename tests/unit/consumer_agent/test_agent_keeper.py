@@ -1,0 +1,218 @@
+"""A Kafka client that hangs is replaced, and nothing is lost or doubled by that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from consumer_agent import keeper
+from consumer_agent.buffer import RecordBuffer
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.fetcher import Fetcher
+from consumer_agent.handover import Handover
+from consumer_agent.keeper import FetcherKeeper
+
+PARTITION = ("orders", 0)
+DEADLINE_S = 10.0
+
+
+class Message:
+    """A record at an offset."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def error(self) -> None: ...
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> None: ...
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def headers(self) -> None: ...
+    def timestamp(self) -> tuple[int, int]:
+        return (0, 0)
+
+
+class Client:
+    """Stands for librdkafka: `count` records from where it was assigned, then it hangs if it is told to."""
+
+    def __init__(self, count: int, *, hangs: bool, hangs_asked: bool = False) -> None:
+        self.assigned_at: list[int] = []
+        self.released = threading.Event()
+        self.hung = threading.Event()
+        self._left = count
+        self._next = 0
+        self._hangs = hangs
+        self._hangs_asked = hangs_asked
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned_at += [partition.offset for partition in partitions]
+        self._next = partitions[0].offset
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
+
+    def poll(self, timeout_s: float) -> Message | None:
+        if self._left:
+            self._left -= 1
+            self._next += 1
+            return Message(self._next - 1)
+        if not self._hangs:
+            self.released.wait(timeout_s)
+            return None
+        self._hang()
+        self._hangs = False
+        return Message(self._next)  # too late: another client has read it meanwhile
+
+    def _hang(self) -> None:
+        self.hung.set()
+        self.released.wait()
+
+    def consume(self, *_: int, **__: float) -> list[Message]:
+        return []
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"orders": mock.Mock(partitions={}, error=None)})
+
+    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        if self._hangs_asked:
+            self._hang()
+        return [TopicPartition("orders", 0, 7)]
+
+    def close(self) -> None: ...
+
+
+class Setting:
+    """A keeper above clients that are given, one after the other."""
+
+    def __init__(self, clients: list[Client]) -> None:
+        self.clients = clients
+        self.handover = Handover(RecordBuffer(1_000, 1_000_000), lambda: 0)
+        self.handover.emit_until(1)
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+        waiting = iter(clients)
+
+        def new_fetcher() -> Fetcher:
+            with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=next(waiting)):
+                return Fetcher(config, ["orders"], self.handover)
+
+        self.keeper = FetcherKeeper(new_fetcher, self.handover)
+        self.keeper.start()
+        self.offsets: list[int] = []
+
+    def assign(self) -> None:
+        self.handover.admit(PARTITION, 1, 0)
+        self.keeper.assign({PARTITION: 0})
+
+    def look_until(self, holds: Callable[[], bool]) -> None:
+        """Do what the engine and the application do, until something holds."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < deadline_s
+            self.keeper.look_after()
+            self.take()
+            time.sleep(0.005)
+
+    def take(self) -> None:
+        with self.handover.lock:
+            self.offsets += [record.offset for record in self.handover.take(100, lambda *_: None)]
+
+    def close(self) -> None:
+        self.keeper.stop()
+        for client in self.clients:
+            client.released.set()
+        self.keeper.join(DEADLINE_S)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[list[Client]], Setting]]:
+    monkeypatch.setattr(keeper, "STUCK_LIMIT_S", 0.2)
+    settings: list[Setting] = []
+
+    def begin(clients: list[Client]) -> Setting:
+        settings.append(Setting(clients))
+        return settings[-1]
+
+    yield begin
+    for setting in settings:
+        setting.close()
+
+
+def test_a_client_that_hangs_is_replaced(start: Callable[[list[Client]], Setting]) -> None:
+    hangs, works = Client(3, hangs=True), Client(5, hangs=False)
+    setting = start([hangs, works])
+    setting.assign()
+    setting.look_until(lambda: len(setting.offsets) == 8)
+    assert setting.offsets == list(range(8))
+    assert works.assigned_at == [3]
+
+
+def test_what_a_replaced_client_still_gets_is_ignored(start: Callable[[list[Client]], Setting]) -> None:
+    hangs, works = Client(3, hangs=True), Client(0, hangs=False)
+    setting = start([hangs, works])
+    stuck = setting.keeper._fetcher
+    setting.assign()
+    setting.look_until(lambda: works.assigned_at == [3])
+    hangs.released.set()
+    stuck.join(DEADLINE_S)
+    setting.take()
+    assert setting.offsets == [0, 1, 2]
+
+
+def test_a_question_that_was_not_answered_is_asked_again(start: Callable[[list[Client]], Setting]) -> None:
+    setting = start([Client(0, hangs=False, hangs_asked=True), Client(0, hangs=False)])
+    answers: list[dict[tuple[str, int], int | None]] = []
+    setting.keeper.resolve(frozenset({PARTITION}), answers.append)
+    setting.look_until(lambda: bool(answers))
+    setting.clients[0].released.set()
+    assert answers == [{PARTITION: 7}]
+
+
+def test_a_client_that_works_or_waits_is_left_alone(start: Callable[[list[Client]], Setting]) -> None:
+    setting = start([Client(0, hangs=False)])
+    until_s = time.monotonic() + 2 * keeper.STUCK_LIMIT_S
+    setting.look_until(lambda: time.monotonic() > until_s)  # it waits for something to do
+    setting.assign()
+    setting.look_until(lambda: time.monotonic() > until_s + 2 * keeper.STUCK_LIMIT_S)
+    assert setting.clients[0].assigned_at == [0]
+
+
+def test_a_process_that_was_frozen_does_not_blame_its_client(start: Callable[[list[Client]], Setting]) -> None:
+    hangs, works = Client(0, hangs=True), Client(0, hangs=False)
+    setting = start([hangs, works])
+    setting.assign()
+    assert hangs.hung.wait(DEADLINE_S)
+    setting.keeper.look_after()
+    setting.keeper._looked_s -= 3 * keeper.LOOK_INTERVAL_S
+    setting.keeper._seen_s -= 3 * keeper.LOOK_INTERVAL_S
+    setting.keeper.look_after()
+    assert works.assigned_at == []
+
+
+def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "MAX_REPLACEMENTS", 1)
+    setting = start([Client(1, hangs=True), Client(1, hangs=True)])
+    setting.assign()
+    failures: list[object] = []
+
+    def has_failed() -> bool:
+        with setting.handover.lock:
+            failures.append(setting.handover.take_failure())
+        return failures[-1] is not None
+
+    setting.look_until(has_failed)
+    assert isinstance(failures[-1], KafkaUnavailableError)
+    assert str(failures[-1]) == "the Kafka client has hung 2 times"
