@@ -12,6 +12,15 @@ import os
 import signal
 
 VARIABLE = "CONSUMER_AGENT_FAILPOINT"
+NAMES = (
+    "before-ack",
+    "after-ack",
+    "before-stop-ack",
+    "after-stop-ack",
+    "before-commit",
+    "before-emit",
+    "after-registration",
+)
 
 _reached: dict[str, int] = {}
 
