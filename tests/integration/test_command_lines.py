@@ -28,6 +28,7 @@ WRONG_USAGE: list[tuple[object, ...]] = [
     ("zkrebalancer", "coordinate"),
     ("zkrebalancer", "groups", "describe", "--zookeeper", ZOOKEEPER),
     ("zkrebalancer", "groups", "reset-offsets", "g", "--zookeeper", ZOOKEEPER),
+    ("zkrebalancer", "groups", "reset-offsets", "g", "--to-datetime", "0001-01-01T00:00:00", "--zookeeper", ZOOKEEPER),
     (*AGENT, "--group", "g", "--bootstrap", "b:1", "--topic", "t"),
     (*AGENT, "--group", "g", "--bootstrap", "b:1", "--topic", "t", "--zookeeper", "z:1:2/"),
     (*AGENT, "--group", "g", "--bootstrap", "b", "--topic", "t", "--zookeeper", ZOOKEEPER),

@@ -21,6 +21,8 @@ from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
+FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
+
 
 class NoLeaderError(RebalancerError):
     """Nobody would carry out what was asked for."""
@@ -49,7 +51,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
     """
     with BlockingZk(zookeeper) as zk:
         leader = inspection.read_leader(zk)
-        reports = [inspection.read_group(zk, name) for name in inspection.read_group_names(zk)]
+        reports = inspection.read_groups(zk)
     if as_json:
         document = {"coordinator": asdict(leader) if leader else None, "groups": [_summary(r) for r in reports]}
         click.echo(json.dumps(document))
@@ -132,7 +134,12 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
 @click.option("--to-earliest", "target", flag_value="earliest", help="To the first record that Kafka still has.")
 @click.option("--to-latest", "target", flag_value="latest", help="To the end of each partition.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset, in every partition.")
-@click.option("--to-datetime", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]), help="To a time.")
+@click.option(
+    "--to-datetime",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]),
+    callback=lambda _context, _option, moment: _require_kafka_time(moment),
+    help="To a time.",
+)
 @click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka brokers; needed for all but --to-offset.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.zookeeper_option
@@ -181,6 +188,12 @@ def reset(
     for (topic, partition), (before, after) in changes.items():
         table.add_row(topic, str(partition), str(before), str(after))
     _print(table)
+
+
+def _require_kafka_time(moment: datetime | None) -> datetime | None:
+    if moment is not None and moment.year < FIRST_KAFKA_YEAR:
+        raise click.BadParameter(f"Kafka knows no time before {FIRST_KAFKA_YEAR}")
+    return moment
 
 
 def _summary(report: GroupReport) -> dict[str, object]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Call, Children, Content, Get, ListChildren, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
-from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
@@ -66,9 +67,13 @@ def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
     return cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None
 
 
-def read_group_names(zk: BlockingZk) -> list[str]:
-    """Return the names of all groups, sorted."""
-    return list(_names(zk.perform(ListChildren(paths.GROUPS))))
+def read_groups(zk: BlockingZk) -> list[GroupReport]:
+    """Read every group, sorted by name; nodes whose names are no group's are left out, as the coordinator does."""
+    reports = []
+    for name in _names(zk.perform(ListChildren(paths.GROUPS))):
+        with contextlib.suppress(InvalidNameError, UnknownGroupError):  # the latter: deleted since it was listed
+            reports.append(read_group(zk, name))
+    return reports
 
 
 def read_group(zk: BlockingZk, name: str) -> GroupReport:
@@ -110,7 +115,7 @@ def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
         (topic, int(partition))
         for topic, names in zip(topics, listed, strict=True)
         for partition in _names(names)
-        if partition.isdigit()
+        if partition.isascii() and partition.isdigit()
     ]
     answers = zk.perform_all([Get(paths.offsets(report.name, topic, number)) for topic, number in partitions])
     for partition, reply in zip(partitions, answers, strict=True):

@@ -37,18 +37,23 @@ def offsets_at(bootstrap: str, partitions: list[TopicPartition], moment: datetim
     """Return for each partition the first offset at or after `moment`, its end if there is none.
 
     Raises:
-        KafkaOffsetsError: Kafka does not answer.
+        KafkaOffsetsError: Kafka does not answer, or does not know one of the partitions.
 
     """
     timestamp_ms = int(moment.timestamp() * 1_000)
     consumer = _consumer(bootstrap)
     try:
         asked = [KafkaPartition(topic, number, timestamp_ms) for topic, number in partitions]
-        found = {(p.topic, p.partition): p.offset for p in consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)}
+        answers = consumer.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
     except KafkaException as error:
         raise KafkaOffsetsError(f"no offsets from Kafka at {bootstrap}: {error}") from None
     finally:
         consumer.close()
+    for answer in answers:
+        if answer.error is not None:
+            where = f"{answer.topic}/{answer.partition}"
+            raise KafkaOffsetsError(f"no offset of {where} from Kafka at {bootstrap}: {answer.error.str()}")
+    found = {(answer.topic, answer.partition): answer.offset for answer in answers}
     late = [partition for partition, offset in found.items() if offset == NO_OFFSET]
     ends = log_ends(bootstrap, late) if late else {}
     return {partition: ends[partition][1] if partition in ends else offset for partition, offset in found.items()}

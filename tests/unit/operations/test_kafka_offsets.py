@@ -1,0 +1,63 @@
+"""What Kafka's answers about offsets come to, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.kafka_offsets import NO_OFFSET, KafkaOffsetsError, offsets_at
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Answer:
+    """A `TopicPartition` that came back; its error cannot be set from Python."""
+
+    def __init__(self, partition: int, offset: int, error: KafkaError | None = None) -> None:
+        self.topic, self.partition, self.offset, self.error = "t", partition, offset, error
+
+
+class Brokers:
+    """What `kafka_offsets` uses of a Kafka consumer."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = answers
+        self.closed = 0
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_timeout: float) -> list[Answer]:
+        assert {partition.offset for partition in asked} == {int(MOMENT.timestamp() * 1_000)}
+        return list(self.answers)
+
+    def get_watermark_offsets(self, _partition: TopicPartition, **_timeout: float) -> tuple[int, int]:
+        return 3, 90
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
+    def prepare(*answers: Answer) -> Brokers:
+        brokers = Brokers(*answers)
+        monkeypatch.setattr(kafka_offsets, "_consumer", lambda _bootstrap: brokers)
+        return brokers
+
+    return prepare
+
+
+def test_a_time_after_the_last_record_is_the_end(answering: Callable[..., Brokers]) -> None:
+    brokers = answering(Answer(0, 17), Answer(1, NO_OFFSET))
+    assert offsets_at("b:1", [("t", 0), ("t", 1)], MOMENT) == {("t", 0): 17, ("t", 1): 90}
+    assert brokers.closed == 2
+
+
+def test_a_partition_that_kafka_does_not_know_is_an_error(answering: Callable[..., Brokers]) -> None:
+    """Its answer holds a negative number, which must not be stored as an offset."""
+    brokers = answering(Answer(0, 17), Answer(1, -1001, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    with pytest.raises(KafkaOffsetsError, match="no offset of t/1 from Kafka at b:1"):
+        offsets_at("b:1", [("t", 0), ("t", 1)], MOMENT)
+    assert brokers.closed == 1
