@@ -21,7 +21,7 @@ from consumer_agent import config as configuration
 from consumer_agent.buffer import Record, RecordBuffer
 from consumer_agent.config import ConsumerConfig, Subscription
 from consumer_agent.engine import Engine, now_ms
-from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerError, ConsumerStateError
+from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
 from consumer_agent.keeper import FetcherKeeper
@@ -163,8 +163,6 @@ class Consumer:
                     failure = self._handover.take_failure()
                     if failure is not None:
                         raise failure
-                    if self._handover.is_closed:
-                        raise ConsumerError("the consumer's engine has stopped")
                     batch = self._handover.take(self._config.max_poll_records, self._record_delivery)
                     remaining_s = deadline_s - time.monotonic()
                     if batch or remaining_s <= 0:

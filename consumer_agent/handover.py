@@ -54,6 +54,7 @@ class Handover:
         self._told: set[TopicPartition] = set()  # what the application knows to be its own
         self._commits: dict[int, str | None] = {}
         self._failure: RebalancerError | None = None
+        self._breakdown: RebalancerError | None = None
         self.is_out = True
         self.is_closed = False
 
@@ -121,6 +122,12 @@ class Handover:
             self._failure = error
             self.changed.notify()
 
+    def break_down(self, error: RebalancerError) -> None:
+        """Raise this in every poll from now on: one of the threads has ended, and nothing brings it back."""
+        with self.changed:
+            self._breakdown = self._breakdown or error
+            self.changed.notify()
+
     def become_out(self) -> None:
         """Let the application's poll ask for a new registration."""
         with self.changed:
@@ -163,9 +170,9 @@ class Handover:
         return None
 
     def take_failure(self) -> RebalancerError | None:
-        """Return what went wrong, once; the lock must be held."""
+        """Return what went wrong, once if it may pass; the lock must be held."""
         failure, self._failure = self._failure, None
-        return failure
+        return self._breakdown or failure
 
     def take_commit(self, token: int) -> tuple[bool, str | None]:
         """Return whether a commit is over, and its error; the lock must be held."""
