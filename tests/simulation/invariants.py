@@ -39,6 +39,8 @@ class Consumer:
     tombstone: frozenset[TopicPartition] = frozenset()
     buried_us: int = 0
     lease_us: int = 0
+    is_garbled: bool = False  # somebody else wrote into its record
+    owes_answer: bool = False  # its last command was taken back because it did not answer
     held: frozenset[TopicPartition] = frozenset()
 
     def holds(self) -> frozenset[TopicPartition]:
@@ -135,7 +137,9 @@ class TreeInvariants:
         try:
             record = ownership.decode_owners(change.after.content)
         except NodeContentError:
-            return  # an operator's doing; its consumer goes on with what it knows
+            known.is_garbled = True  # an operator's doing; its consumer goes on with what it knows
+            return
+        known.is_garbled = False
         if change.before is None:
             if record.partitions:
                 raise BrokenPromiseError("registration", f"{key} begins with partitions")
@@ -147,6 +151,10 @@ class TreeInvariants:
         burial = by_path.get(paths.evicted(*key))
         if burial is None or burial.after is None:
             raise BrokenPromiseError("eviction", f"{key} lost its record without a tombstone")
+        channel = paths.channel(*key) + "/"
+        has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
+        if has_answered and not known.is_garbled and paths.ids(*key) in by_path:
+            raise BrokenPromiseError("eviction", f"{key} had answered everything")
         tombstone = ownership.decode_tombstone(burial.after.content)
         held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
         if not held <= tombstone.partitions.keys():
@@ -177,6 +185,7 @@ class TreeInvariants:
         if any(earlier < name for earlier in known.commands):
             raise BrokenPromiseError("order", f"{key} took {name} before an earlier command")
         self.applied.add(done.command_id)
+        known.owes_answer = False
 
     # Commands -------------------------------------------------------------------------------------------------------
 
@@ -187,6 +196,7 @@ class TreeInvariants:
         name = change.path.rpartition("/")[2]
         if change.after is None:
             known.commands.pop(name, None)
+            known.owes_answer = isinstance(host, CoordinatorHost)
             is_own = host is not None and not isinstance(host, CoordinatorHost)
             if is_own and paths.owners(*key) not in by_path:
                 raise BrokenPromiseError("deleted command", f"{key} deleted {name} without an effect")

@@ -24,7 +24,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.ownership import Tombstone
 from zkrebalancer.protocol.registration import lease_ms
 from zkrebalancer.rebalance.states import GroupState
-from zkrebalancer.rebalance.view import ALL_TOPICS, Member
+from zkrebalancer.rebalance.view import ALL_TOPICS, Member, PendingCommand
 
 if TYPE_CHECKING:
     from zkrebalancer.rebalance.group import Group
@@ -122,25 +122,28 @@ class Departures:
 
     # Eviction -------------------------------------------------------------------------------------------------------
 
-    def evict(self, consumer: str, reason: str) -> None:
-        """Take a consumer's membership away: it did not answer, or cannot be understood."""
+    def evict(self, consumer: str, reason: str, unanswered: PendingCommand | None = None) -> None:
+        """Take a consumer's membership away: it did not answer a command, or cannot be understood."""
         member = self._group.view.members.get(consumer)
         if member is None or member.evicting:
             return
         member.evicting = True
         self._group.desk.warn(f"group {self._group.name}: evicting {consumer}: {reason}")
-        self._evict(consumer, MAX_TRIES)
+        self._evict(consumer, MAX_TRIES, unanswered)
 
-    def _evict(self, consumer: str, tries: int) -> None:
+    def _evict(self, consumer: str, tries: int, unanswered: PendingCommand | None) -> None:
         group = self._group
         listing = ListChildren(paths.channel(group.name, consumer))
-        group.desk.ask(group.name, listing, self._channel_listed, consumer, tries)
+        group.desk.ask(group.name, listing, self._channel_listed, consumer, tries, unanswered)
 
-    def _channel_listed(self, reply: Reply, consumer: str, tries: int) -> None:
+    def _channel_listed(self, reply: Reply, consumer: str, tries: int, unanswered: PendingCommand | None) -> None:
         """Take everything away at once; an acknowledgement that comes first changes `owners` and defeats it."""
         group = self._group
         member = group.view.members.get(consumer)
         if member is None or (isinstance(reply, Refused) and reply.outcome_unknown):
+            return
+        if unanswered is not None and unanswered not in member.pending:
+            self._call_off(member)
             return
         name, operations = group.name, list[Operation]()
         if member.registered:
@@ -154,7 +157,13 @@ class Departures:
         tombstone = self._tombstone(member)
         operations.append(Create(paths.evicted(name, consumer), ownership.encode_tombstone(tombstone)))
         eviction = group.leadership.fenced(*operations)
-        group.desk.ask(name, eviction, self._evicted, consumer, tombstone, owners_index, tries)
+        group.desk.ask(name, eviction, self._evicted, consumer, tombstone, owners_index, tries, unanswered)
+
+    def _call_off(self, member: Member) -> None:
+        """Its acknowledgement, or the end of its session, was quicker."""
+        member.evicting = False
+        self._group.moving.limit(member)
+        self._group.request("retry")  # plans that were made meanwhile have left it out
 
     def _tombstone(self, member: Member) -> Tombstone:
         group = self._group
@@ -170,7 +179,15 @@ class Departures:
             topics=topics,
         )
 
-    def _evicted(self, reply: Reply, consumer: str, tombstone: Tombstone, owners_index: int, tries: int) -> None:
+    def _evicted(
+        self,
+        reply: Reply,
+        consumer: str,
+        tombstone: Tombstone,
+        owners_index: int,
+        tries: int,
+        unanswered: PendingCommand | None,
+    ) -> None:
         group = self._group
         member = group.view.members.get(consumer)
         if member is None or group.leadership.is_deposed(reply):
@@ -181,13 +198,11 @@ class Departures:
         if not isinstance(reply, Refused) or reply.outcome_unknown:
             return
         if reply.index == owners_index or tries == 0:
-            member.evicting = False  # an acknowledgement or the end of its session was quicker
-            group.moving.limit(member)
+            self._call_off(member)
             group.membership.read_owners(consumer)
-            group.request("retry")  # plans that were made meanwhile have left it out
         else:
             member.registered = member.registered and not (reply.index == 1 and reply.refusal is Refusal.NO_NODE)
-            self._evict(consumer, tries - 1)
+            self._evict(consumer, tries - 1, unanswered)
 
     def _bury(self, member: Member, tombstone: Tombstone) -> None:
         group, consumer = self._group, member.consumer

@@ -322,7 +322,7 @@ class Moving:
         if group.plan is not None:
             group.plan.late_members.add(consumer)
         if isinstance(late.command, StopFetcher):
-            group.departures.evict(consumer, "stop-fetcher was not acknowledged in time")
+            group.departures.evict(consumer, "stop-fetcher was not acknowledged in time", late)
         elif late.node is not None:
             cancel = group.leadership.fenced(Delete(late.node))
             group.desk.ask(group.name, cancel, self._cancelled, consumer, late)
