@@ -108,6 +108,17 @@ def subscribe(trace: Trace, client: str, text: str) -> None:
     write(trace, SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration)))
 
 
+def answer_late(trace: Trace, client: str) -> None:
+    """Let a silent agent answer: the coordinator has asked for its record, but not read it, when its time is over."""
+    agent, process = trace.agents[client], trace.leader()
+    agent.silent = False
+    while trace.act(agent):
+        pass
+    trace.deliver(process)
+    trace.now_us = trace.next_deadline_us() or trace.now_us
+    trace.tick()
+
+
 def write(trace: Trace, *operations: Operation) -> None:
     """Write as somebody outside."""
     trace.zk.perform(Multi(operations))
@@ -129,6 +140,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "kill": lambda trace, client: trace.kill_agent(trace.agents.pop(client)),
     "silence": lambda trace, client: setattr(trace.agents[client], "silent", True),
     "wake": lambda trace, client: setattr(trace.agents[client], "silent", False),
+    "answer-late": answer_late,
     "poison": lambda trace, client: trace.zk.perform(
         Multi(
             (
