@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import queue
+import select
 import shlex
 import subprocess
 import threading
@@ -29,7 +31,7 @@ MAX_LINE_BYTES = 1_000_000
 MAX_WAITING_FRAMES = 10_000
 QUOTED_CHARACTERS = 200
 LOOK_INTERVAL_S = 0.1  # between two looks at whether the agent is to stop
-DRAIN_TIMEOUT_S = 5.0  # for the acks of the last batch, when the agent is to stop
+DRAIN_TIMEOUT_S = 5.0  # for the child to take and acknowledge the last batch, when the agent is to stop
 REVOKE_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 5.0  # for the child to end after its input was closed
 
@@ -120,6 +122,7 @@ class Sidecar:
         """
         self._is_stopping = is_stopping
         self._has_failed = False
+        self._give_up_s: float | None = None  # known once the agent is to stop
         self._frames: queue.Queue[Frame | ChildError] = queue.Queue(MAX_WAITING_FRAMES)
         try:
             self._process = subprocess.Popen(  # the user's own command
@@ -127,6 +130,10 @@ class Sidecar:
             )
         except (OSError, ValueError, IndexError) as error:
             raise ChildError(f"--exec {command!r:.200} cannot be started: {error}") from None
+        self._input: int = self._stdin.fileno()
+        os.set_blocking(self._input, False)
+        self._input_has_room = select.poll()
+        self._input_has_room.register(self._input, select.POLLOUT)
         self._reader = threading.Thread(target=self._read, name="consumer-agent-sidecar", daemon=True)
         self._reader.start()
 
@@ -151,7 +158,7 @@ class Sidecar:
 
         Raises:
             ChildError: the child failed or ended.
-            StoppedInFlightError: the agent is to stop and the acks did not come in time.
+            StoppedInFlightError: the agent is to stop and the child was not done within DRAIN_TIMEOUT_S.
 
         """
         waiting: dict[TopicPartition, int] = {}
@@ -159,12 +166,8 @@ class Sidecar:
             waiting[record.topic, record.partition] = record.offset
             self._write({"record": record_document(record)})
             self._settle(waiting)
-        give_up_s: float | None = None
         while waiting:
-            if give_up_s is None and self._is_stopping():
-                give_up_s = time.monotonic() + DRAIN_TIMEOUT_S
-            if give_up_s is not None and time.monotonic() > give_up_s:
-                raise StoppedInFlightError("stopped before the child had acknowledged its last batch")
+            self._require_time()
             self._settle(waiting, LOOK_INTERVAL_S)
 
     def revoke(self, partitions: list[TopicPartition]) -> None:
@@ -208,10 +211,21 @@ class Sidecar:
             raise frame
         return frame
 
+    def _require_time(self) -> None:
+        if self._give_up_s is None and self._is_stopping():
+            self._give_up_s = time.monotonic() + DRAIN_TIMEOUT_S
+        if self._give_up_s is not None and time.monotonic() > self._give_up_s:
+            raise StoppedInFlightError("stopped before the child had acknowledged its last batch")
+
     def _write(self, document: dict[str, Any]) -> None:
+        """Write a line; a child that does not read holds the agent up until it is to stop, and no longer."""
+        left = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         try:
-            self._stdin.write(json.dumps(document, separators=(",", ":")).encode() + b"\n")
-            self._stdin.flush()
+            while left:
+                if self._input_has_room.poll(LOOK_INTERVAL_S * 1_000):
+                    left = left[os.write(self._input, left) :]
+                else:
+                    self._require_time()
         except BrokenPipeError:
             raise ChildError(self._end()) from None
 
