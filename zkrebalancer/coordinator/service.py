@@ -101,15 +101,23 @@ class CoordinatorService:
             # A strategy's bug is told to its group, which backs off; the other groups go on.
             gevent.spawn(self._compute, effect).link_exception(lambda failed: self._failed(effect, failed.exception))
         elif isinstance(effect, Emit):
-            fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is
-            self._event_log.write(
-                effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
-            )
+            self._write_down(effect)
             self._failpoint.passed(effect.kind)
         elif isinstance(effect, Warn):
             _log.warning("%s", effect.text)
         elif isinstance(effect, Stopped):
             self._stopped = True
+
+    def _write_down(self, effect: Emit) -> None:
+        """Write an event; if that fails (a full disk), say so once and go on without: groups matter more."""
+        fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is
+        try:
+            self._event_log.write(
+                effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
+            )
+        except OSError as error:
+            _log.warning("telemetry ends: %s", error)
+            self._event_log.close()
 
     def _compute(self, effect: Compute) -> None:
         strategy = self._strategies.get(effect.strategy)

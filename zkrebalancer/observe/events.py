@@ -37,8 +37,14 @@ class EventLog:
         mono_us: int | None = None,
         **fields: JsonValue,
     ) -> None:
-        """Write one event; `mono_us` is when it happened (microseconds of CLOCK_MONOTONIC), by default now."""
-        if self._descriptor is None:
+        """Write one event; `mono_us` is when it happened (microseconds of CLOCK_MONOTONIC), by default now.
+
+        Raises:
+            OSError: it cannot be written, be it that the disk is full.
+
+        """
+        descriptor = self._descriptor  # another thread may close the log meanwhile
+        if descriptor is None:
             return
         event = {
             "ts_us": time.time_ns() // 1_000,
@@ -51,7 +57,7 @@ class EventLog:
             "cause_id": cause_id,
             **fields,
         }
-        os.write(self._descriptor, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        os.write(descriptor, json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
         """Close the file; further events are dropped."""
