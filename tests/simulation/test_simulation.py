@@ -1,0 +1,80 @@
+"""The runs that every change has to pass; and that a run can be repeated, told, and made shorter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.mutations.bugs import MUTATIONS
+from tests.mutations.editing import edited
+from tests.simulation.__main__ import STORY_LINES, tell
+from tests.simulation.plan import WEIGHTS, make_plan
+from tests.simulation.run import run
+from tests.simulation.shrink import shrink
+
+SEEDS = 120
+SEEDS_OF_ONE_TEST = 10
+
+
+@pytest.fixture(scope="module")
+def faults() -> Counter[str]:
+    """What went wrong in all runs of this module together."""
+    return Counter()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_ONE_TEST))
+def test_every_promise_holds(first: int, faults: Counter[str]) -> None:
+    for seed in range(first, first + SEEDS_OF_ONE_TEST):
+        result, failure = run(make_plan(seed))
+        assert failure is None, "\n".join(tell(shrink(failure), STORY_LINES))
+        assert result.records > 0
+        assert result.events["rebalance_finished"] > 0
+        faults += result.faults
+
+
+def test_everything_went_wrong(faults: Counter[str]) -> None:
+    """Depends on the runs above."""
+    if not faults:
+        pytest.skip("only together with the runs of this module")
+    assert faults.keys() == WEIGHTS.keys()
+
+
+def test_a_seed_is_a_run() -> None:
+    stories = [run(make_plan(4), tells=True)[0].story for _ in range(2)]
+    assert len(stories[0]) > 1_000
+    assert stories[0] == stories[1]
+
+
+def test_a_failure_is_made_shorter_and_told() -> None:
+    forgetful = next(mutation for mutation in MUTATIONS if mutation.name == "tombstones are not read")
+    with edited(forgetful.edits):
+        failures = (run(make_plan(seed))[1] for seed in range(forgetful.seeds))
+        failure = next(failure for failure in failures if failure is not None)
+        shorter = shrink(failure)
+    assert shorter.name == failure.name == "two holders"
+    assert len(shorter.plan.faults) < len(failure.plan.faults) / 2
+    told = list(tell(shorter, STORY_LINES))
+    assert told[-2].startswith(f"seed {failure.plan.seed}, {len(shorter.plan.faults)} faults, at ")
+    assert "is held by" in told[-1]
+    assert sum(" FAULT " in line for line in told) >= len(shorter.plan.faults)
+
+
+def test_the_command_line_tells_what_was_done() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seeds", "3"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 seeds, ")
+    assert "faults: " in done.stdout
+    assert "transitions taken: " in done.stdout
+
+
+def test_a_count_that_makes_no_sense_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--seeds", "0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("--seeds has to be at least 1\n")
