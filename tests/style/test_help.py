@@ -1,4 +1,4 @@
-"""Every command's help ends with an example."""
+"""Every command's help ends with an example, and every command lets its log be set."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ ALL = [*commands(zkrebalancer, "zkrebalancer"), *commands(consumer_agent, "consu
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _command in ALL])
 def test_the_help_ends_with_an_example(path: str, command: click.Command) -> None:
     assert not lacks_example(command, path)
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _command in ALL])
+def test_every_command_lets_its_log_be_set(path: str, command: click.Command) -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert isinstance(command, click.Group) or "--log-level" in options, path
 
 
 def test_a_missing_example_is_found() -> None:

@@ -16,6 +16,7 @@ from zkrebalancer.assignment import STRATEGIES, strategy
 from zkrebalancer.assignment.document import InputError, partitions_of_member, printable, read_problem, write_result
 from zkrebalancer.assignment.model import Assignment
 from zkrebalancer.assignment.result import Summary, summarize
+from zkrebalancer.cli import options
 from zkrebalancer.protocol.fields import to_ranges
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
@@ -25,6 +26,7 @@ MAX_INPUT_BYTES = 256 * 1024 * 1024
 @click.option("--strategy", "strategy_name", required=True, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
 @click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - is standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@options.log_level_option
 def assign(strategy_name: str, input_name: str, as_json: bool) -> None:
     """Run one strategy on topics, members and what they own, without touching any group.
 

@@ -44,6 +44,7 @@ def cluster() -> None:
     "--kafka-home", type=_Folder, envvar="KAFKA_HOME", help="Kafka installation whose libs/ are used instead."
 )
 @options.json_option
+@options.log_level_option
 def up(
     *, zookeepers: str, broker: BrokerKind, chroot: str, cache: Path | None, kafka_home: Path | None, as_json: bool
 ) -> None:
@@ -70,6 +71,7 @@ def up(
 
 @cluster.command()
 @options.json_option
+@options.log_level_option
 def status(as_json: bool) -> None:
     """Say which servers run; exit code 1 if none does.
 
@@ -90,6 +92,7 @@ def status(as_json: bool) -> None:
 
 
 @cluster.command()
+@options.log_level_option
 def down() -> None:
     """End every server of the cluster and remove its folder; fine if none runs.
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import gevent
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -35,6 +36,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 ASK_INTERVAL_S = 0.02
 ADMIN_DEADLINE_S = 30.0
+METADATA_TIMEOUT_S = 1.0  # the lab's ZooKeeper session gets no turn meanwhile
 SETTLE_DEADLINE_S = 60.0
 END_DEADLINE_S = 30.0
 
@@ -211,7 +213,10 @@ class Lab:
         admin = self._admin()
 
         def is_served() -> bool:
-            found = admin.list_topics(topic, timeout=ADMIN_DEADLINE_S).topics[topic].partitions.values()
+            try:
+                found = admin.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic].partitions.values()
+            except KafkaException:
+                return False  # the broker is busy, or just away: ask again
             return len(found) >= partitions and all(partition.leader >= 0 for partition in found)
 
         self.wait_for(f"{partitions} partitions of topic {topic}", is_served)
