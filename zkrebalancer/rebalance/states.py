@@ -15,7 +15,7 @@ class GroupState(Enum):
     IDLE = "idle"  # what is held is the target; queued by any trigger
     FROZEN = "frozen"  # as IDLE, but held partitions stay where they are
     QUEUED = "queued"  # in `rebalance_request_queue`; planned when its turn comes
-    PLANNING = "planning"  # the strategy computes; moves, rests or backs off with its answer
+    PLANNING = "planning"  # the strategy computes; moves or backs off with its answer
     MOVING = "moving"  # commands are under way; rests when all are acknowledged, queued when something changed
     BACKING_OFF = "backing-off"  # a rebalance failed; queued when the delay is over
 
@@ -24,10 +24,8 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
     GroupState.LOADING: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.IDLE: frozenset({GroupState.LOADING, GroupState.QUEUED}),
     GroupState.FROZEN: frozenset({GroupState.LOADING, GroupState.QUEUED}),
-    GroupState.QUEUED: frozenset({GroupState.LOADING, GroupState.PLANNING, GroupState.BACKING_OFF}),
-    GroupState.PLANNING: frozenset(
-        {GroupState.LOADING, GroupState.MOVING, GroupState.IDLE, GroupState.FROZEN, GroupState.BACKING_OFF}
-    ),
+    GroupState.QUEUED: frozenset({GroupState.LOADING, GroupState.PLANNING}),
+    GroupState.PLANNING: frozenset({GroupState.LOADING, GroupState.MOVING, GroupState.BACKING_OFF}),
     GroupState.MOVING: frozenset(
         {GroupState.LOADING, GroupState.IDLE, GroupState.FROZEN, GroupState.QUEUED, GroupState.BACKING_OFF}
     ),
