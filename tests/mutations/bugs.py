@@ -186,9 +186,7 @@ MUTATIONS = (
         11,
         (Edit(Member, "_extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"),),
     ),
-    Mutation(
-        "a late stop is waited for", 12, (Edit(Moving, "_late", 'group.departures.evict(consumer, "stop', 'str("stop'),)
-    ),
+    Mutation("a late stop is waited for", 12, (Edit(Moving, "_late", "group.departures.evict", "(lambda *_: None)"),)),
     Mutation(
         "the lease of the evicted is not waited for",
         12,

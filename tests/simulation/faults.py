@@ -9,7 +9,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
-from tests.simulation.network import SERVERS, Connection
+from tests.simulation.network import SERVERS, SLOW_US, VERY_SLOW_US, Connection
 from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
@@ -97,9 +97,14 @@ def _freeze_agent(cluster: Cluster, draw: Random) -> None:
 def _freeze(cluster: Cluster, host: AgentHost | CoordinatorHost, duration_us: int) -> None:
     if not host.frozen:
         _tell(cluster, host, f"is frozen for {duration_us} us")
-        host.freeze()
-        _connection_changed(host)
+        freeze(host)
         cluster.schedule.after(duration_us, thaw, host)
+
+
+def freeze(host: AgentHost | CoordinatorHost) -> None:
+    """Let a process stand still."""
+    host.freeze()
+    _connection_changed(host)
 
 
 def thaw(host: AgentHost | CoordinatorHost) -> None:
@@ -165,7 +170,7 @@ def _slow_agent(cluster: Cluster, draw: Random) -> None:
 def _slow_down(cluster: Cluster, host: Host, connection: Connection, draw: Random) -> None:
     duration_us = draw.randrange(*LONG_US)
     _tell(cluster, host, f"has a slow connection for {duration_us} us")
-    connection.slow_down(duration_us)
+    connection.slow_down(duration_us, draw.choice((SLOW_US, SLOW_US, VERY_SLOW_US)))
 
 
 def _block_application(cluster: Cluster, draw: Random) -> None:
@@ -211,6 +216,8 @@ def _lose_coordinator_reply(cluster: Cluster, draw: Random) -> None:
 def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
     process = _coordinator(cluster, draw)
     _slow_down(cluster, process, process.connection, draw)
+    if draw.random() < 0.5:
+        process.connection.break_off()  # everything is read anew, slowly
 
 
 def _resign(cluster: Cluster, draw: Random) -> None:
@@ -226,6 +233,12 @@ def _depose(cluster: Cluster, draw: Random) -> None:
         ensemble.lag(ensemble.servers.index(session.server), draw.randrange(*LONG_US))
         _join(cluster, draw)
     cluster.write(Delete(paths.COORDINATOR))
+
+
+def _write_epoch(cluster: Cluster, draw: Random) -> None:
+    """An operator writes the epoch: whoever leads has to be elected anew."""
+    epoch = int(cluster.ensemble.zk.nodes[paths.COORDINATOR_EPOCH].content)
+    cluster.write(SetContent(paths.COORDINATOR_EPOCH, b"%d" % (epoch + draw.randrange(3))))
 
 
 # Servers, clocks ------------------------------------------------------------------------------------------------------
@@ -304,9 +317,22 @@ def _garbage_record(cluster: Cluster, draw: Random) -> None:
 
 
 def _delete_registration(cluster: Cluster, draw: Random) -> None:
+    """Best of somebody who has a command to answer."""
+    zk = cluster.ensemble.zk
+    registered = [
+        (agent.settings.group, agent.consumer) for agent in cluster.living_agents() if agent.consumer is not None
+    ]
+    busy = [key for key in registered if paths.channel(*key) in zk.nodes and zk.children(paths.channel(*key))]
+    if registered:
+        cluster.write(Delete(paths.ids(*draw.choice(busy or registered))))
+
+
+def _delete_channel(cluster: Cluster, draw: Random) -> None:
     agent = _agent(cluster, draw)
     if agent is not None and agent.consumer is not None:
-        cluster.write(Delete(paths.ids(agent.settings.group, agent.consumer)))
+        channel = paths.channel(agent.settings.group, agent.consumer)
+        commands = cluster.ensemble.zk.children(channel) if channel in cluster.ensemble.zk.nodes else ()
+        cluster.write(*[Delete(f"{channel}/{name}") for name in commands], Delete(channel))
 
 
 FAULTS: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in WEIGHTS}

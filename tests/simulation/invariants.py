@@ -88,6 +88,9 @@ class TreeInvariants:
         if change.after is None:
             raise BrokenPromiseError("epoch", "its node was deleted")
         epoch = int(change.after.content)
+        if session_id == OPERATOR:
+            self.epoch, self.leader_session = epoch, OPERATOR
+            return
         if change.before is not None and epoch != self.epoch + 1:
             raise BrokenPromiseError("epoch", f"went from {self.epoch} to {epoch}")
         if change.before is not None and paths.COORDINATOR not in by_path:
@@ -111,7 +114,11 @@ class TreeInvariants:
         elif kind == "owners" and name:
             touched.add((group, name))
             self._owners_changed(change, (group, name), host, is_written, by_path)
-        elif kind == "channel" and len(rest) > 1 and rest[1]:
+        elif kind == "channel" and name and not rest[1]:
+            has_record = paths.owners(group, name) in self.ensemble.zk.nodes
+            if change.after is None and isinstance(host, CoordinatorHost) and is_written and has_record:
+                raise BrokenPromiseError("sweep", f"the channel of {name} was removed, which is not dead")
+        elif kind == "channel" and name:
             touched.add((group, name))
             self._command_changed(change, (group, name), host, by_path)
         elif kind == "evicted" and name:

@@ -32,6 +32,7 @@ TICK_US = 200_000  # a session is given up at the first tick after its timeout
 FOLLOW_DELAY_US = 3_000
 QUICK_US = (80, 900)
 SLOW_US = (5_000, 60_000)
+VERY_SLOW_US = (200_000, 1_500_000)  # as long as a lease
 SLOW_PROBABILITY = 0.02
 LAG_AFTER_LOSS_US = 2_000_000
 RETRY_US = (20_000, 400_000)
@@ -147,6 +148,7 @@ class Connection:
         self.loses_next_reply = False
         self.lags_after_loss = False  # the servers to which it may turn then do not have that write yet
         self._slow_until_us = 0
+        self._slow_us = SLOW_US
         self._is_deaf = False  # nothing comes through any more, and nobody has noticed yet
         self._on_event = on_event
         self._performed = performed  # told of writes that went through, with the host's clock when they were sent
@@ -164,8 +166,9 @@ class Connection:
 
     def _delay_us(self) -> int:
         draw = self.host.random
-        is_slow = self.host.schedule.now_us < self._slow_until_us or draw.random() < SLOW_PROBABILITY
-        return draw.randrange(*SLOW_US) if is_slow else draw.randrange(*QUICK_US)
+        if self.host.schedule.now_us < self._slow_until_us:
+            return draw.randrange(*self._slow_us)
+        return draw.randrange(*SLOW_US) if draw.random() < SLOW_PROBABILITY else draw.randrange(*QUICK_US)
 
     def _later(self, delay_us: int, action: Callable[..., None], *arguments: object) -> None:
         self.host.after(delay_us, self._unless_closed, action, *arguments)
@@ -275,8 +278,9 @@ class Connection:
         if self.attached and not self.closed:
             self._later(self.host.random.randrange(1_000), self._suspend, self._epoch)
 
-    def slow_down(self, duration_us: int) -> None:
+    def slow_down(self, duration_us: int, range_us: tuple[int, int]) -> None:
         """Let every message take long: what is usually done within a millisecond then falls between others' steps."""
+        self._slow_us = range_us
         self._slow_until_us = self.host.schedule.now_us + duration_us
 
     def cut_link(self, duration_us: int) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 DURATION_US = 12_000_000
 MIN_FAULTS, MAX_FAULTS = 10, 110
-FIRST_FAULT_US = 800_000
+FIRST_FAULT_US, LAST_FAULT_US = 800_000, 11_980_000  # what a fault puts off a little happens before the end
 GROUPS = {"inc": "incremental", "eag": "eager"}
 
 # How often each fault is drawn, in parts of the sum.
@@ -32,6 +32,7 @@ WEIGHTS = {
     "slow_coordinator": 6,
     "resign": 3,
     "depose": 5,
+    "write_epoch": 2,
     "lag_server": 5,
     "cut_server_off": 4,
     "restart_zookeeper": 2,
@@ -44,6 +45,7 @@ WEIGHTS = {
     "poison": 2,
     "garbage_record": 2,
     "delete_registration": 2,
+    "delete_channel": 2,
     "storm": 2,
 }
 
@@ -52,7 +54,7 @@ class Scenario(Enum):
     """What a run is about."""
 
     CHAOS = "chaos"  # every fault at every moment
-    ONE_BAD_AGENT = "one bad agent"  # one application hangs, nothing else fails: who else notices?
+    ONE_BAD_AGENT = "one bad agent"  # one hangs or is frozen, nothing else fails: who else notices?
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def make_plan(seed: int) -> Plan:
     if draw.random() < 0.1:
         return Plan(seed, Scenario.ONE_BAD_AGENT, 2, draw.randint(2, 3), ())
     count = draw.randint(MIN_FAULTS, MAX_FAULTS)
-    moments = sorted(draw.randrange(FIRST_FAULT_US, DURATION_US) for _ in range(count))
+    moments = sorted(draw.randrange(FIRST_FAULT_US, LAST_FAULT_US) for _ in range(count))
     kinds = draw.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
     faults = tuple(Fault(at, kind, draw.getrandbits(32)) for at, kind in zip(moments, kinds, strict=True))
     return Plan(seed, Scenario.CHAOS, draw.randint(2, 3), draw.randint(1, 3), faults)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.simulation.cluster import SETTINGS, Cluster
-from tests.simulation.faults import thaw
+from tests.simulation.faults import freeze, thaw
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.plan import GROUPS
 from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import SetContent
+from zkrebalancer.protocol.calls import Delete, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import decode
@@ -136,8 +136,8 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
             yield f"{process.name} still waits for {sorted(timers)}"
 
 
-def stuck_agent(cluster: Cluster) -> None:
-    """Let one application hang, and see that only its own partitions are late.
+def one_bad_agent(cluster: Cluster) -> None:
+    """Let one agent be of no use, and see that only its own partitions are late.
 
     Raises:
         BrokenPromiseError: somebody else had to wait for it.
@@ -145,8 +145,13 @@ def stuck_agent(cluster: Cluster) -> None:
     """
     cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     bad = cluster.living_agents("inc")[0]
-    cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
-    cluster.applications[bad.name].blocked = True
+    if cluster.random.random() < 0.5:
+        cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
+        cluster.applications[bad.name].blocked = True
+    else:
+        cluster.schedule.tell("FAULT", f"{bad.name} is frozen, and its channel is deleted")
+        freeze(bad)
+        cluster.write(Delete(paths.channel("inc", bad.consumer or "")))
     for group in GROUPS:
         cluster.add_agent(group)
     cluster.run_until(cluster.schedule.now_us + 1_000_000)  # less than anybody's time limit for a command
@@ -161,7 +166,8 @@ def stuck_agent(cluster: Cluster) -> None:
         if cluster.ensemble.zk.children(paths.channel("inc", name)):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {name} cannot answer")
     cluster.run_until(cluster.schedule.now_us + EVICTED_US)
-    if bad.consumer is not None and cluster.ensemble.zk.children(paths.channel("inc", bad.consumer)):
+    channel = paths.channel("inc", bad.consumer or "")
+    if channel in cluster.ensemble.zk.nodes and cluster.ensemble.zk.children(channel):
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and its answer is still waited for")
     held = {partition for partitions in _owned(cluster, "inc").values() for partition in partitions}
     if held != cluster.brokers.logs.keys():

@@ -80,7 +80,7 @@ def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
 
 def _perform(cluster: Cluster) -> None:
     if cluster.plan.scenario is Scenario.ONE_BAD_AGENT:
-        quiescence.stuck_agent(cluster)
+        quiescence.one_bad_agent(cluster)
     else:
         for fault in cluster.plan.faults:
             cluster.run_until(fault.at_us)

@@ -1,0 +1,112 @@
+"""Offsets that Kafka does not have: the consumer goes on at an end, but only if Kafka agrees that they are missing."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from consumer_agent.buffer import RecordBuffer
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.fetcher import OFFSET_SPEC, Fetcher
+from consumer_agent.handover import Handover
+
+PARTITION = ("t", 0)
+EARLIEST, LATEST = 100, 200
+
+
+class Refusal:
+    """What librdkafka hands over when an offset is out of range; it does not say of which start."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+
+class Client:
+    """librdkafka's consumer above a log from EARLIEST to LATEST."""
+
+    def __init__(self) -> None:
+        self.assigned_at: list[int] = []
+        self.is_cut_off = False
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned_at += [partition.offset for partition in partitions]
+
+    def incremental_unassign(self, _partitions: list[TopicPartition]) -> None: ...
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"t": mock.Mock(partitions={0: None})})
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        if self.is_cut_off:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        ends = {OFFSET_SPEC["earliest"]: EARLIEST, OFFSET_SPEC["latest"]: LATEST}
+        return [TopicPartition(one.topic, one.partition, ends[one.offset]) for one in asked]
+
+    def poll(self, _timeout_s: float) -> Refusal:
+        return Refusal()
+
+    def consume(self, *_: int, **__: float) -> list[Refusal]:
+        return []
+
+
+class Setting:
+    """A fetcher in whose place the test does the rounds, with one partition that is started at `position`."""
+
+    def __init__(self, position: int, auto_offset_reset: str = "earliest") -> None:
+        self.client = Client()
+        self.handover = Handover(RecordBuffer(100, 1_000_000), lambda: 0)
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=auto_offset_reset)
+        with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=self.client):
+            self.fetcher = Fetcher(config, ["t"], self.handover)
+        self.handover.admit(PARTITION, 1, position)
+        self.fetcher.assign({PARTITION: position})
+
+    def round(self) -> None:
+        self.fetcher._fetch(self.fetcher._begin_round())
+
+    @property
+    def returned(self) -> int:
+        return self.handover.positions()[PARTITION].returned
+
+
+@pytest.mark.parametrize("position", [EARLIEST - 1, LATEST + 1])
+@pytest.mark.parametrize(("end", "offset"), [("earliest", EARLIEST), ("latest", LATEST)])
+def test_it_goes_on_at_the_configured_end(position: int, end: str, offset: int) -> None:
+    setting = Setting(position, end)
+    setting.round()
+    assert setting.client.assigned_at == [position, offset]
+    assert setting.returned == offset
+
+
+@pytest.mark.parametrize("position", [EARLIEST, 150, LATEST])
+@pytest.mark.parametrize("end", ["earliest", "latest"])
+def test_a_refusal_of_an_earlier_start_neither_repeats_nor_skips_records(position: int, end: str) -> None:
+    setting = Setting(position, end)
+    setting.round()
+    assert setting.client.assigned_at == [position, position]
+    assert setting.returned == position
+
+
+def test_without_an_answer_the_same_place_is_tried_again() -> None:
+    setting = Setting(LATEST + 1)
+    setting.client.is_cut_off = True
+    setting.round()
+    setting.client.is_cut_off = False
+    setting.round()
+    assert setting.client.assigned_at == [LATEST + 1, LATEST + 1, EARLIEST]
+
+
+def test_a_partition_that_was_stopped_is_left_alone() -> None:
+    setting = Setting(LATEST + 1)
+    room = setting.fetcher._begin_round()
+    setting.handover.stop([PARTITION])
+    setting.fetcher._fetch(room)
+    assert setting.client.assigned_at == [LATEST + 1]
