@@ -68,6 +68,11 @@ class RecordBuffer:
         held = self._partitions.get(partition)
         return held.generation if held is not None and held.emitting else None
 
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        """Return the lowest offset that may still be put, None when the partition is not emitted."""
+        held = self._partitions.get(partition)
+        return held.next_offset if held is not None and held.emitting else None
+
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition from `position` on."""
         self.forget([partition])

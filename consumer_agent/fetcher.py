@@ -81,7 +81,7 @@ class Fetcher:
         """
         self._bootstrap = config.bootstrap
         self._topics = topics
-        self._end = OFFSET_SPEC[config.auto_offset_reset]
+        self._begins_at = config.auto_offset_reset
         self._handover = handover
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
         self._consumer = KafkaConsumer(settings, logger=_KafkaLog("librdkafka"))
@@ -198,7 +198,7 @@ class Fetcher:
         if changes:
             self._change_assignment(changes)
         for partitions, answer in questions:
-            found = self._resolved(partitions)
+            found = self._resolved(partitions, self._begins_at)
             with self._handover.lock:
                 if self._stopping:
                     return 0
@@ -221,8 +221,10 @@ class Fetcher:
             self._steps += 1
         self._assigned = (self._assigned - leaving) | coming.keys()
 
-    def _resolved(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
-        asked = [TopicPartition(topic, number, self._end) for topic, number in sorted(partitions)]
+    def _resolved(
+        self, partitions: Collection[fields.TopicPartition], end: str
+    ) -> dict[fields.TopicPartition, int | None]:
+        asked = [TopicPartition(topic, number, OFFSET_SPEC[end]) for topic, number in sorted(partitions)]
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
         self._hear_of(partitions)
         try:
@@ -289,20 +291,26 @@ class Fetcher:
             self._handover.changed.notify()
 
     def _reset(self, partitions: set[fields.TopicPartition]) -> None:
-        """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there."""
-        found = self._resolved(partitions)
+        """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there.
+
+        Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
+        """
+        ends = {end: self._resolved(partitions, end) for end in OFFSET_SPEC}
         restarted: dict[fields.TopicPartition, int] = {}
         with self._handover.lock:
             if self._stopping:
                 return
-            positions = self._handover.buffer.positions()
-            for partition in (partitions - self._changes.keys()) & positions.keys():
-                offset = found[partition]
-                if offset is None:  # Kafka gave no answer: fetching from the same place asks again
-                    restarted[partition] = positions[partition].returned
-                elif self._handover.buffer.reset(partition, offset):
-                    restarted[partition] = offset
-                    _log.warning("%s/%s: the offset is out of range; it goes on at %s", *partition, offset)
+            for partition in partitions - self._changes.keys():
+                position = self._handover.buffer.next_offset(partition)
+                earliest, latest = ends["earliest"][partition], ends["latest"][partition]
+                if position is None:
+                    continue  # it was stopped
+                if earliest is None or latest is None or earliest <= position <= latest:
+                    restarted[partition] = position  # no answer, or an old story: fetching tells
+                    continue
+                restarted[partition] = offset = earliest if self._begins_at == "earliest" else latest
+                self._handover.buffer.reset(partition, offset)
+                _log.warning("%s/%s: offset %s is out of range; it goes on at %s", *partition, position, offset)
         self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:
