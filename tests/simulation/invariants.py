@@ -203,8 +203,8 @@ class TreeInvariants:
         name = change.path.rpartition("/")[2]
         if change.after is None:
             known.commands.pop(name, None)
-            known.owes_answer = isinstance(host, CoordinatorHost)
             is_own = host is not None and not isinstance(host, CoordinatorHost)
+            known.owes_answer = not is_own
             if is_own and paths.owners(*key) not in by_path:
                 raise BrokenPromiseError("deleted command", f"{key} deleted {name} without an effect")
             return
