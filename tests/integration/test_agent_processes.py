@@ -116,7 +116,9 @@ for line in sys.stdin:
 def child(tmp_path: Path, act: str) -> str:
     script = tmp_path / "child.py"
     script.write_text(CHILD.replace("{ACT}", act))
-    return f"{sys.executable} {script} {tmp_path / 'seen'}"
+    seen = tmp_path / "seen"
+    seen.touch()  # the agent may be in its group before the child has opened it
+    return f"{sys.executable} {script} {seen}"
 
 
 def test_a_child_process_gets_the_records_and_acknowledges(stage: Stage, tmp_path: Path) -> None:
