@@ -45,7 +45,6 @@ class Mutation:
 LIST_IDS_EARLY = (
     'self._group.desk.ask(name, ListChildren(paths.ids(name)), lambda reply: setattr(self, "_early", _names(reply)))'
 )
-SYNC_GROUP = "self._group.desk.ask(name, Sync(paths.group(name)), self._synced)"
 SYNC_ELECTION = "self._desk.ask(OWNER, Sync(paths.CONSUMERS), self._synced)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
 
@@ -64,7 +63,7 @@ MUTATIONS = (
         "the dead are told by ids that were listed before the channels",
         1,
         (
-            Edit(Loading, "_synced", "name = self._group.name", f"name = self._group.name; {LIST_IDS_EARLY}"),
+            Edit(Loading, "_list", "name = self._group.name", f"name = self._group.name; {LIST_IDS_EARLY}"),
             Edit(Loading, "_finish", "- view.members.keys()", "- set(self._early)"),
         ),
     ),
@@ -303,18 +302,7 @@ MUTATIONS = (
         "commands are taken twice", None, (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),)
     ),
     Mutation(
-        "no sync before a group is read", None, (Edit(Loading, "begin", SYNC_GROUP, "self._synced(Children(()))"),)
-    ),
-    Mutation(
-        "no sync at all",
-        1,
-        (
-            Edit(Loading, "begin", SYNC_GROUP, "self._synced(Children(()))"),
-            Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),
-        ),
-    ),
-    Mutation(
-        "no sync before an election", None, (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),)
+        "no sync before an election", 3, (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),)
     ),
     Mutation(
         "no sync before an ack is looked up",

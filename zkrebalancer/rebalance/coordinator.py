@@ -109,7 +109,10 @@ class Coordinator:
         self._read_everything()
 
     def _read_everything(self) -> None:
-        """After the election, and after a broken connection: nothing is watched any more."""
+        """After the election, and after a broken connection: nothing is watched any more.
+
+        Both begin with a `sync`, in the election: what is read here is no older than the last connection's last write.
+        """
         self.topic_listener.read_all()
         self.list_groups()
         for group in self.groups.values():

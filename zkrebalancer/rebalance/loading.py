@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration, settings
-from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Refusal, Refused, Reply, Sync
+from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
@@ -42,10 +42,9 @@ class Loading:
         self._group.moving.reset()
         self._group.topic_reset.reset()
         self._group.membership.reset()
-        name = self._group.name
-        self._group.desk.ask(name, Sync(paths.group(name)), self._synced)
+        self._list()
 
-    def _synced(self, _reply: Reply) -> None:
+    def _list(self) -> None:
         name = self._group.name
         self._group.desk.ask(name, ListChildren(paths.group(name)), self._completed)
 
@@ -65,7 +64,7 @@ class Loading:
 
     def _created(self, reply: Reply) -> None:
         if not self._group.leadership.is_deposed(reply) and not (isinstance(reply, Refused) and reply.outcome_unknown):
-            self._synced(reply)
+            self._list()
 
     # The stages -----------------------------------------------------------------------------------------------------
 
