@@ -16,6 +16,8 @@ from zkrebalancer.protocol.calls import Create, Delete, SetContent
 
 SHORT_US = (10_000, 500_000)
 LONG_US = (500_000, 6_000_000)  # longer than any session
+MOVING_US = 1_500_000
+LOOK_US = 5_000
 MAX_PARTITIONS = 8
 HINDERING = (
     '"frozen":true',
@@ -218,6 +220,26 @@ def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
     _slow_down(cluster, process, process.connection, draw)
     if draw.random() < 0.5:
         process.connection.break_off()  # everything is read anew, slowly
+
+
+def _break_while_moving(cluster: Cluster, draw: Random) -> None:
+    """The leader loses sight of a group while slow agents answer it and others join, and reads everything slowly."""
+    process, group = _coordinator(cluster, draw), draw.choice(list(GROUPS))
+    for agent in cluster.living_agents(group):
+        if agent.connection is not None:
+            agent.connection.slow_down(MOVING_US, SLOW_US)
+    process.connection.slow_down(MOVING_US, SLOW_US)
+    for _ in range(draw.randint(1, 3)):
+        cluster.schedule.after(draw.randrange(MOVING_US // 2), cluster.add_agent, group)
+    _break_when_commanded(cluster, process, group, cluster.schedule.now_us + MOVING_US)
+
+
+def _break_when_commanded(cluster: Cluster, process: CoordinatorHost, group: str, until_us: int) -> None:
+    zk = cluster.ensemble.zk
+    if any(zk.children(paths.channel(group, name)) for name in zk.children(paths.channel(group))):
+        _drop(cluster, process)
+    elif cluster.schedule.now_us < until_us:
+        cluster.schedule.after(LOOK_US, _break_when_commanded, cluster, process, group, until_us)
 
 
 def _resign(cluster: Cluster, draw: Random) -> None:

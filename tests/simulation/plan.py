@@ -30,6 +30,7 @@ WEIGHTS = {
     "drop_coordinator_connection": 5,
     "lose_coordinator_reply": 8,
     "slow_coordinator": 6,
+    "break_while_moving": 6,
     "resign": 3,
     "depose": 5,
     "write_epoch": 2,
