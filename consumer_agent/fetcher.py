@@ -168,13 +168,17 @@ class Fetcher:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
                     leaders.setdefault(partition.leader, TopicPartition(topic, number))
-            self._is_cut_off = False
-            for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
-                self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
-                self._steps += 1
         except KafkaException as error:
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
             self._handover.fail(KafkaUnavailableError(text))
+            return
+        self._is_cut_off = False
+        try:
+            for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
+                self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
+                self._steps += 1
+        except KafkaException as error:  # a broker went away again; librdkafka goes on trying
+            _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
 
     def _described(self) -> dict[str, Any]:  # confluent-kafka does not export the type of a topic's metadata
         if not self._topics:

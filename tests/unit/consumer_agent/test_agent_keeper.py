@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumer_agent import keeper
 from consumer_agent.buffer import RecordBuffer
@@ -200,6 +200,27 @@ def test_a_process_that_was_frozen_does_not_blame_its_client(start: Callable[[li
     setting.keeper._seen_s -= 3 * keeper.LOOK_INTERVAL_S
     setting.keeper.look_after()
     assert works.assigned_at == []
+
+
+class BriefBroker(Client):
+    """Stands for librdkafka above a broker that goes away as soon as it has described its topics."""
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)}, error=None)})
+
+    def get_watermark_offsets(self, *_: object, **__: float) -> None:
+        self.released.set()
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+def test_a_broker_that_goes_away_at_once_is_waited_for(start: Callable[[list[Client]], Setting]) -> None:
+    client = BriefBroker(2, hangs=False)
+    setting = start([client])
+    setting.assign()
+    setting.look_until(lambda: setting.offsets == [0, 1])
+    assert client.released.is_set()
+    with setting.handover.lock:
+        assert setting.handover.take_failure() is None
 
 
 def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch) -> None:
