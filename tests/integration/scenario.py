@@ -46,6 +46,7 @@ class Scenario:
     pattern: str | None = None  # what new consumers subscribe to instead of the topics by name
     threads: int = 1  # of new consumers, for each topic
     _count: int = 0
+    _written_by: dict[str, int] = field(default_factory=dict)  # producer -> how many partitions it writes to
     _tail: EventTail | None = None
     _events: list[Event] = field(default_factory=list, repr=False)
 
@@ -153,6 +154,7 @@ class Scenario:
         self._count += 1
         name = f"producer-{topic}-{self._count}"
         self.lab.start_producer(name, {topic: partitions}, RECORDS_PER_S)
+        self._written_by[name] = len(partitions)
         self.producers.setdefault(topic, []).append(name)
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -171,11 +173,20 @@ class Scenario:
             return False  # its server is away: ask again
 
     def drain(self, *topics: str) -> None:
-        """End the producers of these topics and wait until every group with consumers was given all records."""
+        """End the producers of these topics and wait until every group with consumers was given all records.
+
+        Each has written to all of its partitions by then: of one without records nothing would be proved.
+        """
         ended = [name for topic in topics for name in self.producers.pop(topic, [])]
+        for name in ended:
+            self.lab.wait_for(f"records of {name}", partial(self._has_written, name))
         self.stop(*ended)
         readers = [group for group, members in self.groups.items() if members]
         self.lab.wait_for(f"end of {', '.join(topics)}", lambda: not self._behind(readers, topics), DRAIN_DEADLINE_S)
+
+    def _has_written(self, producer: str) -> bool:
+        written = {event["partition"] for event in self.events("produced", process=producer)}
+        return len(written) == self._written_by[producer]
 
     def _behind(self, groups: Iterable[str], topics: Iterable[str]) -> bool:
         picture = Picture()
