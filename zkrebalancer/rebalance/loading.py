@@ -1,9 +1,9 @@
 """Reads a whole group from ZooKeeper, in the one order that is safe.
 
 Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an
-eviction moves it to `evicted`; so channels and their commands are read first, then ids, then owners, then evicted:
-whatever moves meanwhile is seen where it goes to, or in both places, but never in neither. A channel that is not among
-the ids that were listed after it belongs to the dead.
+eviction moves it to `evicted`; so channels and their commands are read first, then the names of owners, then ids, then
+owners, then evicted: whatever moves meanwhile is seen where it goes to, or in both places, but never in neither. A
+channel that is not among the ids that were listed after it belongs to the dead.
 """
 
 from __future__ import annotations

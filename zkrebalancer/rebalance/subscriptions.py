@@ -14,7 +14,7 @@ from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import STATIC, Registration
 
-MAX_CACHED_FILTERS = 10_000
+MAX_CACHED_FILTERS = 10_000  # and as many lists of matching topics
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
 Key = TypeVar("Key", bound=Hashable)
@@ -96,6 +96,7 @@ class Subscriptions:
         if wildcard not in self._filters:
             if len(self._filters) >= MAX_CACHED_FILTERS:
                 self._filters.clear()
+                self._matching.clear()
             try:
                 self._filters[wildcard] = TopicFilter(*wildcard)
             except PatternError as error:

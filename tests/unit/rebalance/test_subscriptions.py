@@ -1,0 +1,26 @@
+"""Who is interested in which topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.registration import WHITE_LIST, Registration
+from zkrebalancer.rebalance import subscriptions
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+
+
+def wildcard(expression: str) -> Registration:
+    return Registration(WHITE_LIST, {expression: 1}, "", "c", "h", 10_000)
+
+
+def test_consumers_that_come_with_ever_new_wildcards_do_not_fill_the_leaders_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "MAX_CACHED_FILTERS", 3)
+    known = Subscriptions()
+    known.set_topic("t1", Topic(frozenset({0}), "i"))
+    for number in range(20):
+        assert known.resolve(wildcard(f"^t1|{number}$")) == {"t1": 1}
+        assert len(known._filters) <= 3
+        assert len(known._matching) <= 3
