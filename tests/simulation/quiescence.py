@@ -162,6 +162,9 @@ def one_bad_agent(cluster: Cluster) -> None:
         holders = [name for name, partitions in owned.items() if partition in partitions]
         if not holders and partition not in owned[bad.consumer or ""]:
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {partition} has no owner")
+    counts = [len(partitions) for name, partitions in owned.items() if name != bad.consumer]
+    if max(counts) - min(counts) > 1:
+        raise BrokenPromiseError("isolation", f"{bad.name} hangs, and the others have not moved on: {owned}")
     for name in owned.keys() - {bad.consumer}:
         if cluster.ensemble.zk.children(paths.channel("inc", name)):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {name} cannot answer")
