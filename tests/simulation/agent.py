@@ -32,8 +32,8 @@ from zkrebalancer.protocol.registration import Registration
 
 ENGINE_DELAY_US = 150
 FETCH_US = (200, 8_000)
-STARVED_US = (20_000, 120_000)  # the fetcher's thread gets no turn
-STARVED_PROBABILITY = 0.05
+STARVED_US = (20_000, 400_000)  # the fetcher's thread gets no turn
+STARVED_PROBABILITY = 0.1
 QUESTION_US = (500, 20_000)
 SWITCH_PROBABILITY = 0.08
 MAX_BUFFERED_RECORDS = 60

@@ -223,7 +223,10 @@ def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
 
 
 def _break_while_moving(cluster: Cluster, draw: Random) -> None:
-    """The leader loses sight of a group while slow agents answer it and others join, and reads everything slowly."""
+    """The leader loses sight of a group while slow agents answer it and others join, and reads everything slowly.
+
+    It may find a server that lags behind what it has written itself.
+    """
     process, group = _coordinator(cluster, draw), draw.choice(list(GROUPS))
     for agent in cluster.living_agents(group):
         if agent.connection is not None:
@@ -237,6 +240,9 @@ def _break_while_moving(cluster: Cluster, draw: Random) -> None:
 def _break_when_commanded(cluster: Cluster, process: CoordinatorHost, group: str, until_us: int) -> None:
     zk = cluster.ensemble.zk
     if any(zk.children(paths.channel(group, name)) for name in zk.children(paths.channel(group))):
+        session = process.connection.session
+        if session is not None:
+            cluster.ensemble.lag_behind(session.server, MOVING_US)
         _drop(cluster, process)
     elif cluster.schedule.now_us < until_us:
         cluster.schedule.after(LOOK_US, _break_when_commanded, cluster, process, group, until_us)

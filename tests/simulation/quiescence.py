@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.faults import freeze, thaw
 from tests.simulation.invariants import BrokenPromiseError
@@ -145,13 +146,7 @@ def one_bad_agent(cluster: Cluster) -> None:
     """
     cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     bad = cluster.living_agents("inc")[0]
-    if cluster.random.random() < 0.5:
-        cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
-        cluster.applications[bad.name].blocked = True
-    else:
-        cluster.schedule.tell("FAULT", f"{bad.name} is frozen, and its channel is deleted")
-        freeze(bad)
-        cluster.write(Delete(paths.channel("inc", bad.consumer or "")))
+    _spoil(cluster, bad)
     for group in GROUPS:
         cluster.add_agent(group)
     cluster.run_until(cluster.schedule.now_us + 1_000_000)  # less than anybody's time limit for a command
@@ -175,3 +170,13 @@ def one_bad_agent(cluster: Cluster) -> None:
     held = {partition for partitions in _owned(cluster, "inc").values() for partition in partitions}
     if held != cluster.brokers.logs.keys():
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and {held} are owned")
+
+
+def _spoil(cluster: Cluster, bad: AgentHost) -> None:
+    if cluster.random.random() < 0.5:
+        cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
+        cluster.applications[bad.name].blocked = True
+    else:
+        cluster.schedule.tell("FAULT", f"{bad.name} is frozen, and its channel is deleted")
+        freeze(bad)
+        cluster.write(Delete(paths.channel("inc", bad.consumer or "")))
