@@ -260,7 +260,7 @@ class Connection:
         if epoch != self._epoch or self.cut or not self._downstream or self.closed:
             return
         event, position = self._downstream.popleft()
-        if self.session is not None:
+        if self.session is not None and not isinstance(event, calls.Watched):  # those carry no transaction id
             self.session.seen = max(self.session.seen, position)
         if isinstance(event, Replied):
             self._in_flight.pop(event.call_id, None)
