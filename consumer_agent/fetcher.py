@@ -21,6 +21,7 @@ from consumer_agent.buffer import Record
 from consumer_agent.config import ConsumerConfig, KafkaSetting
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
+from consumer_agent.silence import Silence
 from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
@@ -28,6 +29,7 @@ POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new p
 MAX_ROUND_RECORDS = 500
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
+LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
 OFFSET_SPEC = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names the two ends
 
 ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
@@ -43,6 +45,7 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
         "client.id": config.client_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
+        "enable.partition.eof": True,  # tells silence from having read everything
         "auto.offset.reset": "error",  # `Fetcher` resets by itself, so that the buffer knows
         "fetch.min.bytes": 1,
         # One fetch per broker is under way, and a new partition waits for the one that is parked; but every fetch that
@@ -95,6 +98,9 @@ class Fetcher:
         self._stopping = False
         self._waiting = False
         self._steps = 0  # calls of librdkafka that came back
+        self._silence = Silence()
+        self._look_at_ms = handover.now_ms() + LOOK_INTERVAL_MS
+        self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
     def start(self) -> None:
@@ -215,6 +221,7 @@ class Fetcher:
         leaving = self._assigned.intersection(changes)
         if leaving:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+            self._silence.unassigned(leaving)
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
@@ -222,6 +229,7 @@ class Fetcher:
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )
+            self._silence.assigned(coming)
             self._steps += 1
         self._assigned = (self._assigned - leaving) | coming.keys()
 
@@ -258,6 +266,7 @@ class Fetcher:
         first = self._consumer.poll(POLL_TIMEOUT_S)
         self._steps += 1
         if first is None:
+            self._look_for_silence()
             return
         messages = [first]
         self._is_cut_off = False
@@ -271,13 +280,25 @@ class Fetcher:
                 self._complain(message, error)
             elif error is None:
                 by_partition.setdefault((topic, number), []).append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                self._silence.came((topic, number), message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
                 out_of_range.add((topic, number))
             else:
                 self._complain(message, error)
+        for partition, fetched in by_partition.items():
+            self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
         self._put(by_partition)
         if out_of_range:
             self._reset(out_of_range)
+
+    def _look_for_silence(self) -> None:
+        """Ask Kafka now and then whether it has more of the partitions of which nothing comes."""
+        now_ms = self._handover.now_ms()
+        if now_ms >= self._look_at_ms:
+            self._look_at_ms = now_ms + LOOK_INTERVAL_MS
+            silent = self._silence.look()
+            self.stuck = self._silence.judge(self._resolved(silent, "latest") if silent else {})
 
     def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
         with self._handover.lock:

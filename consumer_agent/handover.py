@@ -48,7 +48,7 @@ class Handover:
         self.changed = threading.Condition(lock)  # wakes the application
         self.fetcher_wake = threading.Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
         self.buffer = buffer
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._told: set[TopicPartition] = set()  # what the application knows to be its own
@@ -150,7 +150,7 @@ class Handover:
         could prevent it.
         """
         looked_at_us = time.monotonic_ns() // 1_000
-        if not self.buffer.has_records or self._now_ms() >= self._emit_until_ms:
+        if not self.buffer.has_records or self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records)
         record_delivery(runs, looked_at_us)

@@ -1,8 +1,8 @@
-"""Keeps a fetcher at work: when librdkafka does not come back from a call, another fetcher takes its place.
+"""Keeps a fetcher at work: when librdkafka hangs, or fetches no more, another fetcher takes its place.
 
 librdkafka's threads can lock each other out for good when a broker goes away (its issues 5304 and 5476; killing brokers
 at random shows it): no call returns then, whatever its timeout. Nothing in the process can end such a thread, so it is
-left behind, and its partitions are fetched by a new client from where the application is.
+left behind, and its partitions are fetched by a new client from where the application is. `silence.py` finds the rest.
 """
 
 from __future__ import annotations
@@ -70,23 +70,26 @@ class FetcherKeeper:
         self._fetcher.resolve(partitions, answer)
 
     def look_after(self) -> None:
-        """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S."""
+        """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S, or a partition is stuck."""
         now_s, progress = time.monotonic(), self._fetcher.progress
         was_away = now_s - self._looked_s > 2 * LOOK_INTERVAL_S  # the whole process was frozen: the fetcher as well
         self._looked_s = now_s
-        if progress is None or progress != self._seen or was_away:
+        if self._fetcher.stuck:
+            topic, partition = self._fetcher.stuck[0]
+            self._replace(f"fetches no more of {topic}/{partition}")
+        elif progress is None or progress != self._seen or was_away:
             self._seen, self._seen_s = progress, now_s
         elif now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
-            self._replace()
+            self._replace(f"has not come back from a call for {STUCK_LIMIT_S:.0f} s")
 
-    def _replace(self) -> None:
+    def _replace(self, reason: str) -> None:
         if self._replacements == MAX_REPLACEMENTS:
-            self._handover.fail(KafkaUnavailableError(f"the Kafka client has hung {MAX_REPLACEMENTS + 1} times"))
+            self._handover.break_down(
+                KafkaUnavailableError(f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times")
+            )
             return
-        _log.warning(
-            "the Kafka client has not come back from a call for %.0f s; a new one takes its place", STUCK_LIMIT_S
-        )
+        _log.warning("the Kafka client %s; a new one takes its place", reason)
         self._replacements += 1
         with self._lock:
             if not self._stopped:

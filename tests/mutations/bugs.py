@@ -160,7 +160,7 @@ MUTATIONS = (
     Mutation(
         "records are returned without a lease",
         11,
-        (Edit(Handover, "take", "self._now_ms() >= self._emit_until_ms", "False"),),
+        (Edit(Handover, "take", "self.now_ms() >= self._emit_until_ms", "False"),),
     ),
     Mutation(
         "the lease runs from the answer",

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from consumer_agent import keeper
+from consumer_agent import fetcher, keeper
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import KafkaUnavailableError
@@ -52,6 +52,7 @@ class Client:
 
     def __init__(self, count: int, *, hangs: bool, hangs_asked: bool = False) -> None:
         self.assigned_at: list[int] = []
+        self.rounds = 0
         self.released = threading.Event()
         self.hung = threading.Event()
         self._left = count
@@ -66,6 +67,7 @@ class Client:
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
 
     def poll(self, timeout_s: float) -> Message | None:
+        self.rounds += 1
         if self._left:
             self._left -= 1
             self._next += 1
@@ -213,6 +215,28 @@ class BriefBroker(Client):
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
+class SilentClient(Client):
+    """Stands for librdkafka that has stopped to fetch: Kafka has 5 records, the client hands over some and no more."""
+
+    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        return [TopicPartition("orders", 0, 5)]
+
+
+def test_a_client_that_fetches_no_more_is_replaced(
+    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 0)
+    stops, works = SilentClient(3, hangs=False), SilentClient(2, hangs=False)
+    setting = start([stops, works])
+    setting.assign()
+    setting.look_until(lambda: len(setting.offsets) == 5)
+    setting.look_until(lambda: not works._left)
+    assert setting.offsets == [0, 1, 2, 3, 4]
+    assert works.assigned_at == [3]
+    rounds = works.rounds
+    setting.look_until(lambda: works.rounds > rounds + 10)  # all is read: nobody else is put into its place
+
+
 def test_a_broker_that_goes_away_at_once_is_waited_for(start: Callable[[list[Client]], Setting]) -> None:
     client = BriefBroker(2, hangs=False)
     setting = start([client])
@@ -236,4 +260,4 @@ def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], mon
 
     setting.look_until(has_failed)
     assert isinstance(failures[-1], KafkaUnavailableError)
-    assert str(failures[-1]) == "the Kafka client has hung 2 times"
+    assert str(failures[-1]) == "the Kafka client has failed 2 times"
