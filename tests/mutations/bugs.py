@@ -207,6 +207,7 @@ MUTATIONS = (
                 "partitions=dict(member.owners.partitions) if member.owners else {}",
             ),
         ),
+        redundant="the eviction deletes its commands as well, and nobody can apply them any more",
     ),
     Mutation(
         "records carry no generation",
@@ -299,7 +300,10 @@ MUTATIONS = (
         "a watch is missed while a group is loaded", None, (Edit(Group, "watched", "self._missed.add(path)", "pass"),)
     ),
     Mutation(
-        "commands are taken twice", None, (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),)
+        "commands are taken twice",
+        None,
+        (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),),
+        redundant="an acknowledgement has deleted its command: whoever takes it twice reads nothing",
     ),
     Mutation(
         "no sync before an election", 3, (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),)
@@ -308,5 +312,6 @@ MUTATIONS = (
         "no sync before an ack is looked up",
         None,
         (Edit(WriteLane, "_verify", "self._outbox.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
+        redundant="the renewal that goes first after a reconnect is a transaction, which has the same effect",
     ),
 )

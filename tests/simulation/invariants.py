@@ -16,9 +16,6 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
-# A plan that is being carried out when its group is frozen goes on until the next one takes its place: the cap of the
-# debounce, and a moment for computing and reading.
-FREEZE_GRACE_US = 0
 OPERATOR = 0  # the session of whoever meddles by hand
 
 
@@ -64,7 +61,6 @@ class TreeInvariants:
         self.holders: dict[tuple[str, TopicPartition], set[str]] = {}
         self.leader_session = 0
         self.epoch = 0
-        self.configured_us: dict[str, int] = {}  # when a group's settings were written last
         self.applied: set[str] = set()  # ids of commands
         ensemble.watchers.append(self.committed)
 
@@ -107,9 +103,7 @@ class TreeInvariants:
     ) -> None:
         group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""][:4]
         name = rest[0] if rest else ""
-        if not kind:
-            self.configured_us[group] = self.ensemble.schedule.now_us
-        elif kind == "generation" and change.before is not None:
+        if kind == "generation" and change.before is not None:
             self._generation_changed(change, group)
         elif kind == "owners" and name:
             touched.add((group, name))
@@ -226,10 +220,7 @@ class TreeInvariants:
     def _check_settings(self, key: tuple[str, str], sent: Command) -> None:
         """What the group's settings say at this very moment about a command that is sent."""
         group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
-        since_us = self.ensemble.schedule.now_us - self.configured_us.get(key[0], 0)
         if isinstance(sent, StopFetcher):
-            if since_us < FREEZE_GRACE_US:
-                return
             moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp)}
             if group.frozen and (sent.partitions is None or moving):
                 raise BrokenPromiseError("frozen", f"{key} was told to stop {moving or 'everything'}")
