@@ -9,7 +9,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
-from tests.simulation.network import SERVERS, SLOW_US, VERY_SLOW_US, Connection
+from tests.simulation.network import SERVERS, SLOW_US, SLUGGISH_US, VERY_SLOW_US, Connection
 from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, SetContent
@@ -169,6 +169,16 @@ def _slow_agent(cluster: Cluster, draw: Random) -> None:
         _slow_down(cluster, agent, agent.connection, draw)
 
 
+def _strand_agent(cluster: Cluster, draw: Random) -> None:
+    """Somebody's messages come so late that it is evicted; what it has sent arrives when others own its partitions."""
+    agent = _agent(cluster, draw)
+    if agent is not None and agent.connection is not None:
+        group = agent.settings.group
+        cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[1])))
+        cluster.add_agent(group)
+        agent.connection.slow_down(draw.randrange(2_000_000, 5_000_000), VERY_SLOW_US)
+
+
 def _slow_down(cluster: Cluster, host: Host, connection: Connection, draw: Random) -> None:
     duration_us = draw.randrange(*LONG_US)
     _tell(cluster, host, f"has a slow connection for {duration_us} us")
@@ -230,7 +240,7 @@ def _break_while_moving(cluster: Cluster, draw: Random) -> None:
     process, group = _coordinator(cluster, draw), draw.choice(list(GROUPS))
     for agent in cluster.living_agents(group):
         if agent.connection is not None:
-            agent.connection.slow_down(MOVING_US, SLOW_US)
+            agent.connection.slow_down(MOVING_US, SLUGGISH_US)
     process.connection.slow_down(MOVING_US, SLOW_US)
     for _ in range(draw.randint(1, 3)):
         cluster.schedule.after(draw.randrange(MOVING_US // 2), cluster.add_agent, group)

@@ -32,6 +32,7 @@ TICK_US = 200_000  # a session is given up at the first tick after its timeout
 FOLLOW_DELAY_US = 3_000
 QUICK_US = (80, 900)
 SLOW_US = (5_000, 60_000)
+SLUGGISH_US = (20_000, 250_000)
 VERY_SLOW_US = (200_000, 1_500_000)  # as long as a lease
 SLOW_PROBABILITY = 0.02
 LAG_AFTER_LOSS_US = 2_000_000

@@ -22,6 +22,7 @@ WEIGHTS = {
     "drop_agent_connection": 6,
     "lose_agent_reply": 8,
     "slow_agent": 5,
+    "strand_agent": 5,
     "block_application": 6,
     "kill_coordinator": 5,
     "freeze_coordinator": 5,
