@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -30,10 +30,16 @@ class Problem:
     """A group to assign: topic -> number of partitions, and consumer -> member.
 
     A subscribed topic that does not exist gives its subscribers nothing.
+    `lag`: topic -> records that each partition is behind; what is missing counts as 0.
+    `racks`: topic -> for each partition the racks that hold a replica; {} when unknown.
+    `options`: of the strategy; each strategy says which it knows.
     """
 
     topics: Mapping[str, int]
     members: Mapping[str, Member]
+    lag: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 # consumer -> consumer thread -> topic -> sorted partitions; every member appears, with {} when it gets nothing

@@ -1,0 +1,189 @@
+"""A problem as arrays: a row for each partition, a row for each member, so that a strategy is arithmetic on columns.
+
+A row of the partitions is a partition of a topic; topics are sorted by name, partitions by number, so the rows of one
+topic stand together. Members stand in the one order that all strategies use (`ordered_consumers`). What members
+subscribe to is kept once for each distinct subscription, because in most groups there are few of them.
+
+A strategy on columns is a function `Columns -> int32[P]`: the member that gets each row, NOBODY for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zkrebalancer.assignment.model import Member, Problem, ordered_consumers
+
+NOBODY = -1
+MIN_WEIGHT = 1.0  # of a partition without lag: it still costs a fetch
+
+Rows: TypeAlias = npt.NDArray[np.int32]  # indexes of members, topics, threads; NOBODY where there is none
+Offsets: TypeAlias = npt.NDArray[np.int64]  # where in another array the entries of a row begin
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A group to assign: T topics, P partitions, M members, S distinct subscriptions.
+
+    `first`: the partitions of topic t are the rows first[t] … first[t + 1] - 1; a partition's number is row - first[t].
+    `holder`: member that has to let go of the row before another one may start it; newer claims beat older ones.
+    `owner`: the same, but only where the member still subscribes to the topic: what a sticky strategy may keep.
+    `subscription`: of each member, a row of `threads`.
+    `threads`: consumer threads with which that subscription reads a topic, 0 where it does not.
+    `rack`: index into `rack_names`; `racks[racks_first[p]:racks_first[p + 1]]` are those that hold a replica of row p.
+    """
+
+    topics: tuple[str, ...]
+    first: Offsets  # [T + 1]
+    topic: Rows  # [P]
+    consumers: tuple[str, ...]
+    holder: Rows  # [P]
+    owner: Rows  # [P]
+    owner_thread: Rows  # [P] consumer thread of the holder
+    capacity: npt.NDArray[np.float64]  # [M] relative to others; 0: is being drained
+    rack: Rows  # [M]
+    subscription: Rows  # [M]
+    threads: npt.NDArray[np.int16]  # [S, T]
+    lag: Offsets  # [P] records; 0 when unknown
+    weight: npt.NDArray[np.float64]  # [P] load of a partition: its lag, but at least MIN_WEIGHT
+    rack_names: tuple[str, ...]
+    racks_first: Offsets  # [P + 1]
+    racks: Rows
+
+    @property
+    def alike(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        reads = self.threads > 0
+        return bool((reads == reads[:1]).all())
+
+    def readers(self, topic: int) -> Rows:
+        """Return the members that subscribe to a topic, in order."""
+        return np.flatnonzero(self.threads[self.subscription, topic] > 0).astype(np.int32)
+
+
+def to_columns(problem: Problem) -> Columns:
+    """Return the columns of a problem."""
+    topics = tuple(sorted(problem.topics))
+    index_of = {topic: index for index, topic in enumerate(topics)}
+    counts = np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
+    first = offsets(counts)
+    topic = np.repeat(np.arange(len(topics), dtype=np.int32), counts)
+    consumers = tuple(ordered_consumers(problem))
+    members = [problem.members[consumer] for consumer in consumers]
+    subscription, threads = _subscriptions(members, index_of)
+    holder, owner_thread = _claims(problem, consumers, index_of, first)
+    owner = np.where(reads_row(topic, holder, subscription, threads), holder, np.int32(NOBODY))
+    lag = np.zeros(first[-1], np.int64)
+    for name, lags in problem.lag.items():
+        if name in index_of:
+            begin, end = first[index_of[name]], first[index_of[name] + 1]
+            lag[begin:end][: len(lags)] = lags[: end - begin]
+    rack_names, rack, racks_first, racks = _racks(problem, members, topics, counts)
+    return Columns(
+        topics=topics,
+        first=first,
+        topic=topic,
+        consumers=consumers,
+        holder=holder,
+        owner=owner,
+        owner_thread=owner_thread,
+        capacity=np.fromiter((member.capacity for member in members), np.float64, len(members)),
+        rack=rack,
+        subscription=subscription,
+        threads=threads,
+        lag=lag,
+        weight=np.maximum(lag, MIN_WEIGHT),
+        rack_names=rack_names,
+        racks_first=racks_first,
+        racks=racks,
+    )
+
+
+def offsets(counts: npt.NDArray[np.integer]) -> Offsets:
+    """Return where each of consecutive pieces of these lengths begins, and where the last one ends."""
+    begins = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=begins[1:])
+    return begins
+
+
+def reads_row(topic: Rows, member: Rows, subscription: Rows, threads: npt.NDArray[np.int16]) -> Flags:
+    """Tell for each row whether the member that stands there, if any, subscribes to the row's topic."""
+    if not len(subscription):
+        return np.zeros(len(topic), np.bool_)
+    reads: Flags = threads[0, topic] > 0 if len(threads) == 1 else threads[subscription[member], topic] > 0
+    return reads & (member >= 0)
+
+
+def _subscriptions(members: Sequence[Member], index_of: Mapping[str, int]) -> tuple[Rows, npt.NDArray[np.int16]]:
+    """Number the distinct subscriptions in the order in which they first appear."""
+    number_of: dict[frozenset[tuple[str, int]], int] = {}
+    seen: dict[int, int] = {}  # by identity: members usually share one mapping, whose content need not be read again
+    subscription = np.empty(len(members), np.int32)
+    for row, member in enumerate(members):
+        number = seen.get(id(member.threads))
+        if number is None:
+            content = frozenset((name, count) for name, count in member.threads.items() if name in index_of)
+            number = seen[id(member.threads)] = number_of.setdefault(content, len(number_of))
+        subscription[row] = number
+    threads = np.zeros((len(number_of), len(index_of)), np.int16)
+    for content, number in number_of.items():
+        for name, count in content:
+            threads[number, index_of[name]] = count
+    return subscription, threads
+
+
+def _claims(
+    problem: Problem, consumers: Sequence[str], index_of: Mapping[str, int], first: Offsets
+) -> tuple[Rows, Rows]:
+    """Return who holds each row now, and with which thread; see `claims.current_owners` for which claim counts."""
+    row_of = {consumer: row for row, consumer in enumerate(consumers)}
+    topics: list[int] = []
+    claimants: list[int] = []
+    sizes: list[int] = []
+    partitions: list[int] = []
+    threads: list[int] = []
+    oldest_first = sorted(consumers, key=lambda name: (-problem.members[name].generation, name), reverse=True)
+    for consumer in oldest_first:
+        for name, owned in problem.members[consumer].owned.items():
+            if name in index_of:
+                partitions.extend(owned)
+                threads.extend(owned.values())
+                topics.append(index_of[name])
+                claimants.append(row_of[consumer])
+                sizes.append(len(owned))
+    topic = np.repeat(np.array(topics, np.int64), sizes)
+    partition = np.array(partitions, np.int64)
+    exists = (partition >= 0) & (partition < first[topic + 1] - first[topic])
+    rows = (first[topic] + partition)[exists]
+    holder = np.full(first[-1], NOBODY, np.int32)
+    owner_thread = np.full(first[-1], NOBODY, np.int32)
+    # Where a row is claimed twice, the last one is what stays: the newest.
+    holder[rows] = np.repeat(np.array(claimants, np.int32), sizes)[exists]
+    owner_thread[rows] = np.array(threads, np.int32)[exists]
+    return holder, owner_thread
+
+
+def _racks(
+    problem: Problem, members: Sequence[Member], topics: Sequence[str], counts: npt.NDArray[np.int64]
+) -> tuple[tuple[str, ...], Rows, Offsets, Rows]:
+    """Return rack names, rack of each member, and the racks of each row, compressed."""
+    of_members = {member.rack for member in members if member.rack is not None}
+    of_replicas = {rack for replicas in problem.racks.values() for racks in replicas for rack in racks}
+    names = tuple(sorted(of_members | of_replicas))
+    number_of = {name: number for number, name in enumerate(names)}
+    rack = np.fromiter((NOBODY if m.rack is None else number_of[m.rack] for m in members), np.int32, len(members))
+    lengths: list[int] = []
+    racks: list[int] = []
+    for topic, count in zip(topics, counts.tolist(), strict=True):
+        replicas = list(problem.racks.get(topic, ()))[:count]
+        for of_partition in replicas:
+            distinct = sorted({number_of[name] for name in of_partition})
+            racks.extend(distinct)
+            lengths.append(len(distinct))
+        lengths.extend([0] * (count - len(replicas)))
+    return names, rack, offsets(np.array(lengths, np.int64)), np.array(racks, np.int32)
