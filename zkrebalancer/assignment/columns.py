@@ -19,7 +19,6 @@ import numpy.typing as npt
 from zkrebalancer.assignment.model import Member, Problem, ordered_consumers
 
 NOBODY = -1
-MIN_WEIGHT = 1.0  # of a partition without lag: it still costs a fetch
 
 Rows: TypeAlias = npt.NDArray[np.int32]  # indexes of members, topics, threads; NOBODY where there is none
 Offsets: TypeAlias = npt.NDArray[np.int64]  # where in another array the entries of a row begin
@@ -50,7 +49,7 @@ class Columns:
     subscription: Rows  # [M]
     threads: npt.NDArray[np.int16]  # [S, T]
     lag: Offsets  # [P] records; 0 when unknown
-    weight: npt.NDArray[np.float64]  # [P] load of a partition: its lag, but at least MIN_WEIGHT
+    rate: npt.NDArray[np.float64]  # [P] records per second; 0 when unknown
     rack_names: tuple[str, ...]
     racks_first: Offsets  # [P + 1]
     racks: Rows
@@ -78,11 +77,12 @@ def to_columns(problem: Problem) -> Columns:
     subscription, threads = _subscriptions(members, index_of)
     holder, owner_thread = _claims(problem, consumers, index_of, first)
     owner = np.where(reads_row(topic, holder, subscription, threads), holder, np.int32(NOBODY))
-    lag = np.zeros(first[-1], np.int64)
-    for name, lags in problem.lag.items():
-        if name in index_of:
-            begin, end = first[index_of[name]], first[index_of[name] + 1]
-            lag[begin:end][: len(lags)] = lags[: end - begin]
+    lag, rate = np.zeros(first[-1], np.int64), np.zeros(first[-1], np.float64)
+    for of_topics, column in ((problem.lag, lag), (problem.rate, rate)):
+        for name, values in of_topics.items():
+            if name in index_of:
+                begin, end = first[index_of[name]], first[index_of[name] + 1]
+                column[begin:end][: len(values)] = values[: end - begin]
     rack_names, rack, racks_first, racks = _racks(problem, members, topics, counts)
     return Columns(
         topics=topics,
@@ -97,7 +97,7 @@ def to_columns(problem: Problem) -> Columns:
         subscription=subscription,
         threads=threads,
         lag=lag,
-        weight=np.maximum(lag, MIN_WEIGHT),
+        rate=rate,
         rack_names=rack_names,
         racks_first=racks_first,
         racks=racks,

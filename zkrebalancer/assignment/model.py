@@ -31,6 +31,7 @@ class Problem:
 
     A subscribed topic that does not exist gives its subscribers nothing.
     `lag`: topic -> records that each partition is behind; what is missing counts as 0.
+    `rate`: topic -> records per second that each partition gets; what is missing counts as 0.
     `racks`: topic -> for each partition the racks that hold a replica; {} when unknown.
     `options`: of the strategy; each strategy says which it knows.
     """
@@ -38,6 +39,7 @@ class Problem:
     topics: Mapping[str, int]
     members: Mapping[str, Member]
     lag: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rate: Mapping[str, Sequence[float]] = field(default_factory=dict)
     racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
 
