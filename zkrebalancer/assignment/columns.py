@@ -111,6 +111,11 @@ def offsets(counts: npt.NDArray[np.integer]) -> Offsets:
     return begins
 
 
+def ranges(begins: Offsets, lengths: npt.NDArray[np.integer]) -> Offsets:
+    """Return the numbers from each begin on, as many as its length says, one range after another."""
+    return np.arange(lengths.sum()) + np.repeat(begins - offsets(lengths)[:-1], lengths)
+
+
 def reads_row(topic: Rows, member: Rows, subscription: Rows, threads: npt.NDArray[np.int16]) -> Flags:
     """Tell for each row whether the member that stands there, if any, subscribes to the row's topic."""
     if not len(subscription):
