@@ -1,0 +1,44 @@
+"""`balanced` from columns to a plan: a greedy start, a local search, and how far the result is from a lower bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrebalancer.assignment.balanced.case import Case, to_case
+from zkrebalancer.assignment.balanced.lower_bound import lower_bound
+from zkrebalancer.assignment.balanced.objective import Cost, cost_of
+from zkrebalancer.assignment.balanced.options import BalancedOptions
+from zkrebalancer.assignment.balanced.search import improve
+from zkrebalancer.assignment.balanced.start import starts
+from zkrebalancer.assignment.columns import Columns, Rows
+
+MAX_ROWS_FOR_ALL_STARTS = 1_000  # in a larger group only the cheapest start is searched from
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What was decided, and how good it is.
+
+    `target`: the member that gets each row, NOBODY for none.
+    `bound`: no target that assigns the same rows costs less, term by term and in total.
+    `search_steps`: members that the local search looked at; if they are less than allowed, it ended by itself.
+    """
+
+    case: Case
+    target: Rows  # [P]
+    cost: Cost
+    bound: Cost
+    search_steps: int
+
+
+def plan_balanced(columns: Columns, options: BalancedOptions) -> Plan:
+    """Decide who gets what. The same columns and options give the same plan."""
+    case = to_case(columns, options)
+    targets = list(starts(case)) if case.active.any() else [columns.owner.copy()]
+    if len(columns.owner) > MAX_ROWS_FOR_ALL_STARTS:
+        targets = [min(targets, key=lambda target: cost_of(case, target).total)]
+    steps = 0
+    for target in targets:
+        steps += improve(case, target, options.max_search_steps - steps)
+    cost, target = min(((cost_of(case, target), target) for target in targets), key=lambda judged: judged[0].total)
+    return Plan(case, target, cost, lower_bound(case, target), steps)
