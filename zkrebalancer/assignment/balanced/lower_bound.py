@@ -28,7 +28,8 @@ def levels(case: Case) -> Floats:
 def lower_bound(case: Case, target: Rows) -> Cost:
     """Return terms that no target for the rows that this one gives to members that are not drained can be below."""
     options = case.options
-    rows = np.flatnonzero((target >= 0) & case.active[target])
+    rows = np.flatnonzero(target >= 0)
+    rows = rows[case.active[target[rows]]]
     parts = _Parts(case, rows)
     unevenness = float((parts.squares() - 2 * parts.load + parts.strength).clip(min=0).sum())
     peak = float(parts.peaks().max(initial=0.0))

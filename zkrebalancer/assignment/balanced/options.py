@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import MAX_PARTITION
 
 MAX_COUNT = 2**31 - 1
+MIN_SECONDS = 0.001
 
 
 class OptionError(RebalancerError, ValueError):
@@ -67,9 +67,9 @@ def _cost(path: str, value: object) -> float:
     return float(value)
 
 
-def _positive(path: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise _error(path, "a number above 0", value)
+def _seconds(path: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_SECONDS <= value <= MAX_COUNT:
+        raise _error(path, f"a number from {MIN_SECONDS} to {MAX_COUNT}", value)
     return float(value)
 
 
@@ -106,7 +106,7 @@ _READERS: Mapping[str, _Reader] = {
     "move_cost": _cost,
     "min_gain": _cost,
     "spread_cost": _cost,
-    "catch_up_s": _positive,
+    "catch_up_s": _seconds,
     "load_floor": _cost,
     "max_moves_per_rebalance": _limit,
     "max_partitions_per_member": _limit,
