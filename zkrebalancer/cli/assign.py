@@ -19,6 +19,7 @@ from zkrebalancer.assignment.result import Summary, summarize
 from zkrebalancer.protocol.fields import to_ranges
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
+BAR_WIDTH = 40
 
 
 @click.command()
@@ -65,11 +66,27 @@ def _print_tables(assignment: Assignment, summary: Summary, elapsed_ms: float) -
             table.add_row(Text(printable(consumer)), Text(printable(topic)), _shown(partitions), str(len(partitions)))
     console = Console(highlight=False)
     console.print(table)
+    _print_bars(console, assignment)
     for topic, missing in summary.unassigned.items():
         for reason in sorted({reason for _, reason in missing}):
             shown = _shown([partition for partition, why in missing if why == reason])
             console.print(Text(f"unassigned: {printable(topic)} {shown} ({reason})"))
     console.print(f"kept {summary.kept}, moved {summary.moved}, decided in {elapsed_ms:.1f} ms")
+
+
+def _print_bars(console: Console, assignment: Assignment) -> None:
+    """Show beside each other how many partitions every member has."""
+    counts = {
+        consumer: sum(map(len, partitions_of_member(threads).values())) for consumer, threads in assignment.items()
+    }
+    most = max(counts.values(), default=0)
+    bars = Table.grid(padding=(0, 1))
+    bars.add_column(no_wrap=True)
+    bars.add_column(justify="right")
+    bars.add_column(no_wrap=True)
+    for consumer, count in counts.items():
+        bars.add_row(Text(printable(consumer)), str(count), "█" * round(BAR_WIDTH * count / most) if count else "")
+    console.print(bars)
 
 
 def _shown(partitions: list[int]) -> str:
