@@ -112,6 +112,7 @@ def read_problem(content: bytes) -> Problem:
         topics,
         members,
         lag=_lag(document["lag"]) if "lag" in document else {},
+        rate=_rate(document["rate"]) if "rate" in document else {},
         racks=_racks(document["racks"]) if "racks" in document else {},
         options={key: value.content for key, value in document["options"].entries().items()}
         if "options" in document
@@ -211,6 +212,10 @@ def _owned(value: _Value, topics: Mapping[str, int]) -> dict[str, dict[int, int]
 
 def _lag(value: _Value) -> dict[str, list[int]]:
     return {topic: [lag.integer(0, MAX_GENERATION) for lag in lags.items()] for topic, lags in value.entries().items()}
+
+
+def _rate(value: _Value) -> dict[str, list[float]]:
+    return {topic: [rate.number() for rate in rates.items()] for topic, rates in value.entries().items()}
 
 
 def _racks(value: _Value) -> dict[str, list[list[str]]]:

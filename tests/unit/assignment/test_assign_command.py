@@ -217,5 +217,5 @@ def test_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
     result = run(strategy="fair", content=json.dumps(INPUT))
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky\n"
+        "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky, balanced\n"
     )
