@@ -73,6 +73,16 @@ def test_the_lower_bound_is_below_the_optimum(solved: list[Solved]) -> None:
         assert case.plan.bound.peak <= case.best.peak + 1e-9, number
 
 
+def test_every_move_gains_more_than_it_costs(solved: list[Solved]) -> None:
+    for case in solved:
+        plan, limit = case.plan, case.small.options.max_partitions_per_member
+        for row in np.flatnonzero(plan.case.is_moved(plan.target)).tolist():
+            owner = plan.case.columns.owner[row]
+            has_room = limit is None or plan.case.counts(plan.target)[owner] < limit
+            if plan.case.active[owner] and has_room:
+                assert changes_of(plan.case, plan.target, row).total[owner] >= -1e-9
+
+
 def test_limits_hold(solved: list[Solved]) -> None:
     for case in solved:
         plan, options = case.plan, case.small.options

@@ -29,7 +29,10 @@ def improve(case: Case, target: Rows, max_steps: int) -> int:
     """Lower the cost of a target by local search, in place; return the number of steps taken."""
     if not case.free_to_move.any() or np.count_nonzero(case.active) < 2:
         return 0
-    return _Search(case, target).run(max_steps)
+    search = _Search(case, target)
+    steps = search.run(max_steps)
+    search.return_what_gains_nothing()
+    return steps
 
 
 @dataclass(slots=True)
@@ -69,6 +72,37 @@ class _Search:
             in_order = np.array(sorted(changed), np.intp)
             waiting = in_order[np.argsort(-self.utilisation[in_order], kind="stable")]
         return steps
+
+    def return_what_gains_nothing(self) -> None:
+        """Give partitions back to their owners where the move gains less than its price, until there is none.
+
+        This holds whatever steps are allowed: a search that ended early leaves moves undone, none without a gain.
+        """
+        case, owner = self.case, self.case.columns.owner
+        is_found = True
+        while is_found:
+            rows = np.flatnonzero(case.is_moved(self.target) & case.free_to_move & case.active[owner])
+            returned = [self._return_from(member) for member in np.unique(self.target[rows]).tolist()]
+            is_found = any(returned)
+
+    def _return_from(self, giver: int) -> bool:
+        """Give back the partitions of one member that gain nothing, the worst first; tell whether there was one."""
+        case, owner = self.case, self.case.columns.owner
+        is_found = False
+        while True:
+            rows = self._rows_of(giver)
+            owners = owner[rows]
+            rows = rows[case.free_to_move[rows] & (owners >= 0) & (owners != giver) & case.active[owners]]
+            takers, place = np.unique(owner[rows], return_inverse=True)
+            if not len(rows):
+                return is_found
+            nothing = np.full(len(takers), NOBODY, np.intp)
+            change = self._change_of_cost(giver, rows, nothing, takers)[np.arange(len(rows)), place]
+            worst = int(change.argmin())
+            if change[worst] > -MIN_GAIN:
+                return is_found
+            self._exchange(giver, int(owner[rows[worst]]), int(rows[worst]), NOBODY)
+            is_found = True
 
     def _promising(self) -> Indexes:
         """Return the members from which something could be gained at the most optimistic, the best promise first."""
