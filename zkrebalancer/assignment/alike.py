@@ -15,6 +15,7 @@ import numpy.typing as npt
 from zkrebalancer.assignment.columns import NOBODY, Flags, Offsets, Rows, offsets
 
 Counts: TypeAlias = npt.NDArray[np.int64]
+MIN_BLOCK = 500  # rows of a bucket, on average, from which on it is quicker to look at each bucket by itself
 _UNLIMITED = np.iinfo(np.int64).max
 
 
@@ -127,16 +128,19 @@ class _Places:
         turn = 0
         while len(circle):
             turns = int(room[circle].min()) - turn
-            if len(begins) == 1:
-                end = begins[0] + turns * len(circle)
-                served[begins[0] : end].reshape(turns, len(circle))[:] = self.owner[circle]
-                begins = end[np.newaxis]
+            bucket = self.bucket[circle]
+            owner = self.owner[circle]
+            width = np.bincount(bucket, minlength=len(begins))
+            ends = begins + turns * width
+            edges = offsets(width)
+            if turns * len(circle) > MIN_BLOCK * len(begins):
+                for number in np.flatnonzero(width).tolist():
+                    block = served[begins[number] : ends[number]].reshape(turns, -1)
+                    block[:] = owner[edges[number] : edges[number + 1]]
             else:
-                bucket = self.bucket[circle]
-                width = np.bincount(bucket, minlength=len(begins))
-                rank = np.arange(len(circle)) - offsets(width)[:-1][bucket]
-                served[begins[bucket] + rank + np.arange(turns)[:, np.newaxis] * width[bucket]] = self.owner[circle]
-                begins = begins + turns * width
+                rank = np.arange(len(circle)) - edges[bucket]
+                served[begins[bucket] + rank + np.arange(turns)[:, np.newaxis] * width[bucket]] = owner
+            begins = ends
             turn += turns
             circle = circle[room[circle] > turn]
         return served

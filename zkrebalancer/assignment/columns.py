@@ -9,14 +9,15 @@ A strategy on columns is a function `Columns -> int32[P]`: the member that gets 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zkrebalancer.assignment.model import Member, Problem, ordered_consumers
+from zkrebalancer.assignment.model import Member, Problem, ordered_consumers, rank
 
 NOBODY = -1
 
@@ -53,6 +54,7 @@ class Columns:
     rack_names: tuple[str, ...]
     racks_first: Offsets  # [P + 1]
     racks: Rows
+    is_contradicted: bool = False  # whether some claim has lost against a newer one
 
     @property
     def alike(self) -> bool:
@@ -75,7 +77,10 @@ def to_columns(problem: Problem) -> Columns:
     consumers = tuple(ordered_consumers(problem))
     members = [problem.members[consumer] for consumer in consumers]
     subscription, threads = _subscriptions(members, index_of)
-    holder, owner_thread = _claims(problem, consumers, index_of, first)
+    row_of = {consumer: row for row, consumer in enumerate(consumers)}
+    holder, owner_thread = np.full((2, first[-1]), NOBODY, np.int32)
+    rows, claimants, claiming_threads = _claims(problem, row_of, topics, first)
+    holder[rows], owner_thread[rows] = claimants, claiming_threads  # of two claims to a row the last, newer one stays
     owner = np.where(reads_row(topic, holder, subscription, threads), holder, np.int32(NOBODY))
     lag, rate = np.zeros(first[-1], np.int64), np.zeros(first[-1], np.float64)
     for of_topics, column in ((problem.lag, lag), (problem.rate, rate)):
@@ -101,7 +106,100 @@ def to_columns(problem: Problem) -> Columns:
         rack_names=rack_names,
         racks_first=racks_first,
         racks=racks,
+        is_contradicted=bool(np.count_nonzero(holder >= 0) < len(rows)),
     )
+
+
+def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Columns:
+    """Return the columns of a group some of whose members have changed: the others' claims are not read again.
+
+    `columns`: of the group before. `changed`: consumers that have joined, left, or say anything else than before. What
+    a problem says of topics, lag, rates and racks must be as before. Costs time for what changed, and one pass over
+    the rows in numpy; only claims that contradict each other make it read everything again.
+    """
+    consumers, old_rows = _without(columns.consumers, [name for name in changed if name not in problem.members])
+
+    def find(name: str) -> int:
+        return bisect_left(consumers, rank(problem, name), key=lambda other: rank(problem, other))
+
+    joined = sorted((name for name in changed if name in problem.members), key=lambda name: rank(problem, name))
+    stayed = np.ones(len(consumers), np.bool_)
+    for name in joined:
+        row = find(name)
+        if consumers[row : row + 1] == [name]:
+            stayed[row] = False
+    for name in joined:
+        row = find(name)
+        if consumers[row : row + 1] != [name]:
+            consumers.insert(row, name)
+    if len(consumers) != len(problem.members):
+        return to_columns(problem)  # a member is at another place now: it has another instance id
+    row_of = {name: find(name) for name in joined}
+    is_old = np.ones(len(consumers), np.bool_)
+    is_old[list(row_of.values())] = False
+    old_rows = old_rows[stayed]
+    renumbered = np.full(len(columns.consumers) + 1, NOBODY, np.int32)  # the last entry is NOBODY's
+    renumbered[old_rows] = np.flatnonzero(is_old)
+
+    holder, owner = renumbered[columns.holder], renumbered[columns.owner]
+    owner_thread = np.where(holder >= 0, columns.owner_thread, np.int32(NOBODY))
+    rows, claimants, claiming_threads = _claims(problem, row_of, columns.topics, columns.first)
+    racks = {problem.members[consumer].rack for consumer in joined} - {None}
+    is_contradicted = columns.is_contradicted or (holder[rows] >= 0).any() or len(np.unique(rows)) < len(rows)
+    if is_contradicted or not racks <= set(columns.rack_names):
+        return to_columns(problem)
+    capacity, rack, subscription, threads = _described(columns, problem, row_of, old_rows, is_old)
+    holder[rows], owner_thread[rows] = claimants, claiming_threads
+    owner[rows] = np.where(reads_row(columns.topic[rows], claimants, subscription, threads), claimants, NOBODY)
+    return replace(
+        columns,
+        consumers=tuple(consumers),
+        holder=holder,
+        owner=owner,
+        owner_thread=owner_thread,
+        capacity=capacity,
+        rack=rack,
+        subscription=subscription,
+        threads=threads,
+    )
+
+
+def _without(consumers: Sequence[str], left: Collection[str]) -> tuple[list[str], Offsets]:
+    """Return those that have not left, and the rows that they had."""
+    if not left:
+        return list(consumers), np.arange(len(consumers))
+    gone = frozenset(left)
+    rows = [row for row, consumer in enumerate(consumers) if consumer not in gone]
+    return [consumers[row] for row in rows], np.array(rows, np.int64)
+
+
+def _described(
+    columns: Columns, problem: Problem, row_of: Mapping[str, int], old_rows: Offsets, is_old: Flags
+) -> tuple[npt.NDArray[np.float64], Rows, Rows, npt.NDArray[np.int16]]:
+    """Return capacity, rack and subscription of each member, and the subscriptions, after these have joined anew."""
+    capacity = np.empty(len(is_old), np.float64)
+    rack, subscription = np.full((2, len(is_old)), NOBODY, np.int32)
+    capacity[is_old] = columns.capacity[old_rows]
+    rack[is_old] = columns.rack[old_rows]
+    subscription[is_old] = columns.subscription[old_rows]
+    threads = columns.threads
+    index_of = {topic: index for index, topic in enumerate(columns.topics)}
+    for consumer, row in row_of.items():
+        member = problem.members[consumer]
+        capacity[row] = member.capacity
+        if member.rack is not None:
+            rack[row] = columns.rack_names.index(member.rack)
+        wanted = np.zeros(len(columns.topics), np.int16)
+        for topic, count in member.threads.items():
+            if topic in index_of:
+                wanted[index_of[topic]] = count
+        same = np.flatnonzero((threads == wanted).all(axis=1))
+        if not len(same):
+            same = np.array([len(threads)])
+            threads = np.vstack((threads, wanted))
+        subscription[row] = same[0]
+    is_used = np.bincount(subscription, minlength=len(threads)) > 0
+    return capacity, rack, (np.cumsum(is_used) - 1)[subscription].astype(np.int32), threads[is_used]
 
 
 def offsets(counts: npt.NDArray[np.integer]) -> Offsets:
@@ -143,34 +241,35 @@ def _subscriptions(members: Sequence[Member], index_of: Mapping[str, int]) -> tu
 
 
 def _claims(
-    problem: Problem, consumers: Sequence[str], index_of: Mapping[str, int], first: Offsets
-) -> tuple[Rows, Rows]:
-    """Return who holds each row now, and with which thread; see `claims.current_owners` for which claim counts."""
-    row_of = {consumer: row for row, consumer in enumerate(consumers)}
-    topics: list[int] = []
+    problem: Problem, row_of: Mapping[str, int], topics: Sequence[str], first: Offsets
+) -> tuple[Offsets, Rows, Rows]:
+    """Return the rows that these members claim, the members and the threads; the claims that count stand last.
+
+    See `claims.current_owners` for which claim counts. Claims to what does not exist are left out.
+    """
+    index_of = {topic: index for index, topic in enumerate(topics)}
+    claimed_topics: list[int] = []
     claimants: list[int] = []
     sizes: list[int] = []
     partitions: list[int] = []
     threads: list[int] = []
-    oldest_first = sorted(consumers, key=lambda name: (-problem.members[name].generation, name), reverse=True)
+    oldest_first = sorted(row_of, key=lambda name: (-problem.members[name].generation, name), reverse=True)
     for consumer in oldest_first:
         for name, owned in problem.members[consumer].owned.items():
             if name in index_of:
                 partitions.extend(owned)
                 threads.extend(owned.values())
-                topics.append(index_of[name])
+                claimed_topics.append(index_of[name])
                 claimants.append(row_of[consumer])
                 sizes.append(len(owned))
-    topic = np.repeat(np.array(topics, np.int64), sizes)
+    topic = np.repeat(np.array(claimed_topics, np.int64), sizes)
     partition = np.array(partitions, np.int64)
     exists = (partition >= 0) & (partition < first[topic + 1] - first[topic])
-    rows = (first[topic] + partition)[exists]
-    holder = np.full(first[-1], NOBODY, np.int32)
-    owner_thread = np.full(first[-1], NOBODY, np.int32)
-    # Where a row is claimed twice, the last one is what stays: the newest.
-    holder[rows] = np.repeat(np.array(claimants, np.int32), sizes)[exists]
-    owner_thread[rows] = np.array(threads, np.int32)[exists]
-    return holder, owner_thread
+    return (
+        (first[topic] + partition)[exists],
+        np.repeat(np.array(claimants, np.int32), sizes)[exists],
+        np.array(threads, np.int32)[exists],
+    )
 
 
 def _racks(

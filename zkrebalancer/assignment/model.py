@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -54,23 +54,10 @@ def ordered_consumers(problem: Problem) -> list[str]:
 
     Static members come first because their order survives a restart: a restarted consumer has a new name.
     """
-
-    def rank(consumer: str) -> tuple[bool, str, str]:
-        instance_id = problem.members[consumer].instance_id
-        return (instance_id is None, instance_id or "", consumer)
-
-    return sorted(problem.members, key=rank)
+    return sorted(problem.members, key=lambda consumer: rank(problem, consumer))
 
 
-def to_assignment(problem: Problem, placements: Iterable[tuple[str, int, str, Iterable[int]]]) -> Assignment:
-    """Collect placements (consumer, consumer thread, topic, partitions), several for one key being joined."""
-    collected: dict[str, dict[int, dict[str, list[int]]]] = {consumer: {} for consumer in problem.members}
-    for consumer, thread, topic, partitions in placements:
-        collected[consumer].setdefault(thread, {}).setdefault(topic, []).extend(partitions)
-    return {
-        consumer: {
-            thread: {topic: tuple(sorted(threads[thread][topic])) for topic in sorted(threads[thread])}
-            for thread in sorted(threads)
-        }
-        for consumer, threads in sorted(collected.items())
-    }
+def rank(problem: Problem, consumer: str) -> tuple[bool, str, str]:
+    """Return the key by which consumers are ordered."""
+    instance_id = problem.members[consumer].instance_id
+    return (instance_id is None, instance_id or "", consumer)

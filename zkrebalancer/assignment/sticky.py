@@ -69,26 +69,37 @@ def _spread_disjoint(columns: Columns, classes: Classes, claimed: Rows) -> Rows:
 def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> Rows:
     """Decide how many rows of each kind of topic each class gets, then which, then spread them within each class."""
     reads, kind_of_topic = kinds_of(classes.reads)
-    class_count, kind_count = reads.shape
     partitions = np.diff(columns.first)
     is_read = classes.reads.any(axis=0)
-    # One number for class and kind of each claim; that of a row without a claim lies beyond all others.
-    kind = np.repeat(kind_of_topic, partitions)
-    share = np.append(classes.of_member * kind_count, class_count * kind_count).astype(np.int32)[columns.owner] + kind
-    claimed_counts = np.bincount(share, minlength=class_count * kind_count)[: class_count * kind_count]
-    claimed_counts = claimed_counts.reshape(class_count, kind_count)
-    row_counts = np.bincount(kind_of_topic, weights=partitions * is_read, minlength=kind_count).astype(np.int64)
-    held = balance_classes(reads, widths, row_counts, claimed_counts)
-
     claimed = columns.owner.copy()
-    _release(claimed, share, (claimed_counts - held).ravel())
+    share, claimed_counts = _shares(columns, classes, kind_of_topic, reads.shape)
+    row_counts = np.bincount(kind_of_topic, weights=partitions * is_read, minlength=reads.shape[1]).astype(np.int64)
+    held = balance_classes(reads, widths, row_counts, claimed_counts)
+    if (claimed_counts > held).any():
+        _release(claimed, share, (claimed_counts - held).ravel())
+
     topics = np.flatnonzero(is_read)
     free = _free_rows(columns, topics[np.argsort(kind_of_topic[topics], kind="stable")], claimed)
     # The free rows stand kind after kind; each class takes a piece of each, and they are wanted class after class.
     missing = np.maximum(held - claimed_counts, 0)
-    begins = offsets(missing.T.ravel())[:-1].reshape(kind_count, class_count).T
+    begins = offsets(missing.T.ravel())[:-1].reshape(missing.T.shape).T
     free = free[ranges(begins.ravel(), missing.ravel())]
     return spread_alike(claimed, _threads(columns), free, held.sum(axis=1), classes.of_member)
+
+
+def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tuple[int, int]) -> tuple[Rows, Counts]:
+    """Number the class and kind of each claim; return it for each row, and how many there are: [classes, kinds].
+
+    The number of a row without a claim lies beyond all others.
+    """
+    class_count, kind_count = shape
+    if columns.owner.max(initial=NOBODY) < 0:
+        return np.empty(0, np.int32), np.zeros(shape, np.int64)
+    kind = np.repeat(kind_of_topic, np.diff(columns.first))
+    first_of_member = np.append(classes.of_member * kind_count, class_count * kind_count).astype(np.int32)
+    share = first_of_member[columns.owner] + kind
+    counts = np.bincount(share, minlength=class_count * kind_count)[: class_count * kind_count]
+    return share, counts.reshape(shape)
 
 
 def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
@@ -101,8 +112,6 @@ def _release(claimed: Rows, share: Rows, lost_counts: Counts) -> None:
     """Free as many rows of each share as it loses, those of its largest members first."""
     is_losing = np.append(lost_counts > 0, np.False_)
     rows = np.flatnonzero(is_losing.take(share, mode="clip"))
-    if not len(rows):
-        return
     sizes = np.bincount(claimed + 1)[1:]
     owner = claimed[rows]
     by_owner = np.argsort(owner, kind="stable")

@@ -39,8 +39,9 @@ import org.apache.log4j.LogManager;
  * <p>Request: {"assignor", "topics": {name: partitions}, "subscriptions": [[topic]], "members": {name:
  * {"subscription": index, "owned": {topic: [partition]}, "generation", "instance_id"}}, "joining": a member's name or null,
  * "warm_up_ms", "repetitions", "budget_ms"}. With "joining", that member is left out first, the others take over what
- * the assignor decides, and then the member joins them; this is what is timed. Reply: {"times_ms": [], "assignment":
- * {member: {topic: [partition]}}}, the latter only if "repetitions" is 0.
+ * the assignor decides, and then the member joins them; this is what is timed. Reply: {"assignment": {member: {topic:
+ * [partition]}}} if "repetitions" is 0, else {"times_ms": [], "squares": sum of squared sizes, "kept": partitions that
+ * stay with the member that owned them}.
  */
 public final class KafkaAssignors {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -79,6 +80,7 @@ public final class KafkaAssignors {
             reply.set("assignment", JSON.valueToTree(assignor.read(decide.get())));
         } else {
             measure(decide, request, repetitions, reply.putArray("times_ms"));
+            judge(members, assignor.read(decide.get()), reply);
         }
         return reply;
     }
@@ -96,6 +98,22 @@ public final class KafkaAssignors {
             decide.get();
             timesMs.add((System.nanoTime() - started) / 1e6);
         } while (timesMs.size() < repetitions && System.nanoTime() < end);
+    }
+
+    private static void judge(Map<String, Member> members, Map<String, Map<String, List<Integer>>> decision, ObjectNode reply) {
+        long squares = 0;
+        long kept = 0;
+        for (Map.Entry<String, Map<String, List<Integer>>> entry : decision.entrySet()) {
+            long size = 0;
+            Map<String, List<Integer>> owned = members.get(entry.getKey()).owned();
+            for (Map.Entry<String, List<Integer>> share : entry.getValue().entrySet()) {
+                size += share.getValue().size();
+                Set<Integer> before = new HashSet<>(owned.getOrDefault(share.getKey(), List.of()));
+                kept += share.getValue().stream().filter(before::contains).count();
+            }
+            squares += size * size;
+        }
+        reply.put("squares", squares).put("kept", kept);
     }
 
     private static Map<String, Member> readMembers(JsonNode request) {
