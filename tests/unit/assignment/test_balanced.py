@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.assignment.balanced_oracle import small_group
 from tests.unit.assignment.problems import holding, problems, sizes, targets
 from zkrebalancer.assignment.balanced import assign_balanced, plan_problem
-from zkrebalancer.assignment.balanced.reasons import Decision, Reason, explain, reasons
+from zkrebalancer.assignment.balanced.reasons import Decision, Reason, changes_of, explain, reasons
 from zkrebalancer.assignment.model import Member, Problem
 
 
@@ -174,6 +174,7 @@ def test_a_rack_can_be_the_reason() -> None:
     )
 
 
+@settings(deadline=None)  # it may run beside much else
 @given(problem=problems(), order=st.randoms(use_true_random=False))
 def test_does_not_depend_on_any_order(problem: Problem, order: random.Random) -> None:
     lag = {topic: [order.randrange(100) for _ in range(count)] for topic, count in sorted(problem.topics.items())}
@@ -214,6 +215,22 @@ def test_fewer_steps_give_a_valid_assignment_that_is_no_better(steps: int) -> No
         assert hurried.search_steps <= steps
         assert hurried.cost.total >= thorough.cost.total - 1e-9
         assert ((hurried.target >= 0) == (thorough.target >= 0)).all()
+
+
+@pytest.mark.parametrize("steps", [0, 10, 1_000])
+def test_no_partition_moves_for_nothing_whatever_steps_are_allowed(steps: int) -> None:
+    chance = random.Random(6)
+    problem = group(
+        400,
+        {f"c{owner}": member(*range(owner, 400, 20), capacity=1 + owner % 2) for owner in range(20)},
+        lag={"t": [int(100 * chance.paretovariate(1)) for _ in range(400)]},
+        options={"max_search_steps": steps},
+    )
+    plan = plan_problem(problem)
+    moved = np.flatnonzero(plan.case.is_moved(plan.target)).tolist()
+    assert moved
+    for row in moved:
+        assert changes_of(plan.case, plan.target, row).total[plan.case.columns.owner[row]] >= -1e-9
 
 
 @pytest.mark.parametrize("lag", ["zipf", "equal", "hot"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from tests.unit.assignment.balanced_oracle import Judge, Optimum, Small, optimum, small_group
+from zkrebalancer.assignment.balanced.case import to_case
 from zkrebalancer.assignment.balanced.objective import cost_of
 from zkrebalancer.assignment.balanced.plan import Plan, plan_balanced
 from zkrebalancer.assignment.balanced.reasons import changes_of
-from zkrebalancer.assignment.columns import to_columns
+from zkrebalancer.assignment.balanced.search import _Search
+from zkrebalancer.assignment.columns import NOBODY, to_columns
 
 SEEDS = range(400)
 
@@ -81,6 +83,27 @@ def test_every_move_gains_more_than_it_costs(solved: list[Solved]) -> None:
             has_room = limit is None or plan.case.counts(plan.target)[owner] < limit
             if plan.case.active[owner] and has_room:
                 assert changes_of(plan.case, plan.target, row).total[owner] >= -1e-9
+
+
+def test_the_search_prices_every_exchange_at_what_it_changes() -> None:
+    for seed in range(60):
+        small = small_group(seed)
+        case = to_case(to_columns(small.problem), small.options)
+        target = plan_balanced(case.columns, replace(small.options, max_search_steps=0)).target
+        search = _Search(case, target)
+        active = np.flatnonzero(case.active)
+        for giver in active.tolist():
+            given = np.append(np.flatnonzero((target == giver) & case.free_to_move), NOBODY)
+            for partner in active[active != giver].tolist():
+                taken = np.append(np.flatnonzero((target == partner) & case.free_to_move), NOBODY)
+                changes = search._change_of_cost(giver, given, taken, np.full(len(taken), partner))
+                for (i, j), change in np.ndenumerate(changes):
+                    if np.isfinite(change):
+                        after = target.copy()
+                        after[[row for row in (given[i],) if row != NOBODY]] = partner
+                        after[[row for row in (taken[j],) if row != NOBODY]] = giver
+                        difference = cost_of(case, after).total - cost_of(case, target).total
+                        assert change == pytest.approx(difference, abs=1e-9), seed
 
 
 def test_limits_hold(solved: list[Solved]) -> None:

@@ -163,11 +163,9 @@ class _Judgement:
         there = (self.carried + load) / self.strength
         unevenness = self.strength * ((there - 1) ** 2 - (self.utilisation - 1) ** 2)
         unevenness += self.strength[member] * ((here - 1) ** 2 - (self.utilisation[member] - 1) ** 2)
-        without = np.where(case.active, self.utilisation, 0.0)
+        without = self.utilisation.copy()
         without[member] = here
-        first, second = np.sort(np.append(without, 0.0))[:-3:-1]
-        others = np.where(without == first, second, first)
-        peak = np.maximum(there, others) - self.utilisation.max()
+        peak = np.maximum(there, without.max()) - self.utilisation.max()
 
         rack = case.columns.rack
         across = case.crosses[row, rack].astype(np.float64) - case.crosses[row, rack[member]]

@@ -251,6 +251,8 @@ class _Search:
         members = np.unique(np.append(partner, giver))
         topic = case.columns.topic
         rows = np.concatenate([self._rows_of(member) for member in members.tolist()])
+        if not len(rows):
+            return 0.0
         topics, numbers = np.unique(topic[rows], return_inverse=True)
         at = np.repeat(np.arange(len(members)), [len(self._rows_of(member)) for member in members.tolist()])
         counts = np.bincount(at * len(topics) + numbers, minlength=len(members) * len(topics))
