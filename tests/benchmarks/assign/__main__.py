@@ -49,9 +49,12 @@ def overlapping_points(members: int) -> list[Point]:
 
 
 def measure(point: Point, times: KafkasTimes) -> Row:
-    print(f"measuring {point}", file=sys.stderr, flush=True)
-    ours: Row = {name: measure_ours(point, strategy) for name, strategy in OURS.items()}
-    return ours | {assignor: times.measure(point, assignor) for assignor in KAFKAS}
+    row: Row = {name: measure_ours(point, strategy) for name, strategy in OURS.items()}
+    row |= {assignor: times.measure(point, assignor) for assignor in KAFKAS}
+    print(
+        f"{point}: {', '.join(f'{name} {cell(result)}' for name, result in row.items())}", file=sys.stderr, flush=True
+    )
+    return row
 
 
 def speed_table(rows: dict[Point, Row]) -> str:

@@ -18,9 +18,9 @@ from zkrebalancer.assignment.round_robin import deal
 from zkrebalancer.assignment.sticky import sticky
 
 REPETITIONS = 15
-WARM_UP_MS = 1_500
-BUDGET_MS = 4_000  # after that no further repetition is begun
-DEADLINE_S = 30.0  # of one request to Kafka's assignors: settling, warming up and measuring
+WARM_UP_MS = 1_000
+BUDGET_MS = 2_500  # after that no further repetition is begun
+DEADLINE_S = 20.0  # of one request to Kafka's assignors: settling, warming up and measuring
 OURS: Mapping[str, Callable[[Columns], Rows]] = {
     "sticky": sticky,
     "range": lambda columns: cut_ranges(columns)[0],
