@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.assignment.conftest import Run
 from zkrebalancer.assignment.document import MAX_PARTITIONS
+from zkrebalancer.cli.assign import MAX_INPUT_BYTES
 
 INPUT: dict[str, Any] = {
     "topics": {"orders": 3, "payments": 2, "__offsets": 1, "idle": 1},
@@ -211,6 +212,15 @@ def test_a_file_that_cannot_be_read_is_one_line(name: str, run: Run) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: --input {name}: cannot be read (")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_gigabyte_is_refused_before_it_is_read_to_the_end(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(1024**3)  # a file with a hole: nothing is written
+    result = run(input_name=str(path))
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: --input {path}: more than {MAX_INPUT_BYTES} bytes\n"
 
 
 def test_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
