@@ -9,10 +9,8 @@ from zkrebalancer.assignment.balanced.lower_bound import lower_bound
 from zkrebalancer.assignment.balanced.objective import Cost, cost_of
 from zkrebalancer.assignment.balanced.options import BalancedOptions
 from zkrebalancer.assignment.balanced.search import improve
-from zkrebalancer.assignment.balanced.start import starts
+from zkrebalancer.assignment.balanced.start import MAX_SMALL_ROWS, starts
 from zkrebalancer.assignment.columns import Columns, Rows
-
-MAX_ROWS_FOR_ALL_STARTS = 1_000  # in a larger group only the cheapest start is searched from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,10 +33,9 @@ def plan_balanced(columns: Columns, options: BalancedOptions) -> Plan:
     """Decide who gets what. The same columns and options give the same plan."""
     case = to_case(columns, options)
     targets = list(starts(case)) if case.active.any() else [columns.owner.copy()]
-    if len(columns.owner) > MAX_ROWS_FOR_ALL_STARTS:
-        targets = [min(targets, key=lambda target: cost_of(case, target).total)]
+    targets.sort(key=lambda target: cost_of(case, target).total)
     steps = 0
-    for target in targets:
+    for target in targets if len(columns.owner) <= MAX_SMALL_ROWS else targets[:1]:
         steps += improve(case, target, options.max_search_steps - steps)
-    cost, target = min(((cost_of(case, target), target) for target in targets), key=lambda judged: judged[0].total)
-    return Plan(case, target, cost, lower_bound(case, target), steps)
+    best = min(targets, key=lambda target: cost_of(case, target).total)
+    return Plan(case, best, cost_of(case, best), lower_bound(case, best), steps)

@@ -18,6 +18,7 @@ from zkrebalancer.assignment.balanced.lower_bound import levels
 from zkrebalancer.assignment.balanced.room import make_room
 from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
+MAX_SMALL_ROWS = 1_000  # of a group for which there is time to try everything from every start
 TAKEN_BACK_AT_ONCE = 1 / 8  # of the moves above the limit, before the rest is judged anew
 ROUNDING = 1e-9  # of sums of loads
 
@@ -33,10 +34,11 @@ def starts(case: Case) -> Iterator[Rows]:
 
 
 def _ways_to_keep(case: Case) -> Iterator[Flags]:
-    """Yield for each row whether its owner keeps it, in up to three ways.
+    """Yield for each row whether its owner keeps it, in up to four ways.
 
     A member above its level lets go of the lightest single partition that brings it below, or of its heaviest ones
-    until it is below, or of none. Partitions that are above the level even alone are the last ones to go.
+    until it is below, or of none; in a small group also everybody of everything. Partitions that are above the level
+    even alone are the last ones to go.
     """
     owner = case.columns.owner
     choosable = (owner >= 0) & case.free_to_move & case.active[owner]
@@ -68,6 +70,8 @@ def _ways_to_keep(case: Case) -> Iterator[Flags]:
         kept = np.zeros(len(owner), np.bool_)
         kept[rows] = (fits & has_room) | ~choosable[rows]
         yield kept
+    if len(owner) <= MAX_SMALL_ROWS:
+        yield (owner >= 0) & ~case.free_to_move
 
 
 def _place(case: Case, target: Rows, rows: Indexes) -> None:
