@@ -34,7 +34,7 @@ class BalancedOptions:
     load_floor: float = 0.1  # no partition counts for less than this part of the mean
     max_moves_per_rebalance: int | None = None
     max_partitions_per_member: int | None = None
-    max_search_steps: int = 200  # members looked at by the local search
+    max_search_steps: int = 200  # members looked at by the local search, from each start
     pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)  # topic -> partitions that stay where they are
 
 

@@ -19,7 +19,7 @@ class Plan:
 
     `target`: the member that gets each row, NOBODY for none.
     `bound`: no target that assigns the same rows costs less, term by term and in total.
-    `search_steps`: members that the local search looked at; if they are less than allowed, it ended by itself.
+    `search_steps`: members that the search looked at to find it; if they are less than allowed, it ended by itself.
     """
 
     case: Case
@@ -33,9 +33,9 @@ def plan_balanced(columns: Columns, options: BalancedOptions) -> Plan:
     """Decide who gets what. The same columns and options give the same plan."""
     case = to_case(columns, options)
     targets = list(starts(case)) if case.active.any() else [columns.owner.copy()]
-    targets.sort(key=lambda target: cost_of(case, target).total)
-    steps = 0
-    for target in targets if len(columns.owner) <= MAX_SMALL_ROWS else targets[:1]:
-        steps += improve(case, target, options.max_search_steps - steps)
-    best = min(targets, key=lambda target: cost_of(case, target).total)
-    return Plan(case, best, cost_of(case, best), lower_bound(case, best), steps)
+    if len(columns.owner) > MAX_SMALL_ROWS:
+        targets = [min(targets, key=lambda target: cost_of(case, target).total)]
+    steps = [improve(case, target) for target in targets]
+    costs = [cost_of(case, target) for target in targets]
+    best = min(range(len(targets)), key=lambda number: costs[number].total)
+    return Plan(case, targets[best], costs[best], lower_bound(case, targets[best]), steps[best])

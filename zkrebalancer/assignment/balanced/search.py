@@ -25,12 +25,12 @@ PATIENCE = 32  # members in a row from which nothing was gained, before the sear
 MIN_GAIN = 1e-9  # below it is rounding
 
 
-def improve(case: Case, target: Rows, max_steps: int) -> int:
+def improve(case: Case, target: Rows) -> int:
     """Lower the cost of a target by local search, in place; return the number of steps taken."""
     if not case.free_to_move.any() or np.count_nonzero(case.active) < 2:
         return 0
     search = _Search(case, target)
-    steps = search.run(max_steps)
+    steps = search.run(case.options.max_search_steps)
     search.return_what_gains_nothing()
     return steps
 
