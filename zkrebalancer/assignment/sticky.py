@@ -19,6 +19,7 @@ from zkrebalancer.assignment.subscribers import Classes, classes_of, kinds_of
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_EXACT_CHOICES = 500  # pairs of member and topic up to which overlapping subscriptions are solved exactly
+MANY = 8  # free rows are sorted if they are fewer than one in so many, and else found in the order of the topics
 
 
 def assign_sticky(problem: Problem) -> Assignment:
@@ -104,8 +105,14 @@ def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tupl
 
 def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
     """Return the rows of these topics, in their order, that nobody claims."""
-    rows = ranges(columns.first[topics], np.diff(columns.first)[topics])
-    return rows[claimed[rows] < 0]
+    free = np.flatnonzero(claimed < 0)
+    if len(free) > len(claimed) // MANY:
+        rows = ranges(columns.first[topics], np.diff(columns.first)[topics])
+        return rows[claimed[rows] < 0]
+    place_of_topic = np.full(len(columns.topics), NOBODY)
+    place_of_topic[topics] = np.arange(len(topics))
+    place = place_of_topic[columns.topic[free]]
+    return free[np.argsort(place, kind="stable")[np.count_nonzero(place == NOBODY) :]]
 
 
 def _release(claimed: Rows, share: Rows, lost_counts: Counts) -> None:

@@ -68,7 +68,7 @@ def _distinct_rows(matrix: npt.NDArray[np.bool_] | npt.NDArray[np.int16]) -> tup
     """Return where each distinct row stands first, sorted by content, and for each row which of them it equals."""
     if matrix.size == 0 or (matrix == matrix[:1]).all():
         return np.arange(min(len(matrix), 1)), np.zeros(len(matrix), np.int32)
-    packed = np.packbits(matrix, axis=1) if matrix.dtype == np.bool_ else np.ascontiguousarray(matrix)
+    packed = np.ascontiguousarray(np.packbits(matrix, axis=1) if matrix.dtype == np.bool_ else matrix)
     as_bytes = packed.view(f"V{packed.itemsize * packed.shape[1]}").ravel()  # rows are compared as a whole
     _, chosen, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
     return chosen, inverse.astype(np.int32)
