@@ -8,6 +8,7 @@ partitions move than may, the moves that gain least are taken back.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
 MAX_SMALL_ROWS = 1_000  # of a group for which there is time to try everything from every start
 TAKEN_BACK_AT_ONCE = 1 / 8  # of the moves above the limit, before the rest is judged anew
+LOOKED_AT = 7  # of a shelf, for one that has few of the topic: the first entry and, in the tree, the two levels below
 ROUNDING = 1e-9  # of sums of loads
 
 
@@ -79,43 +81,50 @@ def _place(case: Case, target: Rows, rows: Indexes) -> None:
     if len(rows):
         kinds = case.kind[rows]
         order = np.lexsort((rows, -case.load[rows], kinds, case.reader_count[kinds]))
-        board = _Board(case, case.carried(target).tolist(), case.counts(target).tolist())
+        board = _Board(case, case.carried(target).tolist(), case.counts(target).tolist(), _held(case, target))
         for rows_of_kind in np.split(rows[order], np.flatnonzero(np.diff(kinds[order])) + 1):
             board.place(target, rows_of_kind)
+
+
+def _held(case: Case, target: Rows) -> Counter[tuple[int, int]]:
+    """Count how many partitions of each topic each member has: by (topic, member)."""
+    given = target >= 0
+    return Counter(zip(case.columns.topic[given].tolist(), target[given].tolist(), strict=True))
 
 
 @dataclass(slots=True)
 class _Board:
     """What each member carries while rows are placed. Plain lists, because one element is read at a time.
 
-    The readers of a kind stand on shelves, one for each rack and class of capacity: heaps of (utilisation, member). A
-    shelf's first entry is its best member, as in one class no capacity is twice another one.
+    The readers of a kind stand on shelves, one for each rack and class of capacity: heaps of (utilisation, member). The
+    first entries of a shelf are its best members, as in one class no capacity is twice another one.
     """
 
     case: Case
     carried: list[float]
     counts: list[int]
+    held: Counter[tuple[int, int]]  # (topic, member) -> partitions
     strength: list[float] = field(init=False)
+    even_share: list[int] = field(init=False)
     shelves: list[tuple[int, list[tuple[float, int]]]] = field(init=False)  # (rack, heap)
     utilisation: dict[int, float] = field(init=False)  # of the readers; entries of the heaps may be older
     peak: float = field(init=False)
     room: int = field(init=False)  # partitions that a member may have
+    topic: int = field(init=False)  # of the row that is being placed
+    crowding_cost: float = field(init=False)  # of one more partition above its topic's even share
 
     def place(self, target: Rows, rows: Indexes) -> None:
         """Place rows of one kind, in their order."""
         case = self.case
         limit = case.options.max_partitions_per_member
         self.room = limit if limit is not None else len(case.load)
-        self.strength = case.strength.tolist()
+        self.strength, self.even_share = case.strength.tolist(), case.even_share.tolist()
         self._fill_shelves(case.readers[case.kind[rows[0]]])
+        self.crowding_cost = case.options.spread_cost * case.average_load
         rack = case.columns.rack.tolist()
-        owners, prices, crosses = (
-            case.columns.owner[rows].tolist(),
-            case.price[rows].tolist(),
-            case.crosses[rows].tolist(),
-        )
-        for row, load, owner, price, across in zip(
-            rows.tolist(), case.load[rows].tolist(), owners, prices, crosses, strict=True
+        columns = (case.columns.topic, case.load, case.columns.owner, case.price, case.crosses)
+        for row, self.topic, load, owner, price, across in zip(
+            rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
         ):
             best, best_cost = self._best_reader(load, across)
             may_keep = owner in self.utilisation and self.counts[owner] < self.room
@@ -124,6 +133,7 @@ class _Board:
             if best != NOBODY:
                 target[row] = best
                 self.counts[best] += 1
+                self.held[self.topic, best] += 1
                 self.carried[best] += load
                 self.utilisation[best] = self.carried[best] / self.strength[best]
                 self.peak = max(self.peak, self.utilisation[best])
@@ -153,10 +163,14 @@ class _Board:
                 elif seen != self.utilisation[member]:
                     heapq.heapreplace(shelf, (self.utilisation[member], member))
                 else:
+                    break
+            for seen, member in shelf[:LOOKED_AT]:
+                if seen == self.utilisation[member] and self.counts[member] < self.room:
                     cost = self._cost(load, member, is_across=crosses[rack])
                     if cost < best_cost:
                         best, best_cost = member, cost
-                    break
+                    if not self._would_crowd(member):
+                        break
         return best, best_cost
 
     def _cost(self, load: float, member: int, *, is_across: bool) -> float:
@@ -165,7 +179,12 @@ class _Board:
         cost = options.uneven_cost * load * (2 * carried + load) / strength
         if (carried + load) / strength > self.peak:
             cost += options.peak_cost * ((carried + load) / strength - self.peak)
+        if self._would_crowd(member):
+            cost += self.crowding_cost
         return cost + options.rack_cost * load if is_across else cost
+
+    def _would_crowd(self, member: int) -> bool:
+        return self.held.get((self.topic, member), 0) >= self.even_share[self.topic]
 
 
 def _take_back(case: Case, target: Rows) -> None:
