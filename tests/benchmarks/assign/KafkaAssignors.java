@@ -5,6 +5,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -40,11 +42,13 @@ import org.apache.log4j.LogManager;
  * {"subscription": index, "owned": {topic: [partition]}, "generation", "instance_id"}}, "joining": a member's name or null,
  * "warm_up_ms", "repetitions", "budget_ms"}. With "joining", that member is left out first, the others take over what
  * the assignor decides, and then the member joins them; this is what is timed. Reply: {"assignment": {member: {topic:
- * [partition]}}} if "repetitions" is 0, else {"times_ms": [], "squares": sum of squared sizes, "kept": partitions that
+ * [partition]}}} if "repetitions" is 0, else {"times_ms": [], "processor_ms": [] (of the deciding
+ * thread alone), "squares": sum of squared sizes, "kept": partitions that
  * stay with the member that owned them}.
  */
 public final class KafkaAssignors {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
     private record Member(List<String> topics, Map<String, List<Integer>> owned, int generation, Optional<String> instanceId) {}
 
@@ -79,14 +83,16 @@ public final class KafkaAssignors {
         if (repetitions == 0) {
             reply.set("assignment", JSON.valueToTree(assignor.read(decide.get())));
         } else {
-            measure(decide, request, repetitions, reply.putArray("times_ms"));
+            measure(decide, request, repetitions, reply);
             judge(members, assignor.read(decide.get()), reply);
         }
         return reply;
     }
 
     /** Times at least one decision, and no more after the budget is spent. */
-    private static void measure(Supplier<Object> decide, JsonNode request, int repetitions, ArrayNode timesMs) {
+    private static void measure(Supplier<Object> decide, JsonNode request, int repetitions, ObjectNode reply) {
+        ArrayNode timesMs = reply.putArray("times_ms");
+        ArrayNode processorMs = reply.putArray("processor_ms");
         long warmUntil = System.nanoTime() + request.get("warm_up_ms").asLong() * 1_000_000;
         do {
             decide.get();
@@ -94,9 +100,11 @@ public final class KafkaAssignors {
         long end = System.nanoTime() + request.get("budget_ms").asLong() * 1_000_000;
         do {
             System.gc(); // so that no decision pays for the garbage of the one before
+            long processorStarted = THREADS.getCurrentThreadCpuTime();
             long started = System.nanoTime();
             decide.get();
             timesMs.add((System.nanoTime() - started) / 1e6);
+            processorMs.add((THREADS.getCurrentThreadCpuTime() - processorStarted) / 1e6);
         } while (timesMs.size() < repetitions && System.nanoTime() < end);
     }
 

@@ -31,6 +31,7 @@ def main() -> None:
         rows = {point: measure(point, times) for point in grid(tuple(arguments.members))}
         overlapping = {point: measure(point, times) for point in overlapping_points(max(arguments.members))}
     print(speed_table(rows))
+    print(processor_table(rows))
     print(overlapping_table(overlapping))
     print(quality_lines({**rows, **overlapping}))
     print(cost_tables(max(arguments.members)))
@@ -69,6 +70,21 @@ def speed_table(rows: dict[Point, Row]) -> str:
             f"| {point.members:,} | {point.partitions:,} | {point.topic_count:,} | {point.subscribe} | {change} "
             f"| {shown} | {ratio(row['uniform'], row['sticky'])} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def processor_table(rows: dict[Point, Row]) -> str:
+    """Compare processor time at the largest size; so the figures hold also where other work goes on."""
+    names = ("sticky", "uniform", "client cooperative-sticky")
+    lines = ["| partitions | topics | subscribe | change | " + " | ".join(names) + " |", "|---" * 7 + "|"]
+    largest = max(point.partitions for point in rows)
+    for point, row in rows.items():
+        if point.partitions == largest:
+            change = "one joins" if point.joins else "full"
+            shown = " | ".join(
+                "-" if (result := row[name]) is None else shown_ms(result.processor_ms) for name in names
+            )
+            lines.append(f"| {point.partitions:,} | {point.topic_count:,} | {point.subscribe} | {change} | {shown} |")
     return "\n".join(lines) + "\n"
 
 
