@@ -81,15 +81,9 @@ def _place(case: Case, target: Rows, rows: Indexes) -> None:
     if len(rows):
         kinds = case.kind[rows]
         order = np.lexsort((rows, -case.load[rows], kinds, case.reader_count[kinds]))
-        board = _Board(case, case.carried(target).tolist(), case.counts(target).tolist(), _held(case, target))
+        board = _Board(case, case.carried(target).tolist(), case.counts(target).tolist())
         for rows_of_kind in np.split(rows[order], np.flatnonzero(np.diff(kinds[order])) + 1):
             board.place(target, rows_of_kind)
-
-
-def _held(case: Case, target: Rows) -> Counter[tuple[int, int]]:
-    """Count how many partitions of each topic each member has: by (topic, member)."""
-    given = target >= 0
-    return Counter(zip(case.columns.topic[given].tolist(), target[given].tolist(), strict=True))
 
 
 @dataclass(slots=True)
@@ -103,7 +97,7 @@ class _Board:
     case: Case
     carried: list[float]
     counts: list[int]
-    held: Counter[tuple[int, int]]  # (topic, member) -> partitions
+    held: dict[int, Counter[int]] = field(default_factory=dict)  # topic -> member -> partitions, once it is asked for
     strength: list[float] = field(init=False)
     even_share: list[int] = field(init=False)
     shelves: list[tuple[int, list[tuple[float, int]]]] = field(init=False)  # (rack, heap)
@@ -126,6 +120,9 @@ class _Board:
         for row, self.topic, load, owner, price, across in zip(
             rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
         ):
+            if self.topic not in self.held:
+                rows_of_topic = slice(*case.columns.first[self.topic : self.topic + 2])
+                self.held[self.topic] = Counter(target[rows_of_topic].tolist())
             best, best_cost = self._best_reader(load, across)
             may_keep = owner in self.utilisation and self.counts[owner] < self.room
             if may_keep and self._cost(load, owner, is_across=across[rack[owner]]) <= best_cost + price:
@@ -133,7 +130,7 @@ class _Board:
             if best != NOBODY:
                 target[row] = best
                 self.counts[best] += 1
-                self.held[self.topic, best] += 1
+                self.held[self.topic][best] += 1
                 self.carried[best] += load
                 self.utilisation[best] = self.carried[best] / self.strength[best]
                 self.peak = max(self.peak, self.utilisation[best])
@@ -184,7 +181,7 @@ class _Board:
         return cost + options.rack_cost * load if is_across else cost
 
     def _would_crowd(self, member: int) -> bool:
-        return self.held.get((self.topic, member), 0) >= self.even_share[self.topic]
+        return self.held[self.topic].get(member, 0) >= self.even_share[self.topic]
 
 
 def _take_back(case: Case, target: Rows) -> None:
