@@ -65,6 +65,14 @@ def test_updated_columns_of_a_settled_group_are_not_read_anew() -> None:
     assert columns.threads[columns.subscription].tolist() == [[1], [1], [2]]
 
 
+def test_an_old_claim_of_a_changed_member_does_not_beat_a_newer_one() -> None:
+    newer = Member({"t": 1}, {"t": {0: 0}}, generation=5)
+    older = Member({"t": 1}, {"t": {0: 0, 1: 0}}, generation=4)
+    group = Problem({"t": 2}, {"c1": newer, "c2": Member({"t": 1}, {})})
+    after = replace(group, members={"c1": newer, "c2": older})
+    assert updated(to_columns(group), after, ["c2"]).holder.tolist() == [0, 1]
+
+
 @given(problem=problems())
 def test_changes_are_what_has_to_be_stopped_and_started(problem: Problem) -> None:
     columns = to_columns(problem)

@@ -231,6 +231,19 @@ def test_classes_applied_to_their_own_result_move_nothing(problem: Problem) -> N
     assert assign_sticky(holding(problem, first)) == first
 
 
+@pytest.mark.usefixtures("by_classes")
+def test_a_class_gives_up_what_its_largest_members_hold() -> None:
+    members = {
+        "c1": Member({"a": 1, "b": 1}, {"b": dict.fromkeys(range(6), 0)}),
+        "c2": Member({"a": 1, "b": 1}, {"b": {6: 0, 7: 0}}),
+        "c3": Member({"b": 1}, {}),
+    }
+    problem = Problem({"a": 0, "b": 8}, members)
+    assignment = assign_sticky(problem)
+    assert sorted(sizes(assignment).values()) == [2, 3, 3]
+    assert summarize(problem, assignment).moved == 3  # two to c3, one to c2
+
+
 @pytest.mark.parametrize(("old_count", "new_count"), [(200, 1), (200, 40), (40, 200)])
 def test_classes_of_a_large_group_move_only_what_the_new_members_get(old_count: int, new_count: int) -> None:
     """Each class reads three of ten blocks of topics, so what a new member gets may have to be passed on."""
