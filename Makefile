@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 5
 
-.PHONY: setup demo test test-long lint bench simulate mutations interruptions model campaign clean
+.PHONY: setup demo test test-long lint bench bench-assign simulate mutations interruptions model campaign clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ lint: setup
 bench: setup
 	$(BIN)/python -m tests.benchmarks.rebalance
 	$(BIN)/python -m tests.benchmarks.floor
+
+bench-assign: setup
+	$(BIN)/python -m tests.benchmarks.assign
+	$(BIN)/python -m tests.benchmarks.balanced
 
 # What the promises rest on; docs/reliability.md tells what each of them shows.
 simulate: setup

@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
 DEV = [
     "hypothesis",
+    "matplotlib",
     "mypy",
     "psutil",
     "pytest",
@@ -26,7 +27,7 @@ setup(
         "consumer_agent": ["py.typed"],
         "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"],
     },
-    install_requires=["click", "confluent-kafka", "gevent", "google-re2", "kazoo", "msgpack", "rich"],
+    install_requires=["click", "confluent-kafka", "gevent", "google-re2", "kazoo", "msgpack", "numpy", "rich"],
     extras_require={"cluster": CLUSTER, "spark": ["pyspark>=4.0,<5"], "docker": ["docker"], "dev": CLUSTER + DEV},
     entry_points={
         "console_scripts": [

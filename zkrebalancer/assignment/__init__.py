@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zkrebalancer.assignment.balanced import assign_balanced
 from zkrebalancer.assignment.cooperative_sticky import assign_cooperative_sticky
 from zkrebalancer.assignment.model import Strategy
 from zkrebalancer.assignment.range import assign_range
@@ -16,6 +17,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "round_robin": assign_round_robin,
     "sticky": assign_sticky,
     "cooperative_sticky": assign_cooperative_sticky,
+    "balanced": assign_balanced,
 }
 
 

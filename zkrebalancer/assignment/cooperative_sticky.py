@@ -5,22 +5,21 @@ Source: Kafka's `CooperativeStickyAssignor`. Once the owners have revoked, a sec
 
 from __future__ import annotations
 
-from zkrebalancer.assignment.claims import current_owners
-from zkrebalancer.assignment.model import Assignment, Problem, to_assignment
-from zkrebalancer.assignment.sticky import assign_sticky
+import numpy as np
+
+from zkrebalancer.assignment.columns import NOBODY, Columns, Rows, to_columns
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment, to_threads
+from zkrebalancer.assignment.sticky import sticky
 
 
 def assign_cooperative_sticky(problem: Problem) -> Assignment:
     """Assign as sticky does, but nobody a partition that has another owner now, even one that no longer subscribes."""
-    owners = current_owners(problem)
-    return to_assignment(
-        problem,
-        (
-            (consumer, thread, topic, (partition,))
-            for consumer, threads in assign_sticky(problem).items()
-            for thread, topics in threads.items()
-            for topic, partitions in topics.items()
-            for partition in partitions
-            if owners.get((topic, partition), consumer) == consumer
-        ),
-    )
+    columns = to_columns(problem)
+    target = sticky(columns)
+    return to_assignment(columns, withheld(columns, target), to_threads(columns, target))
+
+
+def withheld(columns: Columns, target: Rows) -> Rows:
+    """Return the target without the rows that another member holds now."""
+    return np.where((columns.holder < 0) | (columns.holder == target), target, np.int32(NOBODY))

@@ -22,6 +22,9 @@ from zkrebalancer.protocol.registration import MAX_THREADS, WHITE_LIST
 MAX_PARTITIONS = 1_000_000  # over all topics of one input
 MAX_CONSUMER_THREADS = 1_000_000  # over all subscriptions of one input, counted once for each topic
 MAX_GENERATION = 2**63 - 1
+MEMBER_KEYS = frozenset(
+    ("topics", "pattern", "pattern_type", "threads", "owned", "generation", "instance_id", "rack", "capacity")
+)
 NO_GENERATION = -1  # what Kafka's clients say before their first rebalance
 
 
@@ -51,6 +54,8 @@ class _Value:
         if not isinstance(self.content, dict):
             raise self.error("an object")
         prefix = f"{self.path}." if self.path else ""
+        if isinstance(self.content, _Repetitive):
+            raise InputError(f"{prefix}{printable(self.content.repeated)}: stands twice in one object")
         return {key: _Value(prefix + printable(key), value) for key, value in self.content.items()}
 
     def items(self) -> Iterator[_Value]:
@@ -77,8 +82,16 @@ class _Value:
         return None if self.content is None else self.text()
 
 
+class _Repetitive(dict[str, object]):
+    """An object of the document in which a key stands twice."""
+
+    repeated: str
+
+
 def read_problem(content: bytes) -> Problem:
-    """Read the input of `zkrebalancer assign`; unknown keys and owned partitions that do not exist are ignored.
+    """Read the input of `zkrebalancer assign`.
+
+    Ignored are unknown keys beside `topics` and `members`, and owned partitions that a topic does not have.
 
     Raises:
         InputError: one line, with the path of the wrong value.
@@ -95,8 +108,16 @@ def read_problem(content: bytes) -> Problem:
     thread_count = sum(sum(member.threads.values()) for member in members.values())
     if thread_count > MAX_CONSUMER_THREADS:
         raise InputError(f"members: {thread_count} consumer threads in all, at most {MAX_CONSUMER_THREADS} are served")
-    _check_hints(document)
-    return Problem(topics, members)
+    return Problem(
+        topics,
+        members,
+        lag=_lag(document["lag"]) if "lag" in document else {},
+        rate=_rate(document["rate"]) if "rate" in document else {},
+        racks=_racks(document["racks"]) if "racks" in document else {},
+        options={key: value.content for key, value in document["options"].entries().items()}
+        if "options" in document
+        else {},
+    )
 
 
 def write_result(strategy_name: str, assignment: Assignment, summary: Summary, elapsed_ms: float) -> dict[str, object]:
@@ -129,19 +150,18 @@ def printable(name: str) -> str:
 
 
 def _parse(content: bytes) -> object:
-    def refuse_constant(name: str) -> None:
-        raise ValueError(f"{name} is not a number in JSON")
-
-    def refuse_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def note_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
         entries = dict(pairs)
-        if len(entries) < len(pairs):
-            repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise ValueError(f"key {json.dumps(repeated)} stands twice in one object")
-        return entries
+        if len(entries) == len(pairs):
+            return entries
+        repetitive = _Repetitive(entries)
+        repetitive.repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        return repetitive
 
     try:
         # A text with half a surrogate pair parses, but can be neither matched nor printed: encoding finds it.
-        document = json.loads(content, parse_constant=refuse_constant, object_pairs_hook=refuse_repetition)
+        # NaN and a repeated key are refused where they are read, which knows their path.
+        document = json.loads(content, object_pairs_hook=note_repetition)
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InputError("input: a string has half a surrogate pair, which is no text") from None
@@ -152,6 +172,8 @@ def _parse(content: bytes) -> object:
 
 def _member(value: _Value, topics: Mapping[str, int]) -> Member:
     entries = value.entries()
+    for key in entries.keys() - MEMBER_KEYS:
+        raise InputError(f"{entries[key].path}: is unknown; known are {', '.join(sorted(MEMBER_KEYS))}")
     if ("topics" in entries) == ("pattern" in entries):
         raise InputError(f"{value.path}: either topics or pattern is expected, not both and not neither")
     pattern_type = entries["pattern_type"].text() if "pattern_type" in entries else WHITE_LIST
@@ -162,7 +184,7 @@ def _member(value: _Value, topics: Mapping[str, int]) -> Member:
     threads = entries["threads"].integer(1, MAX_THREADS) if "threads" in entries else 1
     return Member(
         threads=dict.fromkeys(subscribed, threads),
-        owned=_owned(entries["owned"]) if "owned" in entries else {},
+        owned=_owned(entries["owned"], topics) if "owned" in entries else {},
         generation=entries["generation"].integer(NO_GENERATION, MAX_GENERATION) if "generation" in entries else 0,
         instance_id=entries["instance_id"].optional_text() if "instance_id" in entries else None,
         rack=entries["rack"].optional_text() if "rack" in entries else None,
@@ -178,24 +200,26 @@ def _matching_topics(pattern: _Value, pattern_type: str, topics: Mapping[str, in
     return [topic for topic in topics if topic_filter.matches(topic)]
 
 
-def _owned(value: _Value) -> dict[str, dict[int, int]]:
+def _owned(value: _Value, topics: Mapping[str, int]) -> dict[str, dict[int, int]]:
     """Read what a member holds. Which thread holds it is not in the document: all count as held by thread 0."""
+    owned = {}
+    for topic, partitions in value.entries().items():
+        if topic not in topics:
+            raise InputError(f"{partitions.path}: the topic is not in `topics`")
+        owned[topic] = {partition.integer(0, MAX_PARTITION): 0 for partition in partitions.items()}
+    return owned
+
+
+def _lag(value: _Value) -> dict[str, list[int]]:
+    return {topic: [lag.integer(0, MAX_GENERATION) for lag in lags.items()] for topic, lags in value.entries().items()}
+
+
+def _rate(value: _Value) -> dict[str, list[float]]:
+    return {topic: [rate.number() for rate in rates.items()] for topic, rates in value.entries().items()}
+
+
+def _racks(value: _Value) -> dict[str, list[list[str]]]:
     return {
-        topic: {partition.integer(0, MAX_PARTITION): 0 for partition in partitions.items()}
-        for topic, partitions in value.entries().items()
+        topic: [[rack.text() for rack in racks.items()] for racks in replicas.items()]
+        for topic, replicas in value.entries().items()
     }
-
-
-def _check_hints(document: Mapping[str, _Value]) -> None:
-    """Check what no strategy here uses yet, so that a wrong input does not pass today and fail tomorrow."""
-    if "lag" in document:
-        for lags in document["lag"].entries().values():
-            for lag in lags.items():
-                lag.integer(0, MAX_GENERATION)
-    if "racks" in document:
-        for replicas in document["racks"].entries().values():
-            for racks in replicas.items():
-                for rack in racks.items():
-                    rack.text()
-    if "options" in document:
-        document["options"].entries()

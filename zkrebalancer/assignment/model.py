@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -30,10 +30,18 @@ class Problem:
     """A group to assign: topic -> number of partitions, and consumer -> member.
 
     A subscribed topic that does not exist gives its subscribers nothing.
+    `lag`: topic -> records that each partition is behind; what is missing counts as 0.
+    `rate`: topic -> records per second that each partition gets; what is missing counts as 0.
+    `racks`: topic -> for each partition the racks that hold a replica; {} when unknown.
+    `options`: of the strategy; each strategy says which it knows.
     """
 
     topics: Mapping[str, int]
     members: Mapping[str, Member]
+    lag: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rate: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 # consumer -> consumer thread -> topic -> sorted partitions; every member appears, with {} when it gets nothing
@@ -46,23 +54,10 @@ def ordered_consumers(problem: Problem) -> list[str]:
 
     Static members come first because their order survives a restart: a restarted consumer has a new name.
     """
-
-    def rank(consumer: str) -> tuple[bool, str, str]:
-        instance_id = problem.members[consumer].instance_id
-        return (instance_id is None, instance_id or "", consumer)
-
-    return sorted(problem.members, key=rank)
+    return sorted(problem.members, key=lambda consumer: rank(problem, consumer))
 
 
-def to_assignment(problem: Problem, placements: Iterable[tuple[str, int, str, Iterable[int]]]) -> Assignment:
-    """Collect placements (consumer, consumer thread, topic, partitions), several for one key being joined."""
-    collected: dict[str, dict[int, dict[str, list[int]]]] = {consumer: {} for consumer in problem.members}
-    for consumer, thread, topic, partitions in placements:
-        collected[consumer].setdefault(thread, {}).setdefault(topic, []).extend(partitions)
-    return {
-        consumer: {
-            thread: {topic: tuple(sorted(threads[thread][topic])) for topic in sorted(threads[thread])}
-            for thread in sorted(threads)
-        }
-        for consumer, threads in sorted(collected.items())
-    }
+def rank(problem: Problem, consumer: str) -> tuple[bool, str, str]:
+    """Return the key by which consumers are ordered."""
+    instance_id = problem.members[consumer].instance_id
+    return (instance_id is None, instance_id or "", consumer)

@@ -6,30 +6,34 @@ sorted by number (there `c-10` sorted before `c-2`, as text).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
-from zkrebalancer.assignment.model import Assignment, Problem, ordered_consumers, to_assignment
+from zkrebalancer.assignment.columns import NOBODY, Columns, Rows, offsets, to_columns
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment
+from zkrebalancer.assignment.subscribers import consumer_threads
 
 
 def assign_range(problem: Problem) -> Assignment:
     """Give each consumer thread a contiguous range of each topic; the first `partitions mod threads` get one more."""
-    return to_assignment(problem, _ranges(problem))
+    columns = to_columns(problem)
+    return to_assignment(columns, *cut_ranges(columns))
 
 
-def _ranges(problem: Problem) -> Iterator[tuple[str, int, str, range]]:
-    consumer_threads: dict[str, list[tuple[str, int]]] = {topic: [] for topic in problem.topics}
-    for consumer in ordered_consumers(problem):
-        for topic, thread_count in problem.members[consumer].threads.items():
-            if topic in consumer_threads:
-                consumer_threads[topic].extend((consumer, thread) for thread in range(thread_count))
-    for topic, readers in consumer_threads.items():
-        if not readers:
-            continue
-        size, longer_count = divmod(problem.topics[topic], len(readers))
-        first = 0
-        for position, (consumer, thread) in enumerate(readers):
-            end = first + size + (position < longer_count)
-            if end == first:
-                break  # more threads than partitions: nothing is left for this one and those after it
-            yield consumer, thread, topic, range(first, end)
-            first = end
+def cut_ranges(columns: Columns) -> tuple[Rows, Rows]:
+    """Return the member and the consumer thread that get each row."""
+    readers = consumer_threads(columns)
+    partitions = np.diff(columns.first)
+    size, longer_count = np.divmod(partitions, np.maximum(readers.count, 1))
+    # If there are more threads than partitions, nothing is left for the last ones. A topic that nobody reads has one
+    # piece for nobody, who stands behind all others.
+    piece_counts = np.maximum(np.minimum(readers.count, partitions), 1)
+    begins = offsets(piece_counts)
+    position = np.arange(begins[-1]) - np.repeat(begins[:-1], piece_counts)
+    length = np.repeat(size, piece_counts) + (position < np.repeat(longer_count, piece_counts))
+    unread = readers.count == 0
+    length[begins[:-1][unread]] = partitions[unread]
+    place = position + np.repeat(np.where(unread, len(readers.member), readers.begin), piece_counts)
+    member = np.append(readers.member, np.int32(NOBODY))[place]
+    thread = np.append(readers.thread, np.int32(NOBODY))[place]
+    return np.repeat(member, length), np.repeat(thread, length)

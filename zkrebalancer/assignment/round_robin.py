@@ -6,34 +6,51 @@ topic is skipped; the next topic goes on where the last one ended.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+import numpy as np
 
-from zkrebalancer.assignment.model import Assignment, Problem, ordered_consumers, to_assignment
+from zkrebalancer.assignment.columns import NOBODY, Columns, Offsets, Rows, offsets, to_columns
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment
+from zkrebalancer.assignment.subscribers import ConsumerThreads, consumer_threads
 
 
 def assign_round_robin(problem: Problem) -> Assignment:
     """Deal all partitions, sorted by topic and number, to the consumer threads, sorted by consumer and number."""
-    return to_assignment(problem, _deal(problem))
+    columns = to_columns(problem)
+    return to_assignment(columns, *deal(columns))
 
 
-def _deal(problem: Problem) -> Iterator[tuple[str, int, str, range]]:
-    circle: list[tuple[str, int]] = []
-    places: dict[str, list[int]] = {topic: [] for topic in problem.topics}  # where in the circle the topic is read
-    for consumer in ordered_consumers(problem):
-        threads = {topic: count for topic, count in problem.members[consumer].threads.items() if topic in places}
-        for topic, thread_count in threads.items():
-            places[topic].extend(range(len(circle), len(circle) + thread_count))
-        circle.extend((consumer, thread) for thread in range(max(threads.values(), default=0)))
+def deal(columns: Columns) -> tuple[Rows, Rows]:
+    """Return the member and the consumer thread that get each row."""
+    readers = consumer_threads(columns)
+    partitions = np.diff(columns.first)
+    # The n-th partition of a topic goes to the n-th reader after where the last topic ended, which skips all others.
+    start = _starts(columns, readers, partitions)
+    turn = np.arange(len(columns.topic)) + np.repeat(start - columns.first[:-1], partitions)
+    turn %= np.repeat(np.maximum(readers.count, 1), partitions)
+    place = turn + np.repeat(np.where(readers.count, readers.begin, len(readers.member)), partitions)
+    return (
+        np.append(readers.member, np.int32(NOBODY))[place],
+        np.append(readers.thread, np.int32(NOBODY))[place],
+    )
 
-    next_place = 0
-    for topic in sorted(problem.topics):
-        readers, partition_count = places[topic], problem.topics[topic]
-        if not readers or not partition_count:
-            continue
-        # The n-th partition goes to the n-th reader from here on: skipping the others costs nothing.
-        first = bisect_left(readers, next_place)
-        for turn in range(min(partition_count, len(readers))):
-            consumer, thread = circle[readers[(first + turn) % len(readers)]]
-            yield consumer, thread, topic, range(turn, partition_count, len(readers))
-        next_place = readers[(first + partition_count - 1) % len(readers)] + 1
+
+def _starts(columns: Columns, readers: ConsumerThreads, partitions: Offsets) -> Offsets:
+    """Return for each topic which of its readers, counted from 0, gets its first partition."""
+    circle = offsets(columns.threads.max(axis=1, initial=0)[columns.subscription])  # where each member's threads begin
+    place_in_circle = circle[readers.member] + readers.thread
+    starts = []
+    start, last_begin, next_place = 0, -1, 0
+    for begin, count, partition_count in zip(
+        readers.begin.tolist(), readers.count.tolist(), partitions.tolist(), strict=True
+    ):
+        if count and partition_count:
+            if begin != last_begin:
+                start = int(np.searchsorted(place_in_circle[begin : begin + count], next_place))
+            last_begin = begin
+            starts.append(start)
+            start = (start + partition_count) % count
+            next_place = int(place_in_circle[begin + (start - 1) % count]) + 1
+        else:
+            starts.append(0)
+    return np.array(starts, np.int64)

@@ -1,17 +1,25 @@
 """Sticky: as balanced as the subscriptions allow, and then as few moves as possible.
 
 Members are balanced first (what moves between consumers costs a pause), then each member's share over its own threads.
-Source of the rules: Kafka's `StickyAssignor`; ours is exact where that one is a heuristic.
+Source of the rules: Kafka's `StickyAssignor`; ours is exact where that one is a heuristic, but for the moves of large
+groups whose subscriptions overlap in part: those are few, not proven to be the fewest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import numpy as np
 
-from zkrebalancer.assignment.claims import current_owners
-from zkrebalancer.assignment.model import Assignment, Member, Problem, ordered_consumers, to_assignment
-from zkrebalancer.assignment.spread import spread
+from zkrebalancer.assignment.alike import Counts, rank_in_run, spread_alike
+from zkrebalancer.assignment.classes import balance_classes
+from zkrebalancer.assignment.columns import NOBODY, Columns, Flags, Offsets, Rows, offsets, ranges, to_columns
+from zkrebalancer.assignment.exact import spread_exactly
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment, to_threads
+from zkrebalancer.assignment.subscribers import Classes, classes_of, kinds_of
 from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_EXACT_CHOICES = 500  # pairs of member and topic up to which overlapping subscriptions are solved exactly
+MANY = 8  # free rows are sorted if they are fewer than one in so many, and else found in the order of the topics
 
 
 def assign_sticky(problem: Problem) -> Assignment:
@@ -20,53 +28,138 @@ def assign_sticky(problem: Problem) -> Assignment:
     A member's partitions are then spread over its threads in the same way. A claim counts for a partition that exists,
     of a topic that the member still subscribes to, and that no newer claim contradicts.
     """
-    return to_assignment(problem, _placements(problem))
+    columns = to_columns(problem)
+    target = sticky(columns)
+    return to_assignment(columns, target, to_threads(columns, target))
 
 
-def _placements(problem: Problem) -> Iterator[tuple[str, int, str, tuple[int]]]:
-    topics_of = {
-        consumer: [topic for topic in problem.members[consumer].threads if topic in problem.topics]
-        for consumer in ordered_consumers(problem)
-    }
-    claims: dict[str, list[TopicPartition]] = {consumer: [] for consumer in topics_of}
-    for (topic, partition), consumer in current_owners(problem).items():
-        if topic in problem.members[consumer].threads:
-            claims[consumer].append((topic, partition))
-    shares = spread(
-        topics_of,
-        {topic: range(problem.topics[topic]) for topics in topics_of.values() for topic in topics},
-        {consumer: _threads_in_turn(problem.members[consumer], claimed) for consumer, claimed in claims.items()},
-    )
-    for consumer, share in shares.items():
-        for thread, (topic, partition) in _over_threads(problem.members[consumer], share):
-            yield consumer, thread, topic, (partition,)
+def sticky(columns: Columns) -> Rows:
+    """Return the member that gets each row."""
+    if not columns.consumers:
+        return columns.owner
+    classes = classes_of(columns)
+    reader_counts = classes.reads.sum(axis=0)
+    if reader_counts.max(initial=0) <= 1:
+        return _spread_disjoint(columns, classes, columns.owner)
+    tangled: Flags = np.any(classes.reads[:, reader_counts > 1], axis=1)
+    widths = np.bincount(classes.of_member, minlength=len(tangled))
+    if widths[tangled] @ classes.reads[tangled].sum(axis=1) > MAX_EXACT_CHOICES:
+        return _spread_overlapping(columns, classes, widths)
+    apart = Classes(classes.of_member, classes.reads & ~tangled[:, np.newaxis])
+    is_tangled = tangled[classes.of_member]
+    target = _spread_disjoint(columns, apart, np.where(is_tangled[columns.owner], np.int32(NOBODY), columns.owner))
+    _spread_exactly(columns, np.flatnonzero(is_tangled).tolist(), target)
+    return target
 
 
-def _threads_in_turn(member: Member, claimed: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Order what a member holds: one of each thread, then a second one of each, so that full threads give up first."""
-    turn_of_thread: dict[int, int] = {}
-    order: list[tuple[int, int, TopicPartition]] = []
-    for topic, partition in claimed:
-        thread = member.owned[topic][partition]
-        turn = turn_of_thread.get(thread, 0)
-        turn_of_thread[thread] = turn + 1
-        order.append((turn, thread, (topic, partition)))
-    return [topic_partition for _, _, topic_partition in sorted(order)]
+def _spread_disjoint(columns: Columns, classes: Classes, claimed: Rows) -> Rows:
+    """Every topic is read by one class, or by none: each class is balanced for itself."""
+    partitions = np.diff(columns.first)
+    is_read = classes.reads.any(axis=0)
+    if len(classes.reads) == 1 and is_read.all():
+        free = np.flatnonzero(claimed < 0)
+    else:
+        class_of_topic = np.argmax(classes.reads, axis=0)
+        topics = np.flatnonzero(is_read)
+        topics = topics[np.argsort(class_of_topic[topics], kind="stable")]
+        free = _free_rows(columns, topics, claimed)
+    row_counts = (classes.reads * partitions).sum(axis=1)
+    return spread_alike(claimed, _threads(columns), free, row_counts, classes.of_member)
 
 
-def _over_threads(member: Member, share: Sequence[TopicPartition]) -> Iterator[tuple[int, TopicPartition]]:
-    """Spread a member's partitions over those of its threads that read their topics, keeping the thread they are on."""
-    partitions: dict[str, list[int]] = {}
+def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> Rows:
+    """Decide how many rows of each kind of topic each class gets, then which, then spread them within each class."""
+    reads, kind_of_topic = kinds_of(classes.reads)
+    partitions = np.diff(columns.first)
+    is_read = classes.reads.any(axis=0)
+    claimed = columns.owner.copy()
+    share, claimed_counts = _shares(columns, classes, kind_of_topic, reads.shape)
+    row_counts = np.bincount(kind_of_topic, weights=partitions * is_read, minlength=reads.shape[1]).astype(np.int64)
+    held = balance_classes(reads, widths, row_counts, claimed_counts)
+    if (claimed_counts > held).any():
+        _release(claimed, share, (claimed_counts - held).ravel())
+
+    topics = np.flatnonzero(is_read)
+    free = _free_rows(columns, topics[np.argsort(kind_of_topic[topics], kind="stable")], claimed)
+    # The free rows stand kind after kind; each class takes a piece of each, and they are wanted class after class.
+    missing = np.maximum(held - claimed_counts, 0)
+    begins = offsets(missing.T.ravel())[:-1].reshape(missing.T.shape).T
+    free = free[ranges(begins.ravel(), missing.ravel())]
+    return spread_alike(claimed, _threads(columns), free, held.sum(axis=1), classes.of_member)
+
+
+def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tuple[int, int]) -> tuple[Rows, Counts]:
+    """Number the class and kind of each claim; return it for each row, and how many there are: [classes, kinds].
+
+    The number of a row without a claim lies beyond all others.
+    """
+    class_count, kind_count = shape
+    if columns.owner.max(initial=NOBODY) < 0:
+        return np.empty(0, np.int32), np.zeros(shape, np.int64)
+    kind = np.repeat(kind_of_topic, np.diff(columns.first))
+    first_of_member = np.append(classes.of_member * kind_count, class_count * kind_count).astype(np.int32)
+    share = first_of_member[columns.owner] + kind
+    counts = np.bincount(share, minlength=class_count * kind_count)[: class_count * kind_count]
+    return share, counts.reshape(shape)
+
+
+def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
+    """Return the rows of these topics, in their order, that nobody claims."""
+    free = np.flatnonzero(claimed < 0)
+    if len(free) > len(claimed) // MANY:
+        rows = ranges(columns.first[topics], np.diff(columns.first)[topics])
+        return rows[claimed[rows] < 0]
+    place_of_topic = np.full(len(columns.topics), NOBODY)
+    place_of_topic[topics] = np.arange(len(topics))
+    place = place_of_topic[columns.topic[free]]
+    return free[np.argsort(place, kind="stable")[np.count_nonzero(place == NOBODY) :]]
+
+
+def _release(claimed: Rows, share: Rows, lost_counts: Counts) -> None:
+    """Free as many rows of each share as it loses, those of its largest members first."""
+    is_losing = np.append(lost_counts > 0, np.False_)
+    rows = np.flatnonzero(is_losing.take(share, mode="clip"))
+    sizes = np.bincount(claimed + 1)[1:]
+    owner = claimed[rows]
+    by_owner = np.argsort(owner, kind="stable")
+    height = np.empty(len(rows), np.int64)  # what the member has left when it gives up this row after those below
+    height[by_owner] = sizes[owner[by_owner]] - rank_in_run(owner[by_owner])
+    order = np.lexsort((rows, -height, share[rows]))
+    rows = rows[order]
+    claimed[rows[rank_in_run(share[rows]) < lost_counts[share[rows]]]] = NOBODY
+
+
+def _threads(columns: Columns) -> Rows | None:
+    """Return the threads that hold the rows if it makes a difference which."""
+    return columns.owner_thread if columns.owner_thread.max(initial=0) > 0 else None
+
+
+def _spread_exactly(columns: Columns, members: list[int], target: Rows) -> None:
+    """Spread the topics that these members read, and nobody else does, over them."""
+    reads = columns.threads > 0
+    topics_of = {member: np.flatnonzero(reads[columns.subscription[member]]).tolist() for member in members}
+    index_of = {columns.topics[topic]: topic for topics in topics_of.values() for topic in topics}
     claims: dict[int, list[TopicPartition]] = {}
-    for topic, partition in sorted(share):
-        partitions.setdefault(topic, []).append(partition)
-        thread = member.owned.get(topic, {}).get(partition)
-        if thread is not None and thread < member.threads[topic]:
-            claims.setdefault(thread, []).append((topic, partition))
-    thread_count = max((member.threads[topic] for topic in partitions), default=0)
-    topics_of = {
-        thread: [topic for topic in partitions if thread < member.threads[topic]] for thread in range(thread_count)
-    }
-    for thread, topic_partitions in spread(topics_of, partitions, claims).items():
-        for topic_partition in topic_partitions:
-            yield thread, topic_partition
+    for member in members:
+        rows = np.flatnonzero(columns.owner == member)
+        claims[member] = [
+            (columns.topics[columns.topic[row]], row - int(columns.first[columns.topic[row]]))
+            for row in _threads_in_turn(rows, columns.owner_thread[rows])
+        ]
+    shares = spread_exactly(
+        {member: [columns.topics[topic] for topic in topics] for member, topics in topics_of.items()},
+        {name: range(int(columns.first[topic + 1] - columns.first[topic])) for name, topic in index_of.items()},
+        claims,
+    )
+    for member, share in shares.items():
+        for name, partition in share:
+            target[columns.first[index_of[name]] + partition] = member
+
+
+def _threads_in_turn(rows: Offsets, thread: Rows) -> list[int]:
+    """Order what a member holds: one of each thread, then a second one of each, so that full threads give up first."""
+    by_thread = np.argsort(thread, kind="stable")
+    turn = np.empty(len(rows), np.int64)
+    turn[by_thread] = rank_in_run(thread[by_thread])
+    ordered: list[int] = rows[np.lexsort((thread, turn))].tolist()
+    return ordered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from zkrebalancer.assignment import STRATEGIES, strategy
+from zkrebalancer.assignment.balanced import assign_balanced, plan_assignment, plan_problem
+from zkrebalancer.assignment.balanced.plan import Plan
+from zkrebalancer.assignment.balanced.report import objective, reasons_by_topic, unassigned
 from zkrebalancer.assignment.document import InputError, partitions_of_member, printable, read_problem, write_result
 from zkrebalancer.assignment.model import Assignment
 from zkrebalancer.assignment.result import Summary, summarize
@@ -20,14 +24,16 @@ from zkrebalancer.cli import options
 from zkrebalancer.protocol.fields import to_ranges
 
 MAX_INPUT_BYTES = 256 * 1024 * 1024
+BAR_WIDTH = 40
 
 
 @click.command()
 @click.option("--strategy", "strategy_name", required=True, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
 @click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - is standard input.")
+@click.option("--reasons", "with_reasons", is_flag=True, help="Tell why each partition is where it is: balanced only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @options.log_level_option
-def assign(strategy_name: str, input_name: str, as_json: bool) -> None:
+def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
     """Run one strategy on topics, members and what they own, without touching any group.
 
     \b
@@ -35,15 +41,39 @@ def assign(strategy_name: str, input_name: str, as_json: bool) -> None:
       zkrebalancer assign --strategy sticky --input problem.json
     """
     decide = strategy(strategy_name)
+    if with_reasons and decide is not assign_balanced:
+        raise InputError(f"--reasons: {strategy_name} has none, balanced has")
     problem = read_problem(_read_input(input_name))
     started = time.perf_counter()
-    assignment = decide(problem)
+    plan = plan_problem(problem) if decide is assign_balanced else None
+    assignment = plan_assignment(plan) if plan else decide(problem)
     elapsed_ms = (time.perf_counter() - started) * 1_000
     summary = summarize(problem, assignment)
+    if plan:
+        summary = replace(summary, unassigned=unassigned(plan))
     if as_json:
-        click.echo(json.dumps(write_result(strategy_name, assignment, summary, elapsed_ms)))
-    else:
-        _print_tables(assignment, summary, elapsed_ms)
+        told = _facts(plan, with_reasons=with_reasons) if plan else {}
+        click.echo(json.dumps(write_result(strategy_name, assignment, summary, elapsed_ms) | told))
+        return
+    _print_tables(assignment, summary, elapsed_ms)
+    if plan:
+        _print_facts(plan, with_reasons=with_reasons)
+
+
+def _facts(plan: Plan, *, with_reasons: bool) -> dict[str, object]:
+    return {"objective": objective(plan)} | ({"reasons": reasons_by_topic(plan)} if with_reasons else {})
+
+
+def _print_facts(plan: Plan, *, with_reasons: bool) -> None:
+    """Show how good a plan of `balanced` is, and why each partition is where it is."""
+    console = Console(highlight=False)
+    cost, bound = plan.cost, plan.bound
+    console.print(f"highest load {cost.peak:.2f} of the mean, at least {bound.peak:.2f} in any plan")
+    console.print(f"cost {cost.total:.3f}, at least {bound.total:.3f} in any plan; {plan.search_steps} search steps")
+    for topic, of_topic in reasons_by_topic(plan).items() if with_reasons else ():
+        for reason in sorted(set(of_topic)):
+            shown = _shown([partition for partition, why in enumerate(of_topic) if why == reason])
+            console.print(Text(f"{reason}: {printable(topic)} {shown}"))
 
 
 def _read_input(name: str) -> bytes:
@@ -67,11 +97,27 @@ def _print_tables(assignment: Assignment, summary: Summary, elapsed_ms: float) -
             table.add_row(Text(printable(consumer)), Text(printable(topic)), _shown(partitions), str(len(partitions)))
     console = Console(highlight=False)
     console.print(table)
+    _print_bars(console, assignment)
     for topic, missing in summary.unassigned.items():
         for reason in sorted({reason for _, reason in missing}):
             shown = _shown([partition for partition, why in missing if why == reason])
             console.print(Text(f"unassigned: {printable(topic)} {shown} ({reason})"))
     console.print(f"kept {summary.kept}, moved {summary.moved}, decided in {elapsed_ms:.1f} ms")
+
+
+def _print_bars(console: Console, assignment: Assignment) -> None:
+    """Show beside each other how many partitions every member has."""
+    counts = {
+        consumer: sum(map(len, partitions_of_member(threads).values())) for consumer, threads in assignment.items()
+    }
+    most = max(counts.values(), default=0)
+    bars = Table.grid(padding=(0, 1))
+    bars.add_column(no_wrap=True)
+    bars.add_column(justify="right")
+    bars.add_column(no_wrap=True)
+    for consumer, count in counts.items():
+        bars.add_row(Text(printable(consumer)), str(count), "█" * round(BAR_WIDTH * count / most) if count else "")
+    console.print(bars)
 
 
 def _shown(partitions: list[int]) -> str:

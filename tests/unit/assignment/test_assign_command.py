@@ -10,14 +10,16 @@ import pytest
 
 from tests.unit.assignment.conftest import Run
 from zkrebalancer.assignment.document import MAX_PARTITIONS
+from zkrebalancer.cli.assign import MAX_INPUT_BYTES
 
 INPUT: dict[str, Any] = {
     "topics": {"orders": 3, "payments": 2, "__offsets": 1, "idle": 1},
     "members": {
-        "c1": {"topics": ["orders"], "owned": {"orders": [0, 9], "deleted": [1]}, "generation": 9},
+        "c1": {"topics": ["orders"], "owned": {"orders": [0, 9]}, "generation": 9},
         "c2": {"pattern": "^pay", "pattern_type": "white_list", "instance_id": "p", "rack": "r1", "capacity": 2.0},
-        "c3": {"topics": [], "surprise": [1, {}]},
+        "c3": {"topics": []},
     },
+    "surprise": [1, {}],
     "lag": {"orders": [10, 0, 500]},
     "racks": {"orders": [["r1"], ["r2"], ["r1"]]},
     "options": {},
@@ -60,6 +62,12 @@ def test_table_for_people(tmp_path: Path, run: Run) -> None:
         ["c1", "orders", "0-2", "3"],
         ["c2", "payments", "0-1", "2"],
         ["c3", "-", "", "0"],
+    ]
+    bars = [line.split() for line in result.stdout.splitlines() if line.startswith("c")]
+    assert [(name, count, len("".join(bar))) for name, count, *bar in bars] == [
+        ("c1", "3", 40),
+        ("c2", "2", 27),
+        ("c3", "0", 0),
     ]
     assert "unassigned: idle 0 (no subscriber)" in result.stdout
     assert "kept 1, moved 0" in result.stdout
@@ -138,6 +146,8 @@ MEMBER_ERRORS = [
     ({"topics": [], "capacity": -1}, "members.c.capacity: a number of at least 0 is expected, not -1"),
     ({"topics": [], "capacity": True}, "members.c.capacity: a number of at least 0 is expected, not true"),
     ({"topics": [], "capacity": 10**400}, "members.c.capacity: a number of at least 0 is expected"),
+    ({"topics": [], "owned": {"gone": [0]}}, "members.c.owned.gone: the topic is not in `topics`"),
+    ({"topics": [], "weight": 2}, "members.c.weight: is unknown; known are capacity, generation, "),
     ([], "members.c: an object is expected, not a list"),
     (None, "members.c: an object is expected, not null"),
 ]
@@ -169,9 +179,12 @@ TEXT_ERRORS = [
     ("{", "input: not JSON"),
     ("[" * 100_000, "input: not JSON"),
     (b"\xff\xfe\xff", "input: not JSON"),
-    ('{"topics": {"t": NaN}, "members": {}}', "input: not JSON (NaN is not a number in JSON)"),
+    ('{"topics": {"t": NaN}, "members": {}}', "topics.t: an integer from 0 to 2147483647 is expected, not NaN"),
+    ('{"topics": {}, "members": {"c": {"topics": [], "capacity": NaN}}}', "members.c.capacity: a number of at least 0"),
+    ('{"topics": {}, "members": {"c": {"topics": []}, "c": {"topics": []}}}', "members.c: stands twice in one object"),
+    ('{"topics": {}, "members": {}, "lag": {"t": [0, -Infinity]}}', "lag.t[1]: an integer from 0"),
     ('{"topics": {"t": ' + "9" * 5_000 + '}, "members": {}}', "input: not JSON"),
-    ('{"topics": {"t": 1, "t": 2}, "members": {}}', 'input: not JSON (key "t" stands twice in one object)'),
+    ('{"topics": {"t": 1, "t": 2}, "members": {}}', "topics.t: stands twice in one object"),
     (r'{"topics": {"\ud800": 1}, "members": {}}', "input: a string has half a surrogate pair"),
     (
         '{"topics": {}, "members": {"c": {"topics": [], "capacity": 1e999}}}',
@@ -201,9 +214,18 @@ def test_a_file_that_cannot_be_read_is_one_line(name: str, run: Run) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_a_gigabyte_is_refused_before_it_is_read_to_the_end(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(1024**3)  # a file with a hole: nothing is written
+    result = run(input_name=str(path))
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: --input {path}: more than {MAX_INPUT_BYTES} bytes\n"
+
+
 def test_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
     result = run(strategy="fair", content=json.dumps(INPUT))
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky\n"
+        "Error: strategy 'fair' is unknown; known are range, round_robin, sticky, cooperative_sticky, balanced\n"
     )

@@ -6,9 +6,18 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
-from tests.unit.assignment.problems import best_by_brute_force, cost, holding, placed, problems, sizes, targets
+from tests.unit.assignment.problems import (
+    best_by_brute_force,
+    cost,
+    holding,
+    placed,
+    problems,
+    readable,
+    sizes,
+    targets,
+)
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Assignment, Member, Problem
 from zkrebalancer.assignment.result import summarize
@@ -192,6 +201,63 @@ def test_one_joining_member_takes_only_its_share(member_count: int) -> None:
     assignment = assign_sticky(joined)
     assert sizes(assignment)["new"] == 42 // (member_count + 1)
     assert summarize(joined, assignment).moved == sizes(assignment)["new"]
+
+
+@pytest.fixture
+def by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solve overlapping subscriptions as for a large group, however small it is."""
+    monkeypatch.setattr("zkrebalancer.assignment.sticky.MAX_EXACT_CHOICES", 0)
+
+
+@pytest.mark.usefixtures("by_classes")
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=small_problems)
+def test_classes_are_as_balanced_as_the_best_of_all_assignments(problem: Problem) -> None:
+    current = current_owners(problem)
+    assignment = assign_sticky(problem)
+    assert targets(assignment).keys() == readable(problem)
+    assert all(topic in problem.members[owner].threads for (topic, _), owner in targets(assignment).items())
+    squares, lost_claims = cost(targets(assignment), current)
+    best_squares, fewest_lost_claims = best_by_brute_force(problem, current)
+    assert squares == best_squares
+    assert lost_claims >= fewest_lost_claims
+
+
+@pytest.mark.usefixtures("by_classes")
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(max_partitions=12))
+def test_classes_applied_to_their_own_result_move_nothing(problem: Problem) -> None:
+    first = assign_sticky(problem)
+    assert assign_sticky(holding(problem, first)) == first
+
+
+@pytest.mark.usefixtures("by_classes")
+def test_a_class_gives_up_what_its_largest_members_hold() -> None:
+    members = {
+        "c1": Member({"a": 1, "b": 1}, {"b": dict.fromkeys(range(6), 0)}),
+        "c2": Member({"a": 1, "b": 1}, {"b": {6: 0, 7: 0}}),
+        "c3": Member({"b": 1}, {}),
+    }
+    problem = Problem({"a": 0, "b": 8}, members)
+    assignment = assign_sticky(problem)
+    assert sorted(sizes(assignment).values()) == [2, 3, 3]
+    assert summarize(problem, assignment).moved == 3  # two to c3, one to c2
+
+
+@pytest.mark.parametrize(("old_count", "new_count"), [(200, 1), (200, 40), (40, 200)])
+def test_classes_of_a_large_group_move_only_what_the_new_members_get(old_count: int, new_count: int) -> None:
+    """Each class reads three of ten blocks of topics, so what a new member gets may have to be passed on."""
+    topics = {f"t{number}": 8 * (old_count + new_count) // 10 for number in range(10)}
+    reading = [{f"t{(number + offset) % 10}": 1 for offset in range(3)} for number in range(10)]
+    group = Problem(topics, {f"old{number}": Member(reading[number % 10], {}) for number in range(old_count)})
+    settled = holding(group, assign_sticky(group))
+    joining = {f"new{number}": Member(reading[number % 10], {}) for number in range(new_count)}
+    grown = Problem(topics, {**settled.members, **joining})
+    assignment = assign_sticky(grown)
+    by_size = Counter(sizes(assignment).values())
+    assert max(by_size) - min(by_size) <= 1
+    given_to_new = sum(count for consumer, count in sizes(assignment).items() if consumer.startswith("new"))
+    assert summarize(grown, assignment).moved == given_to_new
 
 
 def test_large_overlapping_group_stays_exact() -> None:

@@ -1,0 +1,96 @@
+"""Kafka's own assignors, in a JVM that answers one request after another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
+from zkrebalancer.localcluster.java import find_java
+
+HEAP = "-Xmx8g"
+COMPILE_TIMEOUT_S = 120
+_SOURCE = Path(__file__).with_name("KafkaAssignors.java")
+
+
+class KafkaAssignors:
+    """A JVM with the runner, compiled into a temporary folder; it starts with the first request.
+
+    The jars are those of the local cluster's Kafka 4, fetched and checked in the same way.
+    """
+
+    def __init__(self) -> None:
+        """Raise MissingToolError if there is no JDK, LocalClusterError if the jars cannot be fetched."""
+        self._java = find_java()
+        environment = {name: value for name, value in os.environ.items() if name != "KAFKA_HOME"}
+        source = jars.JarSource.of(None, None, print, environment)
+        self._class_path = jars.class_path(jars.KAFKA_4, self._java, source)
+        self._folder = tempfile.TemporaryDirectory(prefix="zkrebalancer-assignors-")
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._compile()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
+        """Return the reply, or None if there is none in time; then the JVM is ended, and the next request gets another.
+
+        Raises LocalClusterError if the runner fails. What requests and replies are stands in `KafkaAssignors.java`.
+        """
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        is_late = threading.Event()
+
+        def give_up() -> None:
+            is_late.set()
+            process.kill()
+
+        timer = threading.Timer(deadline_s, give_up)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if line:
+            reply: dict[str, Any] = json.loads(line)
+            return reply
+        self._end()
+        if is_late.is_set():
+            return None
+        raise LocalClusterError(f"the runner of Kafka's assignors has failed at {request['assignor']}; see above")
+
+    def _compile(self) -> None:
+        compiler = Path(self._java).resolve().with_name("javac")
+        if not compiler.is_file():
+            raise MissingToolError(f"{compiler} does not exist: Kafka's assignors need a JDK, not only a JRE")
+        command = [str(compiler), "-cp", self._class_path, "-d", self._folder.name, str(_SOURCE)]
+        compiled = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        if compiled.returncode:
+            raise LocalClusterError(f"{_SOURCE.name} does not compile:\n{compiled.stderr}")
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [self._java, HEAP, "-cp", f"{self._folder.name}:{self._class_path}", "KafkaAssignors"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            with self._process as process:  # closes its pipes and waits
+                process.kill()
+        self._process = None

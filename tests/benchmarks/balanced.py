@@ -1,0 +1,228 @@
+"""What `balanced` gives and costs: `python -m tests.benchmarks.balanced [gap] [skew] [speed]`, all three by default.
+
+gap     how far it is from the true optimum of small random groups, which brute force finds
+skew    against sticky, a greedy by lag and Kafka's uniform: highest load and moves when the loads differ
+speed   what it takes to start a group and to let one member join a settled one, in processor time: it runs on one core
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.assign.kafka import KafkaAssignors
+from tests.unit.assignment.balanced_oracle import Judge, optimum, small_group
+from zkrebalancer.assignment import strategy
+from zkrebalancer.assignment.balanced.options import BalancedOptions
+from zkrebalancer.assignment.balanced.plan import Plan, plan_balanced
+from zkrebalancer.assignment.columns import to_columns
+from zkrebalancer.assignment.model import Member, Problem
+from zkrebalancer.protocol.fields import TopicPartition
+
+GROUPS = 5_000  # of `gap`
+MEMBERS, TOPICS, PARTITIONS = 20, 10, 100  # of `skew`; partitions of each topic
+RUNS = 15  # of `speed`
+KAFKA_DEADLINE_S = 60.0
+Owners = dict[TopicPartition, str]
+Decide = Callable[[Problem], Owners]
+
+
+def print_gaps() -> None:
+    """Print the distribution of the distance from the optimum."""
+    gaps, peaks, bounds, elapsed_s = [], [], [], 0.0
+    for seed in range(GROUPS):
+        small = small_group(seed)
+        columns = to_columns(small.problem)
+        began_s = time.perf_counter()
+        plan = plan_balanced(columns, small.options)
+        elapsed_s += time.perf_counter() - began_s
+        best = optimum(Judge(small), plan.target.astype(np.int64))
+        if best.cost > 0:
+            gaps.append(plan.cost.total / best.cost - 1)
+            bounds.append(1 - plan.bound.total / best.cost)
+            peaks.append(plan.cost.peak / best.peak - 1 if best.peak else 0.0)
+    print(f"{GROUPS} random groups, {elapsed_s / GROUPS * 1_000:.1f} ms each")
+    for what, values in (("cost", gaps), ("highest load", peaks), ("optimum above the lower bound", bounds)):
+        found = np.maximum(np.array(values), 0.0)
+        percentiles = ", ".join(f"{p} %: {np.percentile(found, p):.2%}" for p in (50, 90, 95, 99, 100))
+        print(f"  {what}: none {np.mean(found < 1e-9):.2%}, mean {found.mean():.3%}, {percentiles}")
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Loads that differ: the lag of every partition, the same later, and the capacity of every member."""
+
+    name: str
+    lag: list[int]
+    later: list[int]
+    capacities: list[float]
+
+    def problem(self, members: int, owners: Mapping[TopicPartition, str], lag: list[int]) -> Problem:
+        """Return the group of the first so many members, which hold what `owners` says."""
+        names = [f"t{number}" for number in range(TOPICS)]
+        owned: dict[str, dict[str, dict[int, int]]] = {}
+        for (topic, partition), consumer in owners.items():
+            owned.setdefault(consumer, {}).setdefault(topic, {})[partition] = 0
+        reads = dict.fromkeys(names, 1)
+        group = {
+            f"c{n:02}": Member(reads, owned.get(f"c{n:02}", {}), capacity=self.capacities[n]) for n in range(members)
+        }
+        lags = {name: lag[number * PARTITIONS : (number + 1) * PARTITIONS] for number, name in enumerate(names)}
+        return Problem(dict.fromkeys(names, PARTITIONS), group, lags)
+
+
+def skews() -> list[Skew]:
+    """Return the loads that are compared."""
+    chance = random.Random(1)
+    count = TOPICS * PARTITIONS
+    alike = [1.0] * (MEMBERS + 1)
+    zipf = [int(1e6 / rank**0.8) for rank in range(1, count + 1)]
+    one_hot = [5_000] + [100] * (count - 1)
+    return [
+        Skew("Zipf", chance.sample(zipf, count), chance.sample(zipf, count), alike),
+        Skew("one hot partition", chance.sample(one_hot, count), chance.sample(one_hot, count), alike),
+        Skew("capacities 1, 2, 4", [100] * count, [100] * count, [(1.0, 2.0, 4.0)[n % 3] for n in range(MEMBERS + 1)]),
+    ]
+
+
+def greedy_by_lag(problem: Problem) -> Owners:
+    """Give the partition with the greatest lag to the member with the least, and so on; nobody keeps anything."""
+    lag_of = {(topic, number): lag for topic, lags in problem.lag.items() for number, lag in enumerate(lags)}
+    carried = dict.fromkeys(sorted(problem.members), 0)
+    owners = {}
+    for partition in sorted(lag_of, key=lambda partition: (-lag_of[partition], partition)):
+        owners[partition] = min(carried, key=lambda consumer: carried[consumer])
+        carried[owners[partition]] += lag_of[partition]
+    return owners
+
+
+def ours(name: str) -> Decide:
+    """Return one of this project's strategies."""
+
+    def decide(problem: Problem) -> Owners:
+        return {
+            (topic, partition): consumer
+            for consumer, threads in strategy(name)(problem).items()
+            for topics in threads.values()
+            for topic, partitions in topics.items()
+            for partition in partitions
+        }
+
+    return decide
+
+
+def kafkas(assignors: KafkaAssignors, name: str) -> Decide:
+    """Return one of Kafka's assignors."""
+
+    def decide(problem: Problem) -> Owners:
+        members: dict[str, dict[str, Any]] = {
+            consumer: {
+                "subscription": 0,
+                "owned": {topic: list(partitions) for topic, partitions in member.owned.items()},
+                "generation": 1,
+                "instance_id": None,
+            }
+            for consumer, member in problem.members.items()
+        }
+        request = {"assignor": name, "topics": problem.topics, "subscriptions": [list(problem.topics)]}
+        reply = assignors.ask(request | {"members": members, "repetitions": 0}, KAFKA_DEADLINE_S)
+        if reply is None:
+            raise TimeoutError(f"{name} gave no answer in {KAFKA_DEADLINE_S} s")
+        return {
+            (topic, partition): consumer
+            for consumer, topics in reply["assignment"].items()
+            for topic, partitions in topics.items()
+            for partition in partitions
+        }
+
+    return decide
+
+
+def highest_to_mean(problem: Problem, owners: Owners) -> float:
+    """Return the highest load over capacity of a member, over the mean."""
+    carried = dict.fromkeys(problem.members, 0)
+    for (topic, partition), consumer in owners.items():
+        carried[consumer] += problem.lag[topic][partition]
+    capacity = {consumer: member.capacity for consumer, member in problem.members.items()}
+    mean = sum(carried.values()) / sum(capacity.values())
+    return max(carried[consumer] / capacity[consumer] for consumer in carried) / mean
+
+
+def print_skews() -> None:
+    """Print highest load and moves of every strategy: a new group, a member that joins, and lags that change."""
+    print("| load | strategy | new group | one joins | moved | lags change | moved |\n|---|---|---|---|---|---|---|")
+    with KafkaAssignors() as assignors:
+        strategies = {
+            "balanced": ours("balanced"),
+            "sticky": ours("sticky"),
+            "greedy by lag": greedy_by_lag,
+            "Kafka's uniform": kafkas(assignors, "uniform"),
+        }
+        for skew in skews():
+            for name, decide in strategies.items():
+                print(f"| {skew.name} | {name} | {' | '.join(_skew_figures(skew, decide))} |")
+
+
+def _skew_figures(skew: Skew, decide: Decide) -> list[str]:
+    new = skew.problem(MEMBERS, {}, skew.lag)
+    settled = decide(new)
+    figures = [f"{highest_to_mean(new, settled):.3f}"]
+    for problem in (skew.problem(MEMBERS + 1, settled, skew.lag), skew.problem(MEMBERS, settled, skew.later)):
+        after = decide(problem)
+        moved = sum(after[partition] != consumer for partition, consumer in settled.items())
+        figures += [f"{highest_to_mean(problem, after):.3f}", str(moved)]
+    return figures
+
+
+def print_speeds() -> None:
+    """Print the milliseconds of processor time of a new group and of one member that joins it."""
+    print("| members | partitions | lag | new group, best | median | one joins, best | median | moved |")
+    print("|---|---|---|---|---|---|---|---|")
+    for members, partitions in ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000)):
+        chance = np.random.default_rng(1)
+        lags = {"equal": np.ones(partitions, np.int64), "uniform": chance.integers(0, 1_000, partitions)}
+        lags["Zipf"] = (1e6 / (chance.permutation(partitions) + 1) ** 0.8).astype(np.int64)
+        for name, lag in lags.items():
+            print(f"| {members:,} | {partitions:,} | {name} | {' | '.join(_speed_figures(members, partitions, lag))} |")
+
+
+def _speed_figures(members: int, partitions: int, lag: np.ndarray[Any, np.dtype[np.int64]]) -> list[str]:
+    topics = {f"t{number:03}": partitions // 100 for number in range(100)}
+    reads = dict.fromkeys(topics, 1)
+    names = [f"c{number:05}" for number in range(members + 1)]
+    first = replace(to_columns(Problem(topics, {name: Member(reads, {}) for name in names[:-1]})), lag=lag)
+    new, new_ms = _timed(lambda: plan_balanced(first, BalancedOptions()))
+    grown = to_columns(Problem(topics, {name: Member(reads, {}) for name in names}))
+    grown = replace(grown, lag=lag, owner=new.target, holder=new.target)
+    joined, joined_ms = _timed(lambda: plan_balanced(grown, BalancedOptions()))
+    times = [f"{value:.1f}" for ms in (new_ms, joined_ms) for value in (min(ms), statistics.median(ms))]
+    return [*times, str(np.count_nonzero(joined.case.is_moved(joined.target)))]
+
+
+def _timed(decide: Callable[[], Plan]) -> tuple[Plan, list[float]]:
+    times_ms = []
+    for _ in range(RUNS):
+        began_s = time.process_time()
+        plan = decide()
+        times_ms.append((time.process_time() - began_s) * 1_000)
+    return plan, times_ms
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parts = {"gap": print_gaps, "skew": print_skews, "speed": print_speeds}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="gap|skew|speed")
+    for name in parser.parse_args().parts or parts:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()

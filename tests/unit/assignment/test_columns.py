@@ -1,0 +1,87 @@
+"""Columns: those kept from one rebalance to the next equal those read anew; what a change means in commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.assignment.problems import CONSUMER_NAMES, holding, placed, problems
+from zkrebalancer.assignment.claims import current_owners
+from zkrebalancer.assignment.columns import NOBODY, Columns, to_columns, updated
+from zkrebalancer.assignment.model import Member, Problem
+from zkrebalancer.assignment.placement import changes, to_threads
+from zkrebalancer.assignment.sticky import assign_sticky, sticky
+
+
+def contents(columns: Columns) -> Iterator[tuple[str, object]]:
+    """Yield everything; which subscription has which number makes no difference, so threads stand for it."""
+    for each in fields(columns):
+        value = getattr(columns, each.name)
+        if each.name not in {"subscription", "threads", "rack", "rack_names"}:
+            yield each.name, value.tolist() if isinstance(value, np.ndarray) else value
+    yield "threads", columns.threads[columns.subscription].tolist()
+    yield "racks", [columns.rack_names[rack] if rack != NOBODY else None for rack in columns.rack.tolist()]
+
+
+@given(problem=problems())
+def test_holders_are_the_current_owners(problem: Problem) -> None:
+    columns = to_columns(problem)
+    held = {
+        (columns.topics[columns.topic[row]], row - int(columns.first[columns.topic[row]])): columns.consumers[member]
+        for row, member in enumerate(columns.holder.tolist())
+        if member != NOBODY
+    }
+    assert held == current_owners(problem)
+    for row, (holder, owner) in enumerate(zip(columns.holder.tolist(), columns.owner.tolist(), strict=True)):
+        topic = columns.topics[columns.topic[row]]
+        reads = holder != NOBODY and topic in problem.members[columns.consumers[holder]].threads
+        assert owner == (holder if reads else NOBODY)
+
+
+@settings(max_examples=300)
+@given(
+    before=problems(), other=problems(), changed=st.sets(st.sampled_from(CONSUMER_NAMES)), rack=st.sampled_from("ab")
+)
+def test_updated_columns_are_those_read_anew(before: Problem, other: Problem, changed: set[str], rack: str) -> None:
+    before = replace(before, members={name: replace(m, rack="a") for name, m in before.members.items()})
+    members = {name: member for name, member in before.members.items() if name not in changed}
+    members |= {name: replace(m, rack=rack, capacity=2.0) for name, m in other.members.items() if name in changed}
+    after = replace(before, members=members)
+    assert dict(contents(updated(to_columns(before), after, changed))) == dict(contents(to_columns(after)))
+
+
+def test_updated_columns_of_a_settled_group_are_not_read_anew() -> None:
+    """The claims of a member that has not changed are taken from the columns, not from the problem."""
+    group = Problem({"t": 6}, {"c1": Member({"t": 1}, {}), "c2": Member({"t": 1}, {})})
+    settled = holding(group, assign_sticky(group))
+    wrong = replace(settled, members={**settled.members, "c1": Member({"t": 1}, {}), "c3": Member({"t": 2}, {})})
+    columns = updated(to_columns(settled), wrong, ["c3"])
+    assert columns.consumers == ("c1", "c2", "c3")
+    assert columns.holder.tolist() == [0, 1, 0, 1, 0, 1]
+    assert columns.threads[columns.subscription].tolist() == [[1], [1], [2]]
+
+
+def test_an_old_claim_of_a_changed_member_does_not_beat_a_newer_one() -> None:
+    newer = Member({"t": 1}, {"t": {0: 0}}, generation=5)
+    older = Member({"t": 1}, {"t": {0: 0, 1: 0}}, generation=4)
+    group = Problem({"t": 2}, {"c1": newer, "c2": Member({"t": 1}, {})})
+    after = replace(group, members={"c1": newer, "c2": older})
+    assert updated(to_columns(group), after, ["c2"]).holder.tolist() == [0, 1]
+
+
+@given(problem=problems())
+def test_changes_are_what_has_to_be_stopped_and_started(problem: Problem) -> None:
+    columns = to_columns(problem)
+    target = sticky(columns)
+    stops, starts = (set(placed(half)) for half in changes(columns, target, to_threads(columns, target)))
+    wanted = set(placed(assign_sticky(problem)))
+    held = {
+        (owner, problem.members[owner].owned[topic][partition], topic, partition)
+        for (topic, partition), owner in current_owners(problem).items()
+    }
+    assert stops == held - wanted
+    assert starts == wanted - held

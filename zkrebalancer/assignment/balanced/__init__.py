@@ -1,0 +1,30 @@
+"""`balanced`: one objective over load, racks, moves and spread. Read `objective.py` first, then `plan.py`."""
+
+from __future__ import annotations
+
+from zkrebalancer.assignment.balanced.options import read_options
+from zkrebalancer.assignment.balanced.plan import Plan, plan_balanced
+from zkrebalancer.assignment.columns import to_columns
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment, to_threads
+
+
+def assign_balanced(problem: Problem) -> Assignment:
+    """Assign at the least cost that is found, by the problem's lag, rate, racks, capacities and options.
+
+    Raises:
+        OptionError: for an option that does not exist or has a wrong value.
+
+    """
+    return plan_assignment(plan_problem(problem))
+
+
+def plan_problem(problem: Problem) -> Plan:
+    """Decide, and tell what it costs. Raises OptionError."""
+    return plan_balanced(to_columns(problem), read_options(problem.options))
+
+
+def plan_assignment(plan: Plan) -> Assignment:
+    """Return a plan in the form that all strategies answer in, each member's share spread over its threads."""
+    columns = plan.case.columns
+    return to_assignment(columns, plan.target, to_threads(columns, plan.target))

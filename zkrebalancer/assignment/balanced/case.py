@@ -1,0 +1,169 @@
+"""A problem in the units in which `balanced` weighs it: everything relative to an average member that is not drained.
+
+Such a member has strength 1 and carries load 1, whatever the size of the group and the unit of lag. So a utilisation
+(load over strength) of 1.2 is 20 % above the mean, and the terms of the objective can be added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zkrebalancer.assignment.balanced.options import BalancedOptions
+from zkrebalancer.assignment.columns import NOBODY, Columns, Flags, Rows
+from zkrebalancer.assignment.subscribers import kinds_of
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indexes: TypeAlias = npt.NDArray[np.intp]
+
+MIN_STRENGTH = 1e-6  # of a member that is not drained, relative to the strongest: keeps quotients finite
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """P partitions, M members, R racks; K kinds of topics, those of one kind having the same readers.
+
+    A reader is a subscriber that is not being drained. Loads add up to the number of members that are not.
+    """
+
+    columns: Columns
+    options: BalancedOptions
+    strength: Floats  # [M] capacity; 0 = is being drained
+    load: Floats  # [P]
+    kind: Rows  # [P] kind of the row's topic
+    reads: Flags  # [S, K] whether a subscription reads a kind
+    pinned: Flags  # [P] stays with its owner
+
+    @cached_property
+    def active(self) -> Flags:
+        """Members that are not being drained, [M]."""
+        return self.strength > 0
+
+    @cached_property
+    def average_load(self) -> float:
+        """Return the load of an average partition that has a reader."""
+        count = np.count_nonzero(self.load)
+        return float(self.load.sum() / count) if count else 0.0
+
+    @cached_property
+    def price(self) -> Floats:
+        """What it costs to take each row from its owner, [P]; 0 for a row that nobody owns."""
+        options = self.options
+        cost = options.move_cost * self.load + options.min_gain * self.average_load
+        return np.where(self.columns.owner >= 0, cost, 0.0)
+
+    @cached_property
+    def crosses(self) -> Flags:
+        """Whether a reader in a rack reads the row across racks, [P, R + 1]; the last column is of members without one.
+
+        A row whose racks are not known is read across racks by nobody.
+        """
+        columns = self.columns
+        counts = np.diff(columns.racks_first)
+        crosses = np.zeros((len(self.load), len(columns.rack_names) + 1), np.bool_)
+        crosses[counts > 0, :-1] = True
+        crosses[np.repeat(np.arange(len(counts)), counts), columns.racks] = False
+        return crosses
+
+    @cached_property
+    def readers(self) -> tuple[Rows, ...]:
+        """Return the readers of each kind, in the order of members."""
+        subscription = self.columns.subscription
+        return tuple(
+            np.flatnonzero(self.reads[subscription, kind] & self.active).astype(np.int32)
+            for kind in range(self.reads.shape[1])
+        )
+
+    @cached_property
+    def reader_count(self) -> Rows:
+        """Number of readers of each kind, [K]."""
+        return np.array([len(readers) for readers in self.readers], np.int32)
+
+    @cached_property
+    def free_to_move(self) -> Flags:
+        """Rows whose member is ours to choose, [P]: not pinned, and with a reader."""
+        return ~self.pinned & (self.reader_count > 0)[self.kind]
+
+    @cached_property
+    def even_share(self) -> npt.NDArray[np.int64]:
+        """How many partitions of each topic a member has when they are spread evenly, [T], rounded up."""
+        columns = self.columns
+        counts = np.diff(columns.first)
+        kinds = np.zeros(len(counts), np.int32)
+        kinds[columns.topic] = self.kind
+        readers = self.reader_count[kinds] if len(self.reader_count) else np.zeros(len(counts), np.int32)
+        return -(-counts // np.maximum(readers, 1))
+
+    @cached_property
+    def components(self) -> tuple[Rows, Rows]:
+        """Number of the part of the group that each member [M] and each kind [K] belong to; parts share no topic."""
+        kind_count = self.reads.shape[1]
+        of_kind = np.arange(kind_count, dtype=np.int32)
+        while True:
+            of_subscription = np.where(self.reads, of_kind, kind_count).min(axis=1, initial=kind_count)
+            links = np.where(self.reads, of_subscription[:, None], kind_count).min(axis=0, initial=kind_count)
+            linked = np.minimum(of_kind, links).astype(np.int32)
+            if np.array_equal(linked, of_kind):
+                return of_subscription[self.columns.subscription].astype(np.int32), of_kind
+            of_kind = linked
+
+    def carried(self, target: Rows) -> Floats:
+        """Return what each member carries under a target, [M]."""
+        given = target >= 0
+        return np.bincount(target[given], self.load[given], len(self.strength)).astype(np.float64, copy=False)
+
+    def counts(self, target: Rows) -> Indexes:
+        """Return how many partitions each member has under a target, [M]."""
+        return np.bincount(target[target >= 0], minlength=len(self.strength))
+
+    def is_moved(self, target: Rows) -> Flags:
+        """Tell which rows a target takes from their owner for another member, [P]."""
+        moved: Flags = (target >= 0) & (self.columns.owner >= 0) & (target != self.columns.owner)
+        return moved
+
+    def is_across(self, rows: Indexes, members: Rows) -> Flags:
+        """Tell for each row whether its member reads it across racks; a row of NOBODY is not."""
+        if not len(self.strength):
+            return np.zeros(len(rows), np.bool_)
+        across: Flags = self.crosses[rows, self.columns.rack[members]] & (members >= 0)
+        return across
+
+
+def to_case(columns: Columns, options: BalancedOptions) -> Case:
+    """Return the problem in the units of the objective."""
+    capacity = columns.capacity / max(columns.capacity.max(initial=0.0), np.finfo(np.float64).tiny)
+    strength = np.where(columns.capacity > 0, np.maximum(capacity, MIN_STRENGTH), 0.0)
+    active = strength > 0
+    reads, kind_of_topic = kinds_of(columns.threads > 0)
+    kind = kind_of_topic[columns.topic]
+    is_read: Flags = np.any(reads[np.unique(columns.subscription[active])], axis=0)[kind]
+    load = np.where(is_read, _loads(columns, options), 0.0)
+    if active.any():
+        strength *= active.sum() / strength.sum()
+    if is_read.any():
+        load *= active.sum() / load.sum()
+    return Case(columns, options, strength, load, kind, reads, _pinned(columns, options))
+
+
+def _loads(columns: Columns, options: BalancedOptions) -> Floats:
+    """Return the load of each row, in parts of the greatest one: its rate and its lag, and not less than the floor."""
+    load: Floats = columns.rate + columns.lag / options.catch_up_s
+    if not load.any():
+        return np.ones(len(load))
+    load /= load.max()
+    floor: Floats = np.maximum(load, options.load_floor * load.mean())
+    return floor
+
+
+def _pinned(columns: Columns, options: BalancedOptions) -> Flags:
+    pinned = np.zeros(len(columns.owner), np.bool_)
+    for number, topic in enumerate(columns.topics):
+        count = columns.first[number + 1] - columns.first[number]
+        for partition in options.pinned.get(topic, ()):
+            if partition < count:
+                pinned[columns.first[number] + partition] = columns.owner[columns.first[number] + partition] != NOBODY
+    return pinned

@@ -1,0 +1,115 @@
+"""What a user can say about `balanced`: what each term of its objective costs, and which limits hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import MAX_PARTITION
+
+MAX_COUNT = 2**31 - 1
+MIN_SECONDS = 0.001
+
+
+class OptionError(RebalancerError, ValueError):
+    """An option that does not exist or has a wrong value; names its key."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedOptions:
+    """Costs and limits of one group. Costs are in units of utilisation, of what `objective.py` says."""
+
+    peak_cost: float = 10.0  # of the highest load over capacity
+    uneven_cost: float = 1.0  # of the squared distances from the mean, below that peak
+    rack_cost: float = 0.5  # of reading across racks, in proportion to the load that is read so
+    move_cost: float = 0.1  # of a pause, in proportion to the load that waits
+    min_gain: float = 0.05  # of a pause, the same for every partition, in loads of an average one
+    spread_cost: float = 0.01  # of a partition above its topic's even share, in loads of an average one
+    catch_up_s: float = 60.0  # lag counts as the rate at which it would be worked off in this time
+    load_floor: float = 0.1  # no partition counts for less than this part of the mean
+    max_moves_per_rebalance: int | None = None
+    max_partitions_per_member: int | None = None
+    max_search_steps: int = 200  # members looked at by the local search, from each start
+    pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)  # topic -> partitions that stay where they are
+
+
+def read_options(entries: Mapping[str, object]) -> BalancedOptions:
+    """Read options as they stand in JSON.
+
+    Raises:
+        OptionError: one line with the key, `options.move_cost: a number of at least 0 is expected, not "high"`.
+
+    """
+    for key in entries:
+        if key not in _READERS:
+            raise OptionError(f"options.{_printable(key)}: is unknown; known are {', '.join(_READERS)}")
+    values: dict[str, Any] = {key: _READERS[key](f"options.{key}", value) for key, value in entries.items()}
+    return BalancedOptions(**values)
+
+
+def _error(path: str, expected: str, value: object) -> OptionError:
+    shown = "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else json.dumps(value)
+    return OptionError(f"{path}: {expected} is expected, not {shown:.60}")
+
+
+def _printable(key: str) -> str:
+    return f"{key:.60}" if key.isprintable() else f"{json.dumps(key):.60}"
+
+
+def _cost(path: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
+        raise _error(path, f"a number from 0 to {MAX_COUNT}", value)
+    return float(value)
+
+
+def _seconds(path: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_SECONDS <= value <= MAX_COUNT:
+        raise _error(path, f"a number from {MIN_SECONDS} to {MAX_COUNT}", value)
+    return float(value)
+
+
+def _count(path: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
+        raise _error(path, f"an integer from 0 to {MAX_COUNT}", value)
+    return value
+
+
+def _limit(path: str, value: object) -> int | None:
+    return None if value is None else _count(path, value)
+
+
+def _partitions_of_topics(path: str, value: object) -> dict[str, frozenset[int]]:
+    if not isinstance(value, Mapping):
+        raise _error(path, "an object", value)
+    pinned: dict[str, frozenset[int]] = {}
+    for topic, partitions in value.items():
+        where = f"{path}.{_printable(topic)}"
+        if not isinstance(partitions, list | tuple):
+            raise _error(where, "a list", partitions)
+        for index, partition in enumerate(partitions):
+            if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
+                raise _error(f"{where}[{index}]", f"an integer from 0 to {MAX_PARTITION}", partition)
+        pinned[topic] = frozenset(partitions)
+    return pinned
+
+
+_Reader: TypeAlias = Callable[[str, object], object]
+_READERS: Mapping[str, _Reader] = {
+    "peak_cost": _cost,
+    "uneven_cost": _cost,
+    "rack_cost": _cost,
+    "move_cost": _cost,
+    "min_gain": _cost,
+    "spread_cost": _cost,
+    "catch_up_s": _seconds,
+    "load_floor": _cost,
+    "max_moves_per_rebalance": _limit,
+    "max_partitions_per_member": _limit,
+    "max_search_steps": _count,
+    "pinned": _partitions_of_topics,
+}

@@ -1,0 +1,144 @@
+"""Balance for large groups whose subscriptions overlap: decided for classes of members, not for each of them.
+
+Members with equal subscriptions form a class, topics that the same classes read form a kind. How many rows of each kind
+each class gets is a flow over few nodes, however many members there are: first every class keeps what it claims, what
+is free goes to the least loaded readers, and then rows are handed on along chains of classes, many at a time, until no
+chain improves anything. What is handed from one class to another costs a move, so a chain is always a shortest one.
+The sum of squared member sizes is then the smallest possible (see `chains.py` for why single chains suffice).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+from zkrebalancer.assignment.alike import Counts
+from zkrebalancer.assignment.columns import Flags, Offsets
+
+
+def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: Counts) -> Counts:
+    """Return how many rows of each kind each class gets: an array [classes, kinds].
+
+    `reads`: [classes, kinds], whether a class reads the topics of a kind; every kind with rows has a reader.
+    `widths`: members of each class, at least 1. `row_counts`: rows of each kind. `claimed`: [classes, kinds], rows that
+    members of the class hold and may keep, together never more than there are.
+    """
+    flow = _Flow(reads, widths, claimed, claimed.copy())
+    free = row_counts - claimed.sum(axis=0)
+    for kind in np.argsort(reads.sum(axis=0), kind="stable"):  # few readers first: fewer chains afterwards
+        if free[kind]:
+            readers = np.flatnonzero(reads[:, kind])
+            flow.held[readers, kind] += poured(flow.sizes()[readers], widths[readers], int(free[kind]))
+    flow.improve()
+    return flow.held
+
+
+def poured(sizes: Counts, widths: Counts, amount: int) -> Counts:
+    """Pour an amount into vessels of these contents and widths; return what each one gets, level as far as possible."""
+    order = np.argsort(sizes / widths, kind="stable")
+    size, width = np.cumsum(sizes[order]), np.cumsum(widths[order])
+    # If the water stands in the n lowest vessels, their level is (amount + contents) / widths, above their own ones.
+    open_count = np.count_nonzero((amount + size) * widths[order] > sizes[order] * width)
+    level = (amount + size[open_count - 1]) // width[open_count - 1]
+    got: Counts = np.maximum(level * widths - sizes, 0)
+    # What is left does not fill another level: the first vessels that stand at this one take it.
+    room = np.maximum((level + 1) * widths - sizes - got, 0)
+    got += np.clip(amount - got.sum() - (np.cumsum(room) - room), 0, room)
+    return got
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flow:
+    """How many rows of each kind each class holds, and the chains by which that gets better."""
+
+    reads: Flags  # [classes, kinds]
+    widths: Counts  # [classes]
+    claimed: Counts  # [classes, kinds]
+    held: Counts  # [classes, kinds]
+
+    def sizes(self) -> Counts:
+        sizes: Counts = self.held.sum(axis=1)
+        return sizes
+
+    def improve(self) -> None:
+        """Relieve the classes with the largest members along chains until no chain helps.
+
+        A class that cannot be relieved stays so, and with it all that its chains reach: these have no larger members,
+        and whoever is served later gets no chain into them that would open a way out.
+        """
+        open_classes = np.ones(len(self.widths), np.bool_)
+        sizes = self.sizes()
+        while open_classes.any():
+            largest = -(-sizes // self.widths)
+            source = int(np.argmax(np.where(open_classes, largest, -1)))
+            smallest = sizes // self.widths
+            chain, reached = self._chain(source, smallest, int(largest[source]) - 2)
+            if not chain:
+                open_classes[reached] = False
+                continue
+            sink = chain[0][2]
+            amount = self._worthwhile(source, sink, sizes)
+            amount = min([amount, *(self._available(giver, kind) for giver, kind, _ in chain)])
+            for giver, kind, taker in chain:
+                self.held[giver, kind] -= amount
+                self.held[taker, kind] += amount
+            sizes[source] -= amount
+            sizes[sink] += amount
+
+    def _chain(self, source: int, smallest: Counts, at_most: int) -> tuple[list[tuple[int, int, int]], Flags]:
+        """Find a shortest chain from a class to one whose smallest members have `at_most` rows.
+
+        Returns it as (giver, kind, taker), the last hop first, and the classes that were reached; [] if there is none.
+        """
+        reached = np.zeros(len(self.widths), np.bool_)
+        passed = np.zeros(self.reads.shape[1], np.bool_)
+        kind_into = np.full(len(reached), -1)  # the kind by which a class was reached
+        giver_of = np.full(len(passed), -1)  # the class that gives of a kind
+        frontier = np.array([source])
+        reached[source] = True
+        while len(frontier):
+            held = self.held[frontier]
+            # What a class holds without a claim is given first: it moves anyway.
+            can_give = (held > 0).astype(np.int8) + (held > self.claimed[frontier])
+            kinds = np.flatnonzero((can_give.max(axis=0) > 0) & ~passed)
+            passed[kinds] = True
+            giver_of[kinds] = frontier[np.argmax(can_give[:, kinds], axis=0)]
+            takers = self.reads[:, kinds] & ~reached[:, np.newaxis]
+            frontier = np.flatnonzero(takers.any(axis=1))
+            if not len(frontier):
+                break
+            reached[frontier] = True
+            kind_into[frontier] = kinds[np.argmax(takers[frontier], axis=1)]
+            sink = int(frontier[np.argmin(smallest[frontier])])
+            if smallest[sink] <= at_most:
+                return self._back(source, sink, kind_into, giver_of), reached
+        return [], reached
+
+    @staticmethod
+    def _back(source: int, sink: int, kind_into: Offsets, giver_of: Offsets) -> list[tuple[int, int, int]]:
+        chain = []
+        while sink != source:
+            kind = int(kind_into[sink])
+            giver = int(giver_of[kind])
+            chain.append((giver, kind, sink))
+            sink = giver
+        return chain
+
+    def _available(self, giver: int, kind: int) -> int:
+        """Tell how many rows may be given at the same price."""
+        held = int(self.held[giver, kind])
+        unclaimed = held - int(self.claimed[giver, kind])
+        return unclaimed if unclaimed > 0 else held
+
+    def _worthwhile(self, source: int, sink: int, sizes: Counts) -> int:
+        """Tell how many rows may go from source to sink before the sink's members are as large: at least one."""
+        source_size, source_width = int(sizes[source]), int(self.widths[source])
+        sink_size, sink_width = int(sizes[sink]), int(self.widths[sink])
+
+        def is_enough(amount: int) -> bool:
+            """Tell whether one row more would not leave a member that has two more than the one that it joins."""
+            return -(-(source_size - amount) // source_width) - (sink_size + amount) // sink_width < 2
+
+        return 1 + bisect_left(range(1, source_size), 1, key=is_enough)

@@ -1,0 +1,51 @@
+"""The best spread for owners whose topics overlap in part: exact, partition by partition, for groups that are small.
+
+An owner is a consumer of the group, or a thread of one consumer. `chains.py` decides how many partitions of each topic
+an owner gets; here they get their numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from zkrebalancer.assignment.chains import balanced_counts
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+def spread_exactly(
+    topics_of: Mapping[int, Sequence[str]],
+    partitions: Mapping[str, Sequence[int]],
+    claims: Mapping[int, Sequence[TopicPartition]],
+) -> dict[int, list[TopicPartition]]:
+    """Give every partition to one owner that reads its topic.
+
+    `topics_of`: owner -> the topics that it reads, all of them keys of `partitions`; the order of owners settles ties.
+    `partitions`: topic -> sorted partitions; each topic has at least one reader.
+    `claims`: owner -> what it holds and may keep, the dearest first; no partition is claimed twice.
+
+    The sum of the squared sizes is the smallest possible (so sizes differ by at most one wherever the subscriptions
+    allow it); among all such results, as many claims as possible are kept.
+    """
+    owners = list(topics_of)
+    counts = balanced_counts(
+        [topics_of[owner] for owner in owners],
+        {topic: len(partitions[topic]) for topic in sorted(partitions)},
+        [Counter(topic for topic, _ in claims.get(owner, ())) for owner in owners],
+    )
+    shares: dict[int, list[TopicPartition]] = {owner: [] for owner in owners}
+    kept: set[TopicPartition] = set()
+    for owner, count_of in zip(owners, counts, strict=True):
+        for topic, partition in claims.get(owner, ()):
+            if count_of[topic] > 0:
+                count_of[topic] -= 1
+                shares[owner].append((topic, partition))
+                kept.add((topic, partition))
+    free = {
+        topic: deque(partition for partition in partitions[topic] if (topic, partition) not in kept)
+        for topic in partitions
+    }
+    for owner, count_of in zip(owners, counts, strict=True):
+        for topic, count in count_of.items():
+            shares[owner].extend((topic, free[topic].popleft()) for _ in range(count))
+    return shares
