@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -29,6 +30,7 @@ POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new p
 MAX_ROUND_RECORDS = 500
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
+MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
 LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
 OFFSET_SPEC = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names the two ends
 
@@ -87,7 +89,8 @@ class Fetcher:
         self._begins_at = config.auto_offset_reset
         self._handover = handover
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
-        self._consumer = KafkaConsumer(settings, logger=_KafkaLog("librdkafka"))
+        self._new_client = partial(KafkaConsumer, settings, logger=_KafkaLog("librdkafka"))
+        self._consumer = self._new_client()
         self._assigned: set[fields.TopicPartition] = set()
         self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
@@ -100,6 +103,7 @@ class Fetcher:
         self._steps = 0  # calls of librdkafka that came back
         self._silence = Silence()
         self._look_at_ms = handover.now_ms() + LOOK_INTERVAL_MS
+        self._unanswered = 0  # looks in a row
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
         self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
 
@@ -208,7 +212,7 @@ class Fetcher:
         if changes:
             self._change_assignment(changes)
         for partitions, answer in questions:
-            found = self._resolved(partitions, self._begins_at)
+            found = self._resolved(partitions, self._begins_at, self._consumer)
             with self._handover.lock:
                 if self._stopping:
                     return 0
@@ -234,13 +238,13 @@ class Fetcher:
         self._assigned = (self._assigned - leaving) | coming.keys()
 
     def _resolved(
-        self, partitions: Collection[fields.TopicPartition], end: str
+        self, partitions: Collection[fields.TopicPartition], end: str, client: KafkaConsumer
     ) -> dict[fields.TopicPartition, int | None]:
         asked = [TopicPartition(topic, number, OFFSET_SPEC[end]) for topic, number in sorted(partitions)]
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
         self._hear_of(partitions)
         try:
-            answers = self._consumer.offsets_for_times(asked, timeout=RESOLVE_TIMEOUT_S)
+            answers = client.offsets_for_times(asked, timeout=RESOLVE_TIMEOUT_S)
         except KafkaException as error:
             _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
             return found
@@ -298,7 +302,20 @@ class Fetcher:
         if now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + LOOK_INTERVAL_MS
             silent = self._silence.look()
-            self.stuck = self._silence.judge(self._resolved(silent, "latest") if silent else {})
+            ends = self._resolved(silent, "latest", self._consumer) if silent else {}
+            self.stuck = self._silence.judge(ends)
+            is_answered = not ends or any(end is not None for end in ends.values())
+            self._unanswered = 0 if is_answered else self._unanswered + 1
+            if self._unanswered >= MAX_UNANSWERED:
+                self.stuck = self._silence.behind(self._asked_anew(silent))
+
+    def _asked_anew(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
+        """Ask with a new client whether Kafka is away, or just this client does not find it any more."""
+        client = self._new_client()
+        try:
+            return self._resolved(partitions, "latest", client)
+        finally:
+            client.close()
 
     def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
         with self._handover.lock:
@@ -320,7 +337,7 @@ class Fetcher:
 
         Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
         """
-        ends = {end: self._resolved(partitions, end) for end in OFFSET_SPEC}
+        ends = {end: self._resolved(partitions, end, self._consumer) for end in OFFSET_SPEC}
         restarted: dict[fields.TopicPartition, int] = {}
         with self._handover.lock:
             if self._stopping:

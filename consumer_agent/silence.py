@@ -44,7 +44,11 @@ class Silence:
 
     def judge(self, ends: Mapping[TopicPartition, int | None]) -> list[TopicPartition]:
         """Return those of the silent that are stuck; `ends`: the offset after Kafka's last record, None: not known."""
-        behind = {tp for tp, end in ends.items() if end is not None and tp in self._next and end > self._next[tp]}
-        stuck = behind & self._suspects
-        self._suspects = behind
-        return sorted(stuck)
+        behind = self.behind(ends)
+        stuck = [partition for partition in behind if partition in self._suspects]
+        self._suspects = set(behind)
+        return stuck
+
+    def behind(self, ends: Mapping[TopicPartition, int | None]) -> list[TopicPartition]:
+        """Return the partitions of which Kafka has more than came."""
+        return sorted(tp for tp, end in ends.items() if end is not None and tp in self._next and end > self._next[tp])

@@ -204,6 +204,28 @@ def test_a_process_that_was_frozen_does_not_blame_its_client(start: Callable[[li
     assert works.assigned_at == []
 
 
+class LostClient(Client):
+    """Stands for librdkafka that does not find its broker any more, which other clients find."""
+
+    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_client_that_has_lost_its_broker_is_replaced(
+    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 0)
+    lost, probe, works = LostClient(3, hangs=False), SilentClient(0, hangs=False), SilentClient(2, hangs=False)
+    setting = start([lost, works])
+    asked = LostClient(0, hangs=False) if is_away else probe
+    monkeypatch.setattr(setting.keeper._fetcher, "_new_client", lambda: asked)
+    setting.assign()
+    rounds = 50
+    setting.look_until(lambda: lost.rounds > rounds if is_away else len(setting.offsets) == 5)
+    assert works.assigned_at == ([] if is_away else [3])
+
+
 class BriefBroker(Client):
     """Stands for librdkafka above a broker that goes away as soon as it has described its topics."""
 
