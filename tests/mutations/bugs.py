@@ -38,7 +38,7 @@ class Mutation:
     name: str
     rule: int | None  # of `docs/protocol.md`, None: of the code
     edits: tuple[Edit, ...]
-    seeds: int = 20  # within which it has to be found
+    seeds: int = 3  # within which it has to be found
     redundant: str = ""  # why nothing breaks: then no seed may find it
 
 
@@ -66,6 +66,7 @@ MUTATIONS = (
             Edit(Loading, "_list", "name = self._group.name", f"name = self._group.name; {LIST_IDS_EARLY}"),
             Edit(Loading, "_finish", "- view.members.keys()", "- set(self._early)"),
         ),
+        seeds=10,
     ),
     Mutation("what cannot be read holds nothing", 2, (Edit(views.Member, "blocked_topics", "", "return ()"),)),
     Mutation("a start under way is not counted", 3, (Edit(views.Member, "held", "held.update(", "dict("),)),
@@ -78,6 +79,7 @@ MUTATIONS = (
         "it leads with a node of another election",
         4,
         (Edit(CoordinatorElector, "_coordinator_read", "reply.stat.created_zxid != stat.modified_zxid", "False"),),
+        seeds=10,
     ),
     Mutation(
         "it leads with a node of another session",
@@ -94,10 +96,16 @@ MUTATIONS = (
     ),
     Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),)),
     Mutation(
-        "every refusal deposes", 5, (Edit(Leadership, "is_deposed", "reply.index == 0", "reply.index is not None"),)
+        "every refusal deposes",
+        5,
+        (Edit(Leadership, "is_deposed", "reply.index == 0", "reply.index is not None"),),
+        seeds=10,
     ),
     Mutation(
-        "a death holds up the others", 5, (Edit(Moving, "_not_sent", "group.plan.drop_member(consumer)", "pass"),)
+        "a death holds up the others",
+        5,
+        (Edit(Moving, "_not_sent", "group.plan.drop_member(consumer)", "pass"),),
+        seeds=10,
     ),
     Mutation("commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),)),
     Mutation("the generation is not stored", 6, (Edit(Moving, "_send", "if not plan.stored:", "if False:"),)),
@@ -132,6 +140,7 @@ MUTATIONS = (
         "commits check nothing",
         9,
         (Edit(WriteLane, "_send", "fence = [Check(self._owners, self.version)]", "fence = []"),),
+        seeds=300,
     ),
     Mutation(
         "a late start counts as cancelled although it was acknowledged",
@@ -144,6 +153,7 @@ MUTATIONS = (
                 "if isinstance(reply, Done) or reply.refusal is Refusal.NO_NODE:",
             ),
         ),
+        seeds=100,
     ),
     Mutation(
         "a retry sends a second command",
@@ -195,6 +205,7 @@ MUTATIONS = (
         "an eviction takes a record of any version",
         12,
         (Edit(Departures, "_channel_listed", "member.owners_version)", "-1)"),),
+        seeds=100,
     ),
     Mutation(
         "a tombstone leaves out what was being started",
@@ -207,6 +218,7 @@ MUTATIONS = (
                 "partitions=dict(member.owners.partitions) if member.owners else {}",
             ),
         ),
+        seeds=100,
         redundant="the eviction deletes its commands as well, and nobody can apply them any more",
     ),
     Mutation(
@@ -236,7 +248,10 @@ MUTATIONS = (
     ),
     Mutation("a topic created again is not noticed", 15, (Edit(TopicReset, "is_stale", "", "return False"),)),
     Mutation(
-        "offsets are deleted while somebody holds", 15, (Edit(TopicReset, "maybe_begin", "stale - held", "stale"),)
+        "offsets are deleted while somebody holds",
+        15,
+        (Edit(TopicReset, "maybe_begin", "stale - held", "stale"),),
+        seeds=10,
     ),
     Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),)),
     Mutation("static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),)),
@@ -252,6 +267,7 @@ MUTATIONS = (
         "adopted commands may be applied",
         20,
         (Edit(loading, "_not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
+        seeds=300,
     ),
     # Of the code --------------------------------------------------------------------------------------------------
     Mutation(
@@ -297,21 +313,29 @@ MUTATIONS = (
         (Edit(Fetcher, "_put", "if partition not in self._changes and not self._stopping:", "if True:"),),
     ),
     Mutation(
-        "a watch is missed while a group is loaded", None, (Edit(Group, "watched", "self._missed.add(path)", "pass"),)
+        "a watch is missed while a group is loaded",
+        None,
+        (Edit(Group, "watched", "self._missed.add(path)", "pass"),),
+        seeds=10,
     ),
     Mutation(
         "commands are taken twice",
         None,
         (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),),
+        seeds=100,
         redundant="an acknowledgement has deleted its command: whoever takes it twice reads nothing",
     ),
     Mutation(
-        "no sync before an election", 3, (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),)
+        "no sync before an election",
+        3,
+        (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),),
+        seeds=30,
     ),
     Mutation(
         "no sync before an ack is looked up",
         None,
         (Edit(WriteLane, "_verify", "self._outbox.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
+        seeds=100,
         redundant="the renewal that goes first after a reconnect is a transaction, which has the same effect",
     ),
 )
