@@ -57,6 +57,7 @@ MUTATIONS = (
             Edit(Loading, "_read_owners", "self._read_evicted", "self._read_commands"),
             Edit(Loading, "_read_command_contents", "self._read_ids", "self._read_evicted"),
         ),
+        seeds=1000,
     ),
     Mutation("tombstones are not read", 1, (Edit(Loading, "_read_owners", "self._read_evicted", "self._finish"),)),
     Mutation(
@@ -94,7 +95,7 @@ MUTATIONS = (
             Edit(CoordinatorElector, "elect", "", "if self.state is ElectionState.LEADING: return"),
         ),
     ),
-    Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),)),
+    Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),), seeds=10),
     Mutation(
         "every refusal deposes",
         5,
@@ -107,7 +108,9 @@ MUTATIONS = (
         (Edit(Moving, "_not_sent", "group.plan.drop_member(consumer)", "pass"),),
         seeds=10,
     ),
-    Mutation("commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),)),
+    Mutation(
+        "commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),), seeds=10
+    ),
     Mutation("the generation is not stored", 6, (Edit(Moving, "_send", "if not plan.stored:", "if False:"),)),
     Mutation(
         "an ack deletes the command before it writes the record",
@@ -195,7 +198,12 @@ MUTATIONS = (
         11,
         (Edit(Member, "_extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"),),
     ),
-    Mutation("a late stop is waited for", 12, (Edit(Moving, "_late", "group.departures.evict", "(lambda *_: None)"),)),
+    Mutation(
+        "a late stop is waited for",
+        12,
+        (Edit(Moving, "_late", "group.departures.evict", "(lambda *_: None)"),),
+        seeds=100,
+    ),
     Mutation(
         "the lease of the evicted is not waited for",
         12,
@@ -253,8 +261,10 @@ MUTATIONS = (
         (Edit(TopicReset, "maybe_begin", "stale - held", "stale"),),
         seeds=10,
     ),
-    Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),)),
-    Mutation("static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),)),
+    Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),), seeds=10),
+    Mutation(
+        "static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),), seeds=100
+    ),
     Mutation("starts do not mind a pause", 18, (Edit(Group, "may_start", "self.view.settings.starts_paused or", ""),)),
     Mutation("the channels of the dead stay", 19, (Edit(Departures, "sweep", "", "return"),)),
     Mutation("tombstones stay", 19, (Edit(Departures, "_lease_over", "", "return"),)),
@@ -304,13 +314,16 @@ MUTATIONS = (
         "an eager group has no barrier", None, (Edit(Moving, "_next_command", "if plan.barrier_is_up:", "if False:"),)
     ),
     Mutation("the list of consumers is watched once", None, (Edit(Membership, "list_ids", ", watch=True", ""),)),
-    Mutation("records of owners are watched once", None, (Edit(Membership, "read_owners", ", watch=True", ""),)),
-    Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),)),
-    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),)),
+    Mutation(
+        "records of owners are watched once", None, (Edit(Membership, "read_owners", ", watch=True", ""),), seeds=10
+    ),
+    Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),), seeds=30),
+    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),), seeds=30),
     Mutation(
         "records of an older assignment are put",
         None,
         (Edit(Fetcher, "_put", "if partition not in self._changes and not self._stopping:", "if True:"),),
+        seeds=1000,
     ),
     Mutation(
         "a watch is missed while a group is loaded",
