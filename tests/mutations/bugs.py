@@ -57,7 +57,7 @@ MUTATIONS = (
             Edit(Loading, "_read_owners", "self._read_evicted", "self._read_commands"),
             Edit(Loading, "_read_command_contents", "self._read_ids", "self._read_evicted"),
         ),
-        seeds=1000,
+        seeds=2000,
     ),
     Mutation("tombstones are not read", 1, (Edit(Loading, "_read_owners", "self._read_evicted", "self._finish"),)),
     Mutation(

@@ -117,27 +117,17 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     a problem says of topics, lag, rates and racks must be as before. Costs time for what changed, and one pass over
     the rows in numpy; only claims that contradict each other make it read everything again.
     """
-    consumers, old_rows = _without(columns.consumers, [name for name in changed if name not in problem.members])
+    consumers, old_rows = _without(columns.consumers, changed)
 
     def find(name: str) -> int:
         return bisect_left(consumers, rank(problem, name), key=lambda other: rank(problem, other))
 
     joined = sorted((name for name in changed if name in problem.members), key=lambda name: rank(problem, name))
-    stayed = np.ones(len(consumers), np.bool_)
     for name in joined:
-        row = find(name)
-        if consumers[row : row + 1] == [name]:
-            stayed[row] = False
-    for name in joined:
-        row = find(name)
-        if consumers[row : row + 1] != [name]:
-            consumers.insert(row, name)
-    if len(consumers) != len(problem.members):
-        return to_columns(problem)  # a member is at another place now: it has another instance id
+        consumers.insert(find(name), name)
     row_of = {name: find(name) for name in joined}
     is_old = np.ones(len(consumers), np.bool_)
     is_old[list(row_of.values())] = False
-    old_rows = old_rows[stayed]
     renumbered = np.full(len(columns.consumers) + 1, NOBODY, np.int32)  # the last entry is NOBODY's
     renumbered[old_rows] = np.flatnonzero(is_old)
 
@@ -164,11 +154,9 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     )
 
 
-def _without(consumers: Sequence[str], left: Collection[str]) -> tuple[list[str], Offsets]:
-    """Return those that have not left, and the rows that they had."""
-    if not left:
-        return list(consumers), np.arange(len(consumers))
-    gone = frozenset(left)
+def _without(consumers: Sequence[str], changed: Collection[str]) -> tuple[list[str], Offsets]:
+    """Return those that have not changed, and the rows that they had."""
+    gone = frozenset(changed)
     rows = [row for row, consumer in enumerate(consumers) if consumer not in gone]
     return [consumers[row] for row in rows], np.array(rows, np.int64)
 
