@@ -88,6 +88,7 @@ class Company:
     is_without_quorum: bool = False
     quorum_lost_s: float = -CONNECT_TIMEOUT_S  # when it was lost last, as `Lab.elapsed_s` counts
     disk: SmallDisk | None = None
+    is_draining: bool = False  # the producers have ended for good
     _started_s: dict[str, float] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _count: int = 0
@@ -253,7 +254,7 @@ class Company:
 
     def require_running(self) -> None:
         """Raise BrokenPromiseError if a process has ended that nobody has ended, unless it could not find ZooKeeper."""
-        for topic in self.topics:
+        for topic in () if self.is_draining else self.topics:
             if not self.lab.programs[producer_of(topic)].is_running:
                 self._produce(topic)  # producers are not what is judged
         for name in {*self.agents(), *COORDINATORS} - self.missing - self.doomed:
@@ -265,6 +266,7 @@ class Company:
 
     def drain(self) -> None:
         """End the producers and wait until every group was given all records."""
+        self.is_draining = True
         self._stop_producers(*self.topics)
         self._wait_read(self.watcher.ends(self.topics), "all records until the end")
 
