@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.campaign.schedule import KINDS
-from zkrebalancer.localcluster.server import child_environment
+from tests.support.command import WatchedCommand, watched
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -22,57 +20,15 @@ COMMAND = [sys.executable, "-m", "tests.campaign", "--agents", "12", "--json"]
 MINUTES = 5
 END_S = 240.0
 CLEAN_S = 30.0  # the guard ends what a killed campaign has left
-TOLD_LINES = 15
-
-
-class Run:
-    """The command, with a folder of its own for everything temporary."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.errors = folder.with_name("stderr.txt")
-
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        with self.errors.open("w") as errors:
-            return subprocess.Popen(
-                [*COMMAND, *arguments],
-                env={**child_environment(), "TMPDIR": str(self.folder)},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-
-    def told(self) -> str:
-        return "\n".join(self.errors.read_text().splitlines()[-TOLD_LINES:])
-
-    def wait_for(self, text: str) -> None:
-        give_up_at = time.monotonic() + END_S
-        while text not in self.errors.read_text():
-            assert time.monotonic() < give_up_at, f"{text!r} was not told: {self.told()}"
-            time.sleep(0.1)
-
-    def processes(self) -> list[psutil.Process]:
-        return [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
-        ]
-
-    def is_clean(self) -> bool:
-        is_mounted = str(self.folder) in Path("/proc/mounts").read_text()
-        return not is_mounted and self.processes() == [] and list(self.folder.iterdir()) == []
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    (tmp_path / "tmp").mkdir()
-    run = Run(tmp_path / "tmp")
-    yield run
-    for process in run.processes():
-        process.kill()
+def run(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched(COMMAND, tmp_path, END_S) as run:
+        yield run
 
 
-def test_five_minutes_break_no_promise(run: Run) -> None:
+def test_five_minutes_break_no_promise(run: WatchedCommand) -> None:
     running = run.begin("--minutes", str(MINUTES), "--seed", "11")
     output, _ = running.communicate(timeout=MINUTES * 60 + END_S)
     assert running.returncode == 0, run.told()
@@ -88,7 +44,7 @@ def test_five_minutes_break_no_promise(run: Run) -> None:
     assert run.is_clean()
 
 
-def test_an_interrupt_ends_it_with_the_verdict_so_far(run: Run) -> None:
+def test_an_interrupt_ends_it_with_the_verdict_so_far(run: WatchedCommand) -> None:
     running = run.begin("--minutes", str(MINUTES))
     run.wait_for("round 1:")
     running.send_signal(signal.SIGINT)
@@ -101,7 +57,7 @@ def test_an_interrupt_ends_it_with_the_verdict_so_far(run: Run) -> None:
     assert run.is_clean()
 
 
-def test_a_second_interrupt_ends_it_at_once(run: Run) -> None:
+def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
     running = run.begin("--minutes", str(MINUTES))
     run.wait_for("round 1:")
     running.send_signal(signal.SIGINT)
@@ -114,7 +70,7 @@ def test_a_second_interrupt_ends_it_at_once(run: Run) -> None:
     assert run.is_clean()
 
 
-def test_a_campaign_that_is_killed_leaves_nothing(run: Run) -> None:
+def test_a_campaign_that_is_killed_leaves_nothing(run: WatchedCommand) -> None:
     running = run.begin("--minutes", str(MINUTES))
     run.wait_for("round 1:")
     running.kill()

@@ -8,13 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.support.command import WatchedCommand, watched
 from zkrebalancer.localcluster.server import child_environment
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
@@ -22,62 +21,20 @@ pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "300", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
 END_S = 60.0
-TOLD_LINES = 15  # of a demo that failed: the verdict comes last
 FAULTS = ["kill", "freeze", "thaw", "kill-leader"]
 
 
-class Demo:
-    """The command, with a folder of its own for everything temporary."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.errors = folder.with_name("stderr.txt")
-
-    def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        with self.errors.open("w") as errors:
-            return subprocess.Popen(
-                [*COMMAND, *arguments],
-                env={**child_environment(), "TMPDIR": str(self.folder), **environment},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-
-    def lines(self) -> list[str]:
-        return self.errors.read_text().splitlines()
-
-    def wait_for(self, text: str) -> None:
-        give_up_at = time.monotonic() + END_S
-        while text not in self.errors.read_text():
-            assert time.monotonic() < give_up_at, f"{text!r} was not told: {self.lines()}"
-            time.sleep(0.02)
-
-    def processes(self) -> list[psutil.Process]:
-        """Every process whose command line names the folder."""
-        return [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
-        ]
-
-    def is_clean(self) -> bool:
-        return self.processes() == [] and list(self.folder.iterdir()) == []
-
-
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    (tmp_path / "tmp").mkdir()
-    demo = Demo(tmp_path / "tmp")
-    yield demo
-    for process in demo.processes():
-        process.kill()
+def demo(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched(COMMAND, tmp_path, END_S) as demo:
+        yield demo
 
 
-def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: Demo, tmp_path: Path) -> None:
+def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: WatchedCommand, tmp_path: Path) -> None:
     events = tmp_path / "events"
     running = demo.begin("--events", str(events), "--seed", "5")
     output, _ = running.communicate(timeout=300)
-    assert running.returncode == 0, "\n".join(demo.lines()[-TOLD_LINES:])
+    assert running.returncode == 0, demo.told()
     document = json.loads(output)
     assert document["ok"]
     assert document["seed"] == 5
@@ -103,7 +60,7 @@ def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: Dem
 
 @pytest.mark.parametrize("moment", ["ZooKeeper and Kafka start", "demo-2 joins", "is frozen until"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_is_one_line_and_leaves_nothing(demo: Demo, moment: str, number: signal.Signals) -> None:
+def test_an_interrupt_is_one_line_and_leaves_nothing(demo: WatchedCommand, moment: str, number: signal.Signals) -> None:
     running = demo.begin()
     demo.wait_for(moment)
     began = len(demo.lines())
@@ -117,7 +74,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(demo: Demo, moment: str, nu
     assert demo.is_clean()
 
 
-def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept(demo: Demo) -> None:
+def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept(demo: WatchedCommand) -> None:
     running = demo.begin()
     demo.wait_for("demo-2 joins")
     (producer,) = [process for process in demo.processes() if "zkrebalancer.experiments.producer" in process.cmdline()]
@@ -142,7 +99,7 @@ def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept
     ],
 )
 def test_what_is_missing_is_one_line(
-    demo: Demo, environment: Callable[[Path], dict[str, str]], told: str, tmp_path: Path
+    demo: WatchedCommand, environment: Callable[[Path], dict[str, str]], told: str, tmp_path: Path
 ) -> None:
     without_pyspark = "import sys; sys.modules['pyspark'] = None; from zkrebalancer.cli.main import main; main()"
     running = subprocess.run(

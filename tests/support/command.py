@@ -1,0 +1,71 @@
+"""A command as a process, with a folder of its own for everything temporary: what it tells, what it leaves behind."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from zkrebalancer.localcluster.server import child_environment
+
+TOLD_LINES = 15  # of a command that failed: the verdict comes last
+
+
+class WatchedCommand:
+    """The command, to be begun once; `folder` is its place for temporary files."""
+
+    def __init__(self, command: Sequence[str], folder: Path, end_s: float) -> None:
+        self.folder = folder
+        self._command = command
+        self._end_s = end_s
+        self._errors = folder.with_name("stderr.txt")
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        with self._errors.open("w") as errors:
+            return subprocess.Popen(
+                [*self._command, *arguments],
+                env={**child_environment(), "TMPDIR": str(self.folder)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def lines(self) -> list[str]:
+        return self._errors.read_text().splitlines()
+
+    def told(self) -> str:
+        return "\n".join(self.lines()[-TOLD_LINES:])
+
+    def wait_for(self, text: str) -> None:
+        give_up_at = time.monotonic() + self._end_s
+        while text not in self._errors.read_text():
+            assert time.monotonic() < give_up_at, f"{text!r} was not told: {self.told()}"
+            time.sleep(0.02)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process whose command line names the folder."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
+        ]
+
+    def is_clean(self) -> bool:
+        is_mounted = str(self.folder) in Path("/proc/mounts").read_text()
+        return not is_mounted and self.processes() == [] and list(self.folder.iterdir()) == []
+
+
+@contextmanager
+def watched(command: Sequence[str], directory: Path, end_s: float) -> Iterator[WatchedCommand]:
+    """Give a command a folder, and end what is left of it at last; it has `end_s` to tell what is waited for."""
+    (directory / "tmp").mkdir()
+    one = WatchedCommand(command, directory / "tmp", end_s)
+    try:
+        yield one
+    finally:
+        for process in one.processes():
+            process.kill()
