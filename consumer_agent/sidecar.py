@@ -1,7 +1,7 @@
 """An application in a child process, spoken to in JSON lines: records go in, acks come out.
 
 A batch is sent and then waited for, record by record, so at most one batch is in flight. What was not acknowledged is
-not finished: it will be read again. The frames are written down in `docs/consumer-agent.md`.
+not finished: it will be read again. The frames are written down in `docs/consumer.md`.
 """
 
 from __future__ import annotations
