@@ -1,0 +1,107 @@
+"""Every `docs/examples/NAME.py` runs as a process on real servers; `test_NAME` says what it has to print or do.
+
+Its environment tells an example where everything is (ZOOKEEPER, BOOTSTRAP, GROUP, TOPIC); Ctrl-C ends it in good order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.integration.scenario import Scenario
+from zkrebalancer.localcluster.server import Program
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+FLUSH_DEADLINE_S = 20.0
+RECORDS = 10  # of each partition
+PARTITIONS = 2
+
+
+class Examples:
+    """A coordinator, a topic whose records are their own numbers, a group, and the examples that run."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.lab = scenario.lab
+        self.group = f"examples-{scenario.number}"
+        self.topic = scenario.topic("orders")
+        scenario.groups[self.group] = []  # so that it is removed at the end
+        scenario.add_coordinator()
+        self.lab.create_topic(self.topic, PARTITIONS)
+        self.produce(RECORDS)
+
+    def produce(self, count: int) -> None:
+        """Append records 0, 1, … to each partition."""
+        producer = Producer({"bootstrap.servers": self.lab.cluster.bootstrap})
+        for partition in range(PARTITIONS):
+            for number in range(count):
+                producer.produce(self.topic, f"{number}".encode(), partition=partition)
+        assert producer.flush(FLUSH_DEADLINE_S) == 0
+
+    def start(self, file: str, **environment: str) -> Program:
+        """Begin an example; upper-case keywords add to its environment."""
+        known = {
+            "ZOOKEEPER": self.lab.cluster.zookeeper,
+            "BOOTSTRAP": self.lab.cluster.bootstrap,
+            "GROUP": self.group,
+            "TOPIC": self.topic,
+        }
+        name = f"{file}-{len(self.lab.programs)}"
+        program = self.lab.cluster.program(name, [sys.executable, str(FOLDER / file)], {**known, **environment})
+        self.lab.programs[name] = program
+        program.spawn()
+        return program
+
+    def wait_for(self, what: str, example: Program, is_so: Callable[[], bool]) -> None:
+        """Wait until something is so, which the example has to bring about before it ends."""
+
+        def has_come() -> bool:
+            if not example.is_running:
+                example.wait_end(0)
+                assert is_so(), f"{example.name} has ended without {what}: {output(example)}"
+            return is_so()
+
+        self.lab.wait_for(f"{example.name}: {what}", has_come)
+
+    def interrupt(self, example: Program) -> None:
+        """Press Ctrl-C and wait for the example's end, which has to be without an error."""
+        os.kill(example.pid, signal.SIGINT)
+        self.wait_end(example)
+
+    def wait_end(self, example: Program) -> None:
+        """Wait for an end without an error."""
+        self.lab.wait_for(f"end of {example.name}", lambda: not example.is_running)
+        example.wait_end(0)
+        assert "Traceback" not in output(example)
+
+
+@pytest.fixture
+def examples(scenario: Scenario) -> Iterator[Examples]:
+    """Open the stage for one example."""
+    yield Examples(scenario)
+    scenario.stop(*scenario.coordinators)
+    scenario.require_quiet_logs()
+
+
+def output(example: Program) -> str:
+    """Return what an example has written so far."""
+    return example.log.read_text()
+
+
+def test_every_example_has_a_test() -> None:
+    names = [path.stem for path in FOLDER.glob("*.py")]
+    assert names
+    assert [name for name in names if f"test_{name}" not in globals()] == []
+
+
+def test_consume(examples: Examples) -> None:
+    example = examples.start("consume.py")
+    wanted = sorted(f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(RECORDS))
+    examples.wait_for("all records", example, lambda: len(output(example).splitlines()) >= len(wanted))
+    examples.interrupt(example)
+    assert sorted(output(example).splitlines()) == wanted
