@@ -8,6 +8,7 @@ from consumer_agent.errors import (
     CommitTimeoutError,
     ConsumerError,
     ConsumerStateError,
+    FencedInstanceError,
     KafkaUnavailableError,
     RegistrationError,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerError",
     "ConsumerStateError",
+    "FencedInstanceError",
     "KafkaUnavailableError",
     "Record",
     "RegistrationError",

@@ -135,7 +135,7 @@ class Engine:
             signals.TellLost: lambda _: handover.tell(Tell.LOST),
             signals.CommitFinished: lambda effect: handover.commit_finished(effect.tokens, effect.error),
             signals.BecameOut: lambda _: handover.become_out(),
-            signals.Failed: lambda effect: handover.fail(effect.error),
+            signals.Failed: lambda effect: (handover.break_down if effect.for_good else handover.fail)(effect.error),
             signals.Closed: lambda _: self._end(),
             signals.RecordFetcher: self._telemetry.fetcher,
             signals.RecordCommitted: lambda effect: self._telemetry.committed(

@@ -23,6 +23,10 @@ class RegistrationError(ConsumerError):
     """ZooKeeper refused the registration for a reason that trying again does not change."""
 
 
+class FencedInstanceError(ConsumerError):
+    """A younger consumer has the same group_instance_id, and with it the partitions; this one is out for good."""
+
+
 class CommitFailedError(ConsumerError):
     """The partitions were lost before their offsets were stored; other consumers will read these records again."""
 

@@ -123,7 +123,7 @@ class Handover:
             self.changed.notify()
 
     def break_down(self, error: RebalancerError) -> None:
-        """Raise this in every poll from now on: one of the threads has ended, and nothing brings it back."""
+        """Raise this in every poll from now on: nothing that it does brings the consumer back."""
         with self.changed:
             self._breakdown = self._breakdown or error
             self.changed.notify()

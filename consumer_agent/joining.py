@@ -1,13 +1,15 @@
 """From a connected session to a registered consumer: the group's nodes, then its own in one multi(). Pure.
 
 A registration whose outcome is unknown keeps its name: when the node exists and is this session's, it has succeeded.
+Who was a static member before, and finds that a consumer that is there now has the instance id, does not come back: it
+would fence that one, its own successor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from consumer_agent.errors import RegistrationError
+from consumer_agent.errors import FencedInstanceError, RegistrationError
 from consumer_agent.outbox import Outbox, Purpose
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol import registration as registrations
@@ -23,7 +25,7 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Reply,
 )
-from zkrebalancer.protocol.errors import ChrootMissingError, RebalancerError
+from zkrebalancer.protocol.errors import ChrootMissingError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 
@@ -40,6 +42,7 @@ class Joining:
     consumer: str
     registration: Registration  # its session timeout is that of `connected`
     zookeeper: str  # the address, for messages
+    former: str | None = None  # the name that it had in the group before
     session_id: int = 0
     connected: bool = False
     group_creations: int = 0
@@ -67,6 +70,10 @@ class Joining:
             self._ancestor_listed(str(argument), reply)
         elif purpose is Purpose.CREATE_GROUP:
             self._group_created(reply)
+        elif purpose is Purpose.READ_INSTANCE:
+            self._instance_read(reply, now_ms)
+        elif purpose is Purpose.READ_SUCCESSOR:
+            self._successor_read(str(argument), reply, now_ms)
         elif purpose is Purpose.REGISTER:
             self._register_answered(reply)
         elif purpose is Purpose.VERIFY_REGISTRATION:
@@ -81,6 +88,8 @@ class Joining:
             missing = [name for name in paths.GROUP_CHILDREN if name not in reply.names]
             if missing:
                 self._create_group([], missing)
+            elif self.former is not None and self.registration.instance_id is not None:
+                self.outbox.request(Purpose.READ_INSTANCE, Get(paths.static(self.group, self.registration.instance_id)))
             else:
                 self._register(now_ms)
         elif reply == Refused(Refusal.NO_NODE):
@@ -112,6 +121,23 @@ class Joining:
         else:
             self._refused(reply)
 
+    def _instance_read(self, reply: Reply, now_ms: int) -> None:
+        """See who had the instance id last; a record that cannot be read says nothing."""
+        try:
+            last = ownership.decode_static(reply.content).consumer if isinstance(reply, Content) else self.former
+        except NodeContentError:
+            last = self.former
+        if last == self.former:
+            self._register(now_ms)
+        else:
+            self.outbox.request(Purpose.READ_SUCCESSOR, Get(paths.ids(self.group, str(last))), last)
+
+    def _successor_read(self, successor: str, reply: Reply, now_ms: int) -> None:
+        if isinstance(reply, Content):
+            self.error = FencedInstanceError(fenced_text(self.registration.instance_id, self.group, successor))
+        else:
+            self._register(now_ms)
+
     def _register(self, now_ms: int) -> None:
         self.register_sent_ms = now_ms
         operations = (
@@ -141,3 +167,8 @@ class Joining:
     def _refused(self, reply: Reply) -> None:
         reason = reply.refusal.value if isinstance(reply, Refused) else repr(reply)
         self.error = RegistrationError(f"ZooKeeper refused to register {self.consumer} in group {self.group}: {reason}")
+
+
+def fenced_text(instance: str | None, group: str, successor: str = "another consumer") -> str:
+    """Say that somebody else has the instance id."""
+    return f"group_instance_id {instance}: {successor} of group {group} has it by now; this consumer is out for good"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from consumer_agent.channel import quarantine
-from consumer_agent.errors import IllegalTransitionError
-from consumer_agent.joining import Joining
+from consumer_agent.errors import FencedInstanceError, IllegalTransitionError
+from consumer_agent.joining import Joining, fenced_text
 from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
 from consumer_agent.outbox import Outbox, Purpose
 from consumer_agent.signals import (
@@ -103,6 +103,7 @@ class Machine:
         self.joining: Joining | None = None
         self.member: Member | None = None
         self.session_id: int | None = None
+        self.former: str | None = None  # the name that it had in the group before
         self.was_ever_connected = False
         self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
@@ -215,8 +216,12 @@ class Machine:
             self._lose_member("the session expired while leaving")
             self._become_closed()
         elif self.state in {State.REGISTERING, State.ACTIVE, State.RESIGNING}:
+            is_fenced = self.member is not None and self.member.is_fenced
             self._lose_member("the session expired")
-            self._become_out()
+            if is_fenced:
+                self._be_fenced()
+            else:
+                self._become_out()
 
     # ---- into the group
 
@@ -224,7 +229,9 @@ class Machine:
         self._move(State.CONNECTING)
         registration = replace(self._settings.registration, timestamp=str(event.timestamp_ms))
         settings = self._settings
-        self.joining = Joining(self._outbox, settings.member.group, event.consumer, registration, settings.zookeeper)
+        self.joining = Joining(
+            self._outbox, settings.member.group, event.consumer, registration, settings.zookeeper, self.former
+        )
         if not self.was_ever_connected:
             self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
         self._outbox.add(OpenSession())
@@ -232,7 +239,9 @@ class Machine:
     def _settle(self, now_ms: int) -> None:
         """Draw the conclusions from what joining or membership have come to."""
         joining, member = self.joining, self.member
-        if joining is not None and joining.error is not None:
+        if joining is not None and isinstance(joining.error, FencedInstanceError):
+            self._be_fenced(joining.error)
+        elif joining is not None and joining.error is not None:
             self._fail(joining.error)
         elif joining is not None and joining.registered:
             self.joining = None
@@ -251,11 +260,16 @@ class Machine:
             self._become_closed()
         elif member.refused is not None:
             self._begin_quarantine(member, member.refused, now_ms)
+        elif ending is Ending.FENCED:
+            self._lose_member("a younger consumer has its group_instance_id")
+            self._be_fenced()
         else:
             evicted = ending is Ending.EVICTED
             self._lose_member("evicted by the coordinator" if evicted else "its owners record is not as it wrote it")
             if self.state is State.LEAVING:
                 self._become_closed()
+            elif member.is_fenced:
+                self._be_fenced()
             else:
                 self._become_out()
 
@@ -287,6 +301,7 @@ class Machine:
         self._outbox.add(EmitUntil(NEVER_MS))
         if member is None:
             return
+        self.former = member.name
         self._outbox.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
         partitions = frozenset(member.lane.record.partitions)
         if partitions:
@@ -299,6 +314,12 @@ class Machine:
     def _fail(self, error: RebalancerError) -> None:
         self._outbox.add(Failed(error))
         self._become_out()
+
+    def _be_fenced(self, error: FencedInstanceError | None = None) -> None:
+        """Leave for good: who came back under this instance id would fence its own successor."""
+        text = fenced_text(self._settings.registration.instance_id, self._settings.member.group)
+        self._outbox.add(Failed(error or FencedInstanceError(text), for_good=True))
+        self._become_closed()
 
     def _become_out(self) -> None:
         self._move(State.OUT)

@@ -55,6 +55,7 @@ class Ending(Enum):
     EVICTED = auto()
     UNCLEAR = auto()  # what it owns is not what it wrote
     REFUSED_COMMAND = auto()
+    FENCED = auto()  # a younger consumer has its instance id
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,11 @@ class Member:
         self.progress_token: int | None = None  # a commit waits for positions; the lane is kept free for it
         self.committing = False
         self.committing_tokens: tuple[int, ...] = ()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it is told to leave for a younger consumer with the same instance id."""
+        return isinstance(self.work, Stop) and self.work.is_fencing
 
     # ---- session and lease
 
@@ -356,6 +362,9 @@ class Member:
         elif self.committing:
             self._commit_finished(None)
         elif self.work is not None and self.work.is_acking:
+            is_fenced = self.is_fenced and outcome is not Outcome.CANCELLED
             self.work.handle_outcome(outcome)
+            if is_fenced:
+                self.ending = Ending.FENCED
         elif self.departure is not None and self.departure.stage is Leaving.COMMITTING:
             self.departure.delete()

@@ -15,6 +15,8 @@ class Purpose(Enum):
     LIST_GROUP = auto()
     LIST_ANCESTOR = auto()
     CREATE_GROUP = auto()
+    READ_INSTANCE = auto()
+    READ_SUCCESSOR = auto()
     REGISTER = auto()
     VERIFY_REGISTRATION = auto()
     LIST_CHANNEL = auto()

@@ -194,6 +194,7 @@ class Failed:
     """Raise this in the application's next poll."""
 
     error: RebalancerError
+    for_good: bool = False  # in every poll from now on
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ class Stop:
     has_asked: bool = False
 
     @property
+    def is_fencing(self) -> bool:
+        """Whether a younger consumer with the same instance id takes everything over: after the ack this one leaves."""
+        return self.command.cause.kind == command.INSTANCE_FENCED
+
+    @property
     def is_ready(self) -> bool:
         """Whether the ack may be written."""
         return self.stage is Stopping.READY

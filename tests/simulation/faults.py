@@ -65,8 +65,7 @@ def _join(cluster: Cluster, draw: Random) -> None:
     static = draw.random() < 0.2
     group = draw.choice(list(GROUPS))
     instance_id = draw.choice(["i1", "i2"]) if static else None
-    taken = {agent.settings.instance_id for agent in cluster.living_agents(group)}
-    cluster.add_agent(group, None if instance_id in taken else instance_id)
+    cluster.add_agent(group, instance_id)  # which may be taken: the older of the two is fenced
 
 
 def _storm(cluster: Cluster, draw: Random) -> None:

@@ -228,7 +228,7 @@ class TreeInvariants:
             raise BrokenPromiseError("starts paused", f"{key} was told to start {sorted(sent.partitions)}")
         elif group.mode == settings.EAGER and not group.frozen:
             for other, consumer in self.consumers.items():
-                stops = [pending for pending in consumer.commands.values() if isinstance(pending, StopFetcher)]
+                stops = [pending for pending in consumer.commands.values() if _is_stop_of_all(pending)]
                 if other[0] == key[0] and consumer.record is not None and consumer.record.partitions and stops:
                     raise BrokenPromiseError("barrier", f"{key} was told to start while {other} has not stopped")
 
@@ -262,3 +262,8 @@ class TreeInvariants:
         for held in gained:
             if len(self.holders[held]) > 1:
                 raise BrokenPromiseError("two holders", f"{held} is held by {sorted(self.holders[held])}")
+
+
+def _is_stop_of_all(pending: Command | None) -> bool:
+    """Whether a command belongs to a barrier; who is fenced stops for one consumer alone."""
+    return isinstance(pending, StopFetcher) and pending.cause.kind != command.INSTANCE_FENCED

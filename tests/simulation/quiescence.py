@@ -104,6 +104,9 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     if None in names or names != set(stored):
         yield f"group {group}: registered are {stored}, alive {sorted(map(str, names))}"
         return
+    instances = [agent.settings.instance_id for agent in agents if agent.settings.instance_id is not None]
+    if len(instances) != len(set(instances)):
+        yield f"group {group}: there are two of one instance: {sorted(instances)}"
     owned = _owned(cluster, group)
     wanted = sorted(cluster.brokers.logs)
     if sorted(partition for partitions in owned.values() for partition in partitions) != wanted:

@@ -171,6 +171,9 @@ class World:
         new = OwnersRecord(applying.generation, applying.command_id, command.applied(record.partitions, applying))
         writing = SetContent(paths.owners(GROUP, name), ownership.encode_owners(new), owners.stat.version)
         self.zk.perform(Multi((Delete(path), writing)), agent.session.session_id)
+        if applying.cause.kind == command.INSTANCE_FENCED:
+            self.leave(agent)
+            self.kill_agent(agent)
         return True
 
     def kill_agent(self, agent: Agent) -> None:

@@ -19,6 +19,7 @@ MAX_COMMAND_BYTES = 64 * 1024
 VERSION = 1
 START_FETCHER = "start-fetcher"
 STOP_FETCHER = "stop-fetcher"
+INSTANCE_FENCED = "instance-fenced"  # kind of cause: stop everything and leave, a younger consumer has your instance id
 
 
 @dataclass(frozen=True, slots=True)

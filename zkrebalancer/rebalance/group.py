@@ -184,13 +184,16 @@ class Group:
         """Compare the target with what is held, and send what is needed, if anything is."""
         existing = {topic: known.partitions for topic, known in self.topics.items()}
         self._end_plan("superseded")
-        if not reasons_to_rebalance(self.view, target, existing):
+        fenced = self.static_members.fenced()
+        if not reasons_to_rebalance(self.view, target, existing, fenced):
             self.go(GroupState.MOVING, "nothing to send")
             self.maybe_finish()
             return
         self._last_generation += 1
-        mode = settings.INCREMENTAL if self.view.settings.frozen else self.view.settings.mode
-        self.plan = make_plan(self.view, target, mode, cause, requested_us, self._last_generation, self.last_owner)
+        is_gentle = self.view.settings.frozen or self.static_members.only_return(target, fenced)
+        mode = settings.INCREMENTAL if is_gentle else self.view.settings.mode
+        generation, before = self._last_generation, self.static_members.renamed(self.last_owner, fenced)
+        self.plan = make_plan(self.view, target, mode, cause, requested_us, generation, before, fenced)
         self.desk.emit(
             "rebalance_planned",
             self.name,

@@ -224,6 +224,7 @@ class Loading:
     def _take_registration(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             self._view.members[consumer].registration = read_registration(self._group, consumer, reply.content)
+            self._view.members[consumer].joined_zxid = reply.stat.created_zxid
         else:
             self._view.members[consumer].registered = False
 

@@ -21,7 +21,7 @@ class Membership:
     def __init__(self, group: Group) -> None:
         """Follow nothing yet: loading sets the first watches."""
         self._group = group
-        self._newcomers: dict[str, Registration | None] = {}  # registration read, ownership record not yet
+        self._newcomers: dict[str, tuple[Registration | None, int]] = {}  # registration read, ownership record not yet
 
     def reset(self) -> None:
         """Everything is read anew."""
@@ -51,7 +51,8 @@ class Membership:
 
     def _newcomer_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Content):  # otherwise it is gone already
-            self._newcomers[consumer] = read_registration(self._group, consumer, reply.content)
+            registration = read_registration(self._group, consumer, reply.content)
+            self._newcomers[consumer] = (registration, reply.stat.created_zxid)
 
     def _newcomer_owners_read(self, reply: Reply, consumer: str) -> None:
         group = self._group
@@ -61,8 +62,8 @@ class Membership:
             return
         if not isinstance(reply, Content) or consumer not in self._newcomers or consumer in group.view.members:
             return
-        registration = self._newcomers.pop(consumer)
-        member = group.view.members[consumer] = Member(consumer)
+        registration, joined_zxid = self._newcomers.pop(consumer)
+        member = group.view.members[consumer] = Member(consumer, joined_zxid=joined_zxid)
         read_owners(group, member, reply)
         self._replace(member, registration)
         group.view.refresh(consumer)

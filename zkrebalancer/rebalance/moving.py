@@ -24,7 +24,7 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
-from zkrebalancer.protocol.command import Command, StartFetcher, StopFetcher
+from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.rebalance.plan import Plan
@@ -116,7 +116,9 @@ class Moving:
         wanted = plan.stops.pop(consumer)
         if wanted is None:
             plan.stopping.add(consumer)
-            return StopFetcher(desk.new_id(), epoch, plan.generation, plan.cause, None)
+            is_fenced = consumer in self._group.static_members.fenced()
+            cause = Cause(plan.cause.id, command.INSTANCE_FENCED) if is_fenced else plan.cause
+            return StopFetcher(desk.new_id(), epoch, plan.generation, cause, None)
         stop = command.fitting_stop(desk.new_id(), epoch, plan.generation, plan.cause, wanted)
         if stop.partitions is not None and stop.partitions < wanted:
             plan.stops[consumer] = wanted - stop.partitions

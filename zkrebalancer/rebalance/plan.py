@@ -6,15 +6,15 @@ Eager (the legacy design): everybody stops everything, and nobody starts before 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from zkrebalancer.assignment.model import Assignment
-from zkrebalancer.protocol.command import Cause
+from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
-from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.rebalance.view import GroupView, Member
 
 Target = dict[str, dict[TopicPartition, int]]  # consumer -> partition -> consumer thread
 
@@ -26,6 +26,7 @@ class Reason(Enum):
     WITHOUT_OWNER = "a partition has no owner"
     MISSING_PARTITION = "an owner holds a partition that no longer exists"
     DIFFERS = "the held map differs from the computed one"
+    FENCED = "a consumer whose instance id a younger one has taken over was not told to leave"
 
 
 @dataclass(slots=True)
@@ -94,7 +95,9 @@ def to_target(assignment: Assignment) -> Target:
     }
 
 
-def reasons_to_rebalance(view: GroupView, target: Target, existing: Mapping[str, frozenset[int]]) -> set[Reason]:
+def reasons_to_rebalance(
+    view: GroupView, target: Target, existing: Mapping[str, frozenset[int]], fenced: Collection[str]
+) -> set[Reason]:
     """Return why what is held is not the target; empty means that nothing has to be sent."""
     reasons = set()
     wanted = [partition for partitions in target.values() for partition in partitions]
@@ -108,7 +111,13 @@ def reasons_to_rebalance(view: GroupView, target: Target, existing: Mapping[str,
             reasons.add(Reason.MISSING_PARTITION)
         if expected != target.get(consumer, {}):
             reasons.add(Reason.DIFFERS)
+        if consumer in fenced and not _is_fencing(member):
+            reasons.add(Reason.FENCED)
     return reasons
+
+
+def _is_fencing(member: Member) -> bool:
+    return any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
 
 
 def make_plan(
@@ -119,10 +128,12 @@ def make_plan(
     requested_us: int,
     generation: int,
     last_owner: Mapping[TopicPartition, str],
+    fenced: Collection[str],
 ) -> Plan:
     """Compare what is held with the target; cost grows with the group's partitions, once per plan.
 
-    `last_owner` names who had each partition before, so that those of a dead consumer count as moved too.
+    `last_owner` names who had each partition before, so that those of a dead consumer count as moved too. Who
+    is `fenced` is told to stop everything, also when that is nothing.
     """
     stops: dict[str, frozenset[TopicPartition] | None] = {}
     starts: dict[str, dict[TopicPartition, int]] = {}
@@ -131,12 +142,14 @@ def make_plan(
         expected = member.expected()
         wanted = target.get(consumer, {})
         leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
+        if consumer in fenced and not _is_fencing(member):
+            stops[consumer] = None
         if mode == EAGER:
             if view.held_by(consumer):
                 stops[consumer] = None
             coming = dict(wanted)
         else:
-            if leaving:
+            if leaving and consumer not in fenced:
                 stops[consumer] = frozenset(leaving)
             coming = {tp: thread for tp, thread in wanted.items() if expected.get(tp) != thread}
         if coming:

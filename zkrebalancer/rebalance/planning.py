@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 def make_problem(group: Group) -> Problem:
     """Return what the strategy has to decide; topics whose offsets must be reset first are left out."""
     resetting = group.topic_reset.stale_topics()
+    fenced = group.static_members.fenced()
     members = {}
     for consumer in sorted(group.view.members):
         member = group.view.members[consumer]
-        if member.registration is None or member.evicting or not member.registered:
+        if member.registration is None or member.evicting or not member.registered or consumer in fenced:
             continue
-        threads = {t: n for t, n in _resolve(group, member).items() if t not in resetting}
-        claims = group.static_members.claims_of(member) | dict(group.view.held_by(consumer))
+        threads = {t: n for t, n in resolve(group, member).items() if t not in resetting}
+        claims = group.static_members.claims_of(member, fenced) | dict(group.view.held_by(consumer))
         members[consumer] = ProblemMember(
             threads=threads,
             owned=_by_topic(claims),
@@ -58,7 +59,8 @@ def admissible(group: Group, target: Target) -> Target:
     return result
 
 
-def _resolve(group: Group, member: Member) -> dict[str, int]:
+def resolve(group: Group, member: Member) -> dict[str, int]:
+    """Return the topics that a consumer wants, with its number of threads for each."""
     if member.registration is None:
         return {}
     try:

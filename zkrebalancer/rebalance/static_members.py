@@ -1,12 +1,14 @@
 """Static members: a consumer with an instance id that restarts takes back its partitions.
 
 `static/<instance>` is written with each start. When the consumer's session ends it gets a deadline; until then its
-partitions stay without an owner unless the instance comes back, and then the node is deleted.
+partitions stay without an owner unless the instance comes back, and then the node is deleted. An instance that comes
+back while its former consumer is still registered has either been killed, and waits for the end of the old session, or
+runs twice: the older consumer gets nothing more, and is told to stop everything and leave (it is *fenced*).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.model import Member as ProblemMember
@@ -15,6 +17,8 @@ from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Repl
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
+from zkrebalancer.rebalance import planning
+from zkrebalancer.rebalance.plan import Target
 from zkrebalancer.rebalance.view import Member
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ class StaticMembers:
     def __init__(self, group: Group) -> None:
         """Know none; loading reads them into the view."""
         self._group = group
+        self._away: dict[str, Member] = {}  # those that left under this leadership, by instance
 
     def adopt(self) -> None:
         """After loading: wait for those that are away; those that left with no leader watching get a deadline."""
@@ -57,13 +62,54 @@ class StaticMembers:
             self._group.desk.cancel_wake(self._group.name, ("static", instance))
         return operations
 
-    def claims_of(self, member: Member) -> dict[TopicPartition, int]:
-        """Return what a static member had before it restarted, as far as nobody else holds it now."""
-        instance = member.registration.instance_id if member.registration else None
-        known = self._group.view.statics.get(instance) if instance is not None else None
-        if known is None or known[0].consumer == member.consumer:
+    def fenced(self) -> dict[str, str]:
+        """Return consumer -> instance id of those whose id a younger consumer has; none in a frozen group."""
+        view = self._group.view
+        if view.settings.frozen:
             return {}
-        return {tp: 0 for tp in known[0].partitions if not self._group.view.holders(tp)}
+        youngest: dict[str, Member] = {}
+        fenced: dict[str, str] = {}
+        for member in sorted(view.members.values(), key=lambda member: member.joined_zxid):
+            instance = member.registration.instance_id if member.registration else None
+            if instance is None or member.evicting or not member.registered:
+                continue
+            if instance in youngest:
+                fenced[youngest[instance].consumer] = instance
+            youngest[instance] = member
+        return fenced
+
+    def claims_of(self, member: Member, fenced: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """Return what a static member had before it restarted, as far as nobody else holds it now."""
+        view = self._group.view
+        instance = member.registration.instance_id if member.registration else None
+        if instance is None:
+            return {}
+        older = [consumer for consumer, its_instance in fenced.items() if its_instance == instance]
+        claims = {tp: thread for consumer in older for tp, thread in view.held_by(consumer).items()}
+        known = view.statics.get(instance)
+        if known is not None and known[0].consumer != member.consumer:
+            claims |= {tp: 0 for tp in known[0].partitions if not view.holders(tp)}
+        return claims
+
+    def only_return(self, target: Target, fenced: Mapping[str, str]) -> bool:
+        """Whether the target only gives static members back what they had: nobody else need stop for that."""
+        for consumer, member in self._group.view.members.items():
+            expected, wanted = member.expected(), target.get(consumer, {})
+            if consumer in fenced or expected == wanted:
+                continue
+            if expected or not wanted.keys() <= self.claims_of(member, fenced).keys():
+                return False
+        return True
+
+    def renamed(self, last_owner: Mapping[TopicPartition, str], fenced: Mapping[str, str]) -> dict[TopicPartition, str]:
+        """Return who had each partition last, an instance that came back under its new name: to it nothing moves."""
+        names = {}
+        for member in self._group.view.members.values():
+            instance = member.registration.instance_id if member.registration else None
+            known = self._group.view.statics.get(instance) if instance is not None else None
+            if known is not None and member.consumer not in fenced:
+                names[known[0].consumer] = member.consumer
+        return {tp: names.get(consumer, consumer) for tp, consumer in last_owner.items()}
 
     def absent(self) -> dict[str, ProblemMember]:
         """Return the static members that are away but expected back, so that nobody is given what waits for them."""
@@ -77,14 +123,24 @@ class StaticMembers:
                 if not self._group.view.holders((topic, partition)):
                     owned.setdefault(topic, {})[partition] = 0
             if owned:
-                absent[record.consumer] = ProblemMember(dict.fromkeys(owned, 1), owned, instance_id=instance)
+                absent[record.consumer] = self._as_it_was(instance, owned)
         return absent
+
+    def _as_it_was(self, instance: str, owned: dict[str, dict[int, int]]) -> ProblemMember:
+        """Describe an absent member by its last registration, so that its absence changes no other's share."""
+        member = self._away.get(instance)
+        known = member.registration if member is not None else None
+        if member is None or known is None:  # it left before this leader came
+            return ProblemMember(dict.fromkeys(owned, 1), owned, instance_id=instance)
+        threads = dict.fromkeys(owned, 1) | planning.resolve(self._group, member)
+        return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
     def left(self, member: Member) -> None:
         """A consumer's session is over: a static member is waited for."""
         instance = member.registration.instance_id if member.registration else None
         known = self._group.view.statics.get(instance) if instance is not None else None
         if instance is not None and known is not None and known[0].consumer == member.consumer:
+            self._away[instance] = member
             self._set_deadline(instance, known[0])
 
     def _set_deadline(self, instance: str, record: StaticMember) -> None:
@@ -118,6 +174,7 @@ class StaticMembers:
         if group.leadership.is_deposed(reply) or (isinstance(reply, Refused) and reply.outcome_unknown):
             return
         group.view.statics.pop(instance, None)
+        self._away.pop(instance, None)
         group.request("static-grace-over")
 
     def _instances_present(self) -> set[str]:

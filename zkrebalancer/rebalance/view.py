@@ -39,6 +39,7 @@ class Member:
     unreadable_commands: bool = False
     failed_tries: int = 0  # starts in a row that were cancelled
     evicting: bool = False
+    joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
     pattern_refused: bool = False  # its wildcard does not compile, and that was said once
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from consumer_agent.machine import Machine, MachineSettings
@@ -49,10 +50,15 @@ class Driver:
     """A machine with a clock that the test turns."""
 
     def __init__(
-        self, *, auto_commit_interval_ms: int | None = 5_000, ask_application: bool = False, pause: bool = True
+        self,
+        *,
+        auto_commit_interval_ms: int | None = 5_000,
+        ask_application: bool = False,
+        pause: bool = True,
+        instance_id: str | None = None,
     ) -> None:
         member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause)
-        self.machine = Machine(MachineSettings(member, REGISTRATION))
+        self.machine = Machine(MachineSettings(member, replace(REGISTRATION, instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}
         self.sequence = -1

@@ -50,8 +50,8 @@ from zkrebalancer.protocol.calls import (
 )
 
 
-def registered(**settings: bool) -> Driver:
-    driver = Driver(auto_commit_interval_ms=None, **settings)
+def registered(*, pause: bool = True) -> Driver:
+    driver = Driver(auto_commit_interval_ms=None, pause=pause)
     driver.register()
     return driver
 

@@ -5,13 +5,15 @@ Each test fails when its rule is switched off; the docstring says what to take o
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.groups import commands, events, owner_of, run_until_commands_are_sent, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Session
 from zkrebalancer.protocol import ownership, paths, settings
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, SetContent
 from zkrebalancer.protocol.command import StartFetcher
-from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance.election import ElectionState
 from zkrebalancer.rebalance.states import GroupState
 
@@ -322,3 +324,70 @@ def test_rule_20_a_new_leader_adopts_pending_commands_and_moves_nothing_needless
     world.pass_time(1_000)
     world.assert_converged()
     assert commands(world, agent) == []
+
+
+def static_pair(mode: str) -> World:
+    """Return a world with a consumer `a`, and `s` of the instance pod-1, which share four partitions."""
+    world = world_with(GroupSettings(mode=mode, static_grace_ms=10_000), "a")
+    world.add_agent("s", instance_id="pod-1")
+    world.pass_time(1_000)
+    return world
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
+def test_rule_17_a_static_member_that_comes_back_concerns_nobody_else(mode: str) -> None:
+    """Let `StaticMembers.only_return` return False."""
+    world = static_pair(mode)
+    had = set(world.owned()["s-1"])
+    told = len(events(world, "command_sent"))
+    world.kill_agent(world.agents["s"])
+    world.pass_time(1_000)
+    world.add_agent("s2", instance_id="pod-1")
+    world.pass_time(1_000)
+    assert set(world.owned()["s2-1"]) == had
+    assert [event["member"] for event in events(world, "command_sent")[told:]] == ["s2-1"]
+    assert events(world, "rebalance_finished")[-1]["moved_count"] == 0
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
+def test_rule_17_a_killed_static_member_waits_for_the_end_of_its_old_session_only(mode: str) -> None:
+    """Let `StaticMembers.fenced` return {}."""
+    world = static_pair(mode)
+    had = set(world.owned()["s-1"])
+    told = len(events(world, "command_sent"))
+    world.agents["s"].silent = True
+    world.add_agent("s2", instance_id="pod-1")
+    world.pass_time(1_000)
+    assert world.owned()["s2-1"] == {}
+    world.kill_agent(world.agents["s"])
+    world.pass_time(100)
+    assert set(world.owned()["s2-1"]) == had
+    assert {event["member"] for event in events(world, "command_sent")[told:]} == {"s-1", "s2-1"}
+
+
+def test_rule_17_the_older_of_two_consumers_with_one_instance_is_told_to_leave_even_if_it_owns_nothing() -> None:
+    """In `make_plan`, do not look at `fenced`."""
+    world = static_pair(INCREMENTAL)
+    world.set_topic("t", 1)  # one of the two is left with nothing
+    world.pass_time(1_000)
+    idle = next(name for name, owned in world.owned().items() if not owned)
+    if idle == "a-1":
+        world.add_agent("b", instance_id="pod-2")
+        idle = "b-1"
+    world.pass_time(1_000)
+    assert world.owned()[idle] == {}
+    instance = "pod-2" if idle == "b-1" else "pod-1"
+    world.add_agent("c", instance_id=instance)
+    world.pass_time(1_000)
+    assert idle not in world.owned()
+    assert "c-1" in world.owned()
+
+
+def test_rule_17_a_frozen_group_fences_nobody() -> None:
+    """In `StaticMembers.fenced`, do not look at `frozen`."""
+    world = static_pair(INCREMENTAL)
+    had = world.owned()
+    world.configure(settings.encode(GroupSettings(frozen=True)))
+    world.add_agent("s2", instance_id="pod-1")
+    world.pass_time(1_000)
+    assert world.owned() == {**had, "s2-1": {}}

@@ -68,10 +68,9 @@ class WideChaos(Chaos):
         client, kind = f"n{self._agents_so_far}", self.random.choice(["plain", "threads", "static", "wildcard"])
         threads = 2 if kind == "threads" else 1
         instance = self.random.choice(["i1", "i2"])
-        taken = {agent.registration.instance_id for agent in self.world.agents.values()}
         if kind == "wildcard":
             self.world.add_agent(client, {"^[tu]$": self.random.choice([1, 2])}, pattern="white_list")
-        elif kind == "static" and instance not in taken:
+        elif kind == "static":
             self.world.add_agent(client, {"t": 1, "u": 1}, instance_id=instance)
         else:
             self.world.add_agent(client, {"t": threads, "u": threads})

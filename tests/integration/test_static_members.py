@@ -1,0 +1,93 @@
+"""Static members on a real cluster: a restart concerns nobody else; of two with one instance id the older leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.integration.scenario import MODES, Scenario, owners_of
+from zkrebalancer.protocol.fields import TopicPartition
+
+pytestmark = pytest.mark.timeout(120)
+SIZES = [(4, 20), pytest.param(40, 200, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
+
+
+def begin(scenario: Scenario, members: int, partitions: int) -> dict[str, str]:
+    """Start a group of static members in each mode; return consumer process -> instance id."""
+    scenario.add_coordinator()
+    scenario.add_topic("t", partitions)
+    instances = {}
+    for mode in MODES if members < 10 else MODES[:1]:
+        group = scenario.add_group(mode, 0)
+        for number in range(members):
+            instances[scenario.join(group, instance_id=f"pod-{number}")] = f"pod-{number}"
+    scenario.settle()
+    return instances
+
+
+def homes(scenario: Scenario, instances: Mapping[str, str]) -> dict[tuple[str, str], set[TopicPartition]]:
+    """Return what each instance of each group owns."""
+    found: dict[tuple[str, str], set[TopicPartition]] = {}
+    for group in scenario.groups:
+        for partition, consumer in owners_of(scenario.report(group)).items():
+            instance = next(instances[name] for name in instances if consumer.startswith(f"{name}-"))
+            found.setdefault((group, instance), set()).add(partition)
+    return found
+
+
+def come_back(scenario: Scenario, instances: dict[str, str], group: str) -> str:
+    """Start a new process under the instance id of the oldest one of a group, which has just ended."""
+    instance = instances.pop(scenario.take_out(group))
+    name = scenario.join(group, instance_id=instance)
+    instances[name] = instance
+    return name
+
+
+@pytest.mark.parametrize(("members", "partitions"), SIZES)
+def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, partitions: int) -> None:
+    instances = begin(scenario, members, partitions)
+    before, told = homes(scenario, instances), len(scenario.events("command_sent"))
+    revoked = len(scenario.events("fetcher_stopped", reason="revoked"))  # while the group gathered
+    newcomers = []
+    for _ in range(members):
+        for group, names in scenario.groups.items():
+            scenario.stop(names[0])
+            newcomers.append(come_back(scenario, instances, group))
+        scenario.settle()
+        assert homes(scenario, instances) == before
+    commanded = [event["member"] for event in scenario.events("command_sent")[told:]]
+    assert {event["option"] for event in scenario.events("command_sent")[told:]} == {"start-fetcher"}
+    assert sorted(name.rsplit("-", 5)[0] for name in commanded) == sorted(newcomers)
+    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
+    scenario.verify()
+
+
+@pytest.mark.parametrize(("members", "partitions"), SIZES)
+def test_killed_members_get_back_what_they_had_when_their_sessions_are_over(
+    scenario: Scenario, members: int, partitions: int
+) -> None:
+    instances = begin(scenario, members, partitions)
+    before, revoked = homes(scenario, instances), len(scenario.events("fetcher_stopped", reason="revoked"))
+    for _ in range(2):
+        for group, names in scenario.groups.items():
+            scenario.lab.kill(names[0])
+            come_back(scenario, instances, group)
+        scenario.settle()
+        assert homes(scenario, instances) == before
+    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
+    scenario.verify()
+
+
+def test_of_two_live_members_with_one_instance_id_the_older_is_told_so_and_ends(scenario: Scenario) -> None:
+    instances = begin(scenario, 2, 6)
+    before = homes(scenario, instances)
+    for group, names in scenario.groups.items():
+        older = names[0]
+        come_back(scenario, instances, group)
+        scenario.wait_end(older)
+        (line,) = [line for line in scenario.log_lines(older) if "pod-0" in line]
+        assert line.startswith("Error: group_instance_id pod-0: ")
+    scenario.settle()
+    assert homes(scenario, instances) == before
+    scenario.verify()
