@@ -105,3 +105,13 @@ def test_consume(examples: Examples) -> None:
     examples.wait_for("all records", example, lambda: len(output(example).splitlines()) >= len(wanted))
     examples.interrupt(example)
     assert sorted(output(example).splitlines()) == wanted
+
+
+def test_static_member(examples: Examples) -> None:
+    older = examples.start("static_member.py", INSTANCE="billing-0")
+    examples.wait_for("partitions", older, lambda: "has [" in output(older))
+    younger = examples.start("static_member.py", INSTANCE="billing-0")
+    examples.wait_for("the same partitions", younger, lambda: output(older).splitlines()[0] in output(younger))
+    examples.wait_end(older)
+    assert output(older).splitlines()[-1].startswith("ends: group_instance_id billing-0: ")
+    examples.interrupt(younger)

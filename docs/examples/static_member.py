@@ -1,0 +1,22 @@
+"""A consumer with a name that outlives its restarts: run it twice under one name, and the first one is told to end."""
+
+import os
+from contextlib import suppress
+
+from consumer_agent import Consumer, FencedInstanceError
+
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+        group_instance_id=os.environ["INSTANCE"],  # "billing-0": a pod's or a host's name, not a process's
+    ) as consumer,
+):
+    consumer.subscribe([os.environ["TOPIC"]], on_assign=lambda partitions: print(f"has {partitions}", flush=True))
+    try:
+        for batch in consumer:
+            print(f"{len(batch)} records", flush=True)
+    except FencedInstanceError as error:  # another process runs under this name; polling on raises it again
+        print(f"ends: {error}", flush=True)
