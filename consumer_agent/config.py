@@ -5,26 +5,44 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol import addresses, paths
+from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.registration import BLACK_LIST, MAX_SESSION_TIMEOUT_MS, MAX_THREADS, STATIC, WHITE_LIST
 
 KafkaSetting = str | int | float | bool
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
-_RANGES = {
-    "session_timeout_ms": (100, MAX_SESSION_TIMEOUT_MS),
-    "max_poll_records": (1, 100_000),
-    "auto_commit_interval_ms": (10, 86_400_000),
-}
-_SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/,\[\]]+)(:[0-9]{1,5})?")
-_CHROOT = re.compile(r"(/[^/\s]+)*/?")
-_CHOICES = {"auto_offset_reset": ("earliest", "latest"), "suspended_policy": ("pause", "continue")}
-_NOT_IN_KAFKA_CONFIG = ("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "bootstrap.servers")
+REQUIRED = ("zookeeper", "bootstrap", "group")
+_SECRET = re.compile(r"password|secret|token|jaas|oauthbearer\.config|key\.pem")
+_DECIDED_BY_THE_CONSUMER = frozenset(
+    (
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "client.id",
+        "client.rack",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "metadata.broker.list",
+    )
+)
+
+
+class Fault(NamedTuple):
+    """What is wrong with one setting."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.key}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +50,7 @@ class ConsumerConfig:
     """Everything that can be set; times in milliseconds.
 
     Raises:
-        ConfigurationError: a value is of the wrong type or out of its range; the text names the key.
-        InvalidNameError: a group, client id, instance id or rack with characters that are not allowed.
+        ConfigurationError: values are of the wrong type or out of their range; the text names every such key.
 
     """
 
@@ -55,74 +72,133 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for key in ("zookeeper", "bootstrap", "group", "client_id"):
-            _require(isinstance(getattr(self, key), str) and getattr(self, key) != "", key, "must be a text", self)
-        _check_zookeeper(self.zookeeper)
-        _check_bootstrap(self.bootstrap)
-        paths.validate_name("group", self.group)
-        if len(paths.validate_name("client id", self.client_id)) > paths.MAX_NAME_LENGTH - UUID_LENGTH:
-            raise ConfigurationError(f"client_id: at most {paths.MAX_NAME_LENGTH - UUID_LENGTH} characters are allowed")
-        for key in ("group_instance_id", "rack"):
-            value = getattr(self, key)
-            _require(value is None or isinstance(value, str), key, "must be a text", self)
-            if value is not None:
-                paths.validate_name(key, value)
-        for key, (minimum, maximum) in _RANGES.items():
-            value = getattr(self, key)
-            _require(type(value) is int and minimum <= value <= maximum, key, f"must be {minimum} to {maximum}", self)
-        for key, choices in _CHOICES.items():
-            _require(getattr(self, key) in choices, key, f"must be {' or '.join(choices)}", self)
-        number = isinstance(self.capacity, int | float) and not isinstance(self.capacity, bool)
-        _require(number and 0 <= self.capacity < math.inf, "capacity", "must be a number of at least 0", self)
-        _require(isinstance(self.enable_auto_commit, bool), "enable_auto_commit", "must be true or false", self)
-        directory = self.events_directory
-        _require(directory is None or isinstance(directory, str | Path), "events_directory", "must be a path", self)
-        _check_kafka_config(self.kafka_config)
+        _refuse(_value_faults({entry.name: getattr(self, entry.name) for entry in fields(self)}))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> ConsumerConfig:
         """Build a configuration from names and values.
 
         Raises:
-            ConfigurationError: a name is unknown, a required one is missing, or a value is not allowed.
+            ConfigurationError: names are unknown, required ones are missing, or values are not allowed.
 
         """
-        known = [entry.name for entry in fields(cls)]
-        for key in settings:
-            if key not in known:
-                raise ConfigurationError(f"{key}: there is no such setting; known are {', '.join(known)}")
-        for key in ("zookeeper", "bootstrap", "group"):
-            if key not in settings:
-                raise ConfigurationError(f"{key}: is required")
+        _refuse(find_faults(settings))
         return cls(**settings)
 
 
-def _require(holds: bool, key: str, what: str, config: ConsumerConfig) -> None:
-    if not holds:
-        raise ConfigurationError(f"{key}: {what}, not {getattr(config, key)!r:.80}")
+def find_faults(settings: Mapping[str, Any]) -> list[Fault]:
+    """Return all that is wrong with the settings of a consumer."""
+    known = [entry.name for entry in fields(ConsumerConfig)]
+    unknown = [key for key in settings if key not in known]
+    found = [Fault(key, f"there is no such setting; known are {', '.join(known)}") for key in unknown]
+    found += [Fault(key, "is required") for key in REQUIRED if key not in settings]
+    return found + _value_faults(settings)
 
 
-def _check_zookeeper(hosts: str) -> None:
-    servers, slash, chroot = hosts.partition("/")
-    if not all(_SERVER.fullmatch(server) for server in servers.split(",")) or not _CHROOT.fullmatch(slash + chroot):
-        raise ConfigurationError(f"zookeeper: HOST:PORT[,…][/CHROOT] is expected, not {hosts!r:.80}")
+def is_secret(kafka_key: str) -> bool:
+    """Whether the value of a setting of librdkafka should not be shown."""
+    return _SECRET.search(kafka_key) is not None
 
 
-def _check_bootstrap(brokers: str) -> None:
-    for broker in brokers.split(","):
-        host, _, port = broker.rpartition(":")
-        if not host.strip("[]: ") or not (port.isascii() and port.isdigit()):
-            raise ConfigurationError(f"bootstrap: HOST:PORT[,…] is expected, not {brokers!r:.80}")
+def _refuse(faults: list[Fault]) -> None:
+    if faults:
+        raise ConfigurationError("; ".join(map(str, faults)))
 
 
-def _check_kafka_config(kafka_config: object) -> None:
-    if not isinstance(kafka_config, Mapping):
-        raise ConfigurationError(f"kafka_config: must be a mapping, not {kafka_config!r:.80}")
-    for key, value in kafka_config.items():
-        if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
-            raise ConfigurationError(f"kafka_config: {key!r:.80} must be a text with a plain value, not {value!r:.80}")
-        if key in _NOT_IN_KAFKA_CONFIG:
-            raise ConfigurationError(f"kafka_config: {key} is decided by the consumer and may not be set")
+def _value_faults(values: Mapping[str, Any]) -> list[Fault]:
+    found = ((key, check(values[key])) for key, check in _CHECKS.items() if key in values)
+    return [Fault(key, text) for key, text in found if text is not None]
+
+
+# ---- one check a setting: what is wrong with its value, None if nothing is
+
+Check = Callable[[Any], str | None]
+
+
+def _text(value: object) -> str | None:
+    return None if isinstance(value, str) and value else f"must be a text, not {value!r:.80}"
+
+
+def _name(value: object) -> str | None:
+    """Look at what becomes part of a path."""
+    if not isinstance(value, str):
+        return _text(value)
+    try:
+        paths.validate_name("the", value)
+    except InvalidNameError as error:
+        return str(error)
+    return None
+
+
+def _client_id(value: object) -> str | None:
+    longest = paths.MAX_NAME_LENGTH - UUID_LENGTH
+    return _name(value) or (None if len(str(value)) <= longest else f"at most {longest} characters are allowed")
+
+
+def _address(fault: Callable[[str], str | None]) -> Check:
+    return lambda value: _text(value) or fault(value)
+
+
+def _optional(check: Check) -> Check:
+    return lambda value: None if value is None else check(value)
+
+
+def integer(minimum: int, maximum: int) -> Check:
+    """Make a check for integers."""
+
+    def check(value: object) -> str | None:
+        is_allowed = type(value) is int and minimum <= value <= maximum
+        return None if is_allowed else f"must be {minimum} to {maximum}, not {value!r:.80}"
+
+    return check
+
+
+def choice(*allowed: str) -> Check:
+    """Make a check for one of several words."""
+    return lambda value: None if value in allowed else f"must be {' or '.join(allowed)}, not {value!r:.80}"
+
+
+def _capacity(value: object) -> str | None:
+    is_allowed = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return None if is_allowed else f"must be a number of at least 0, not {value!r:.80}"
+
+
+def _boolean(value: object) -> str | None:
+    return None if isinstance(value, bool) else f"must be true or false, not {value!r:.80}"
+
+
+def _path(value: object) -> str | None:
+    return None if isinstance(value, str | Path) else f"must be a path, not {value!r:.80}"
+
+
+def _kafka_config(value: object) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"must be a mapping, not {value!r:.80}"
+    for key, setting in value.items():
+        if not isinstance(key, str) or not isinstance(setting, str | int | float | bool):
+            return f"{key!r:.80} must be a text with a plain value, not {type(setting).__name__}"
+        if key in _DECIDED_BY_THE_CONSUMER:
+            return f"{key} is decided by the consumer and may not be set"
+    return None
+
+
+_CHECKS: dict[str, Check] = {
+    "zookeeper": _address(addresses.zookeeper_fault),
+    "bootstrap": _address(addresses.servers_fault),
+    "group": _name,
+    "client_id": _client_id,
+    "group_instance_id": _optional(_name),
+    "rack": _optional(_name),
+    "capacity": _capacity,
+    "session_timeout_ms": integer(100, MAX_SESSION_TIMEOUT_MS),
+    "max_poll_records": integer(1, 100_000),
+    "enable_auto_commit": _boolean,
+    "auto_commit_interval_ms": integer(10, 86_400_000),
+    "auto_offset_reset": choice("earliest", "latest"),
+    "suspended_policy": choice("pause", "continue"),
+    "events_directory": _optional(_path),
+    "kafka_config": _kafka_config,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,7 @@ class Consumer:
         """Check the configuration; nothing is connected before the first poll.
 
         Raises:
-            ConfigurationError: a setting is unknown, missing or not allowed.
-            InvalidNameError: a name with characters that are not allowed.
+            ConfigurationError: settings are unknown, missing or not allowed; all are named.
 
         """
         if config is not None and settings:

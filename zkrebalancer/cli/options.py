@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import click
 
+from zkrebalancer.protocol import addresses
+
 Command = TypeVar("Command", bound=Callable[..., object])
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -20,13 +22,9 @@ class Hosts(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what cannot be an address, before anybody waits for it."""
-        hosts, slash, chroot = value.partition("/")
-        for host in hosts.split(","):
-            name, _, port = host.rpartition(":")
-            if not name or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-                self.fail(f"{host!r} is not HOST:PORT", param, ctx)
-        if slash and (not chroot or "//" in value or chroot.endswith("/")):
-            self.fail(f"{slash + chroot!r} is not a chroot path", param, ctx)
+        fault = addresses.zookeeper_fault(value)
+        if fault is not None:
+            self.fail(fault, param, ctx)
         return value
 
 

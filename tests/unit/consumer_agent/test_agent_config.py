@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer_agent.config import ConsumerConfig, subscription
+from consumer_agent.config import ConsumerConfig, is_secret, subscription
 from consumer_agent.fetcher import kafka_settings
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
 
@@ -21,7 +21,7 @@ def test_the_defaults_are_allowed() -> None:
     assert config.client_id
 
 
-@pytest.mark.parametrize("zookeeper", ["zk", "zk:2181", "a:1,b:2,c:3/ch/root", "[::1]:2181/x", "127.0.0.1:2181/"])
+@pytest.mark.parametrize("zookeeper", ["zk:2181", "a:1,b:2,c:3/ch/root", "[::1]:2181/x", "127.0.0.1:2181/"])
 def test_zookeeper_addresses(zookeeper: str) -> None:
     assert ConsumerConfig.from_settings({**REQUIRED, "zookeeper": zookeeper}).zookeeper == zookeeper
 
@@ -34,6 +34,12 @@ def test_zookeeper_addresses(zookeeper: str) -> None:
         ("zookeeper", "zk:2181,"),
         ("zookeeper", "zk 2181"),
         ("zookeeper", "zk:2181//double"),
+        ("zookeeper", "zk:2181/a/"),
+        ("zookeeper", "zk"),
+        ("zookeeper", "zk:0"),
+        ("bootstrap", "kafka"),
+        ("bootstrap", "kafka:65536"),
+        ("bootstrap", "kafka:9092/a"),
         ("bootstrap", None),
         ("capacity", -1.0),
         ("capacity", float("nan")),
@@ -50,6 +56,7 @@ def test_zookeeper_addresses(zookeeper: str) -> None:
         ("kafka_config", ["fetch.min.bytes"]),
         ("kafka_config", {"fetch.min.bytes": None}),
         ("kafka_config", {"enable.auto.commit": True}),
+        ("kafka_config", {"enable.partition.eof": False}),
         ("rack", 5),
         ("client_id", "c" * 164),
         ("unheard_of", 1),
@@ -65,8 +72,25 @@ def test_a_setting_that_is_not_allowed_is_named_in_one_line(key: str, value: obj
 
 @pytest.mark.parametrize("key", ["group", "client_id", "group_instance_id", "rack"])
 def test_names_become_part_of_a_path_and_are_validated(key: str) -> None:
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(ConfigurationError, match=f"^{key}: "):
         ConsumerConfig.from_settings({**REQUIRED, key: "a/b"})
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ConsumerConfig.from_settings({"zookeeper": "zk", "group": "g", "capacity": -1, "unheard_of": 1})
+    assert [part.partition(":")[0] for part in str(refused.value).split("; ") if ": " in part] == [
+        "unheard_of",
+        "bootstrap",
+        "zookeeper",
+        "capacity",
+    ]
+
+
+def test_what_may_be_shown() -> None:
+    secrets = ["sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret"]
+    assert all(map(is_secret, secrets))
+    assert not any(map(is_secret, ["sasl.username", "security.protocol", "fetch.wait.max.ms", "ssl.ca.location"]))
 
 
 @pytest.mark.parametrize("key", sorted(REQUIRED))
