@@ -12,10 +12,13 @@ from consumer_agent.errors import (
     KafkaUnavailableError,
     RegistrationError,
 )
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [
     "CommitFailedError",
     "CommitTimeoutError",
+    "ConfigurationError",
     "Consumer",
     "ConsumerConfig",
     "ConsumerError",
@@ -24,4 +27,5 @@ __all__ = [
     "KafkaUnavailableError",
     "Record",
     "RegistrationError",
+    "TopicPartition",
 ]

@@ -8,7 +8,7 @@ it is forgotten, so that the application can still commit what it was given.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ class _Partition:
     finished: int
     next_offset: int  # the lowest offset that may still be put
     emitting: bool = True
+    wanted: bool = True  # False: paused by the application
     records: deque[Record] = field(default_factory=deque)
 
 
@@ -73,6 +74,10 @@ class RecordBuffer:
         held = self._partitions.get(partition)
         return held.next_offset if held is not None and held.emitting else None
 
+    def holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether these partitions are admitted and not forgotten."""
+        return self._partitions.keys() >= set(partitions)
+
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition from `position` on."""
         self.forget([partition])
@@ -88,10 +93,38 @@ class RecordBuffer:
         held.finished = min(held.finished, position)
         return True
 
+    def seek(self, positions: Mapping[TopicPartition, int], is_finished: bool) -> dict[TopicPartition, int | None]:
+        """Go on from other positions, as the application wishes; return what is to be fetched, and from where.
+
+        With `is_finished` all below these positions, and nothing from there on, counts as finished.
+        """
+        for partition, position in positions.items():
+            held = self._partitions[partition]
+            self._drop_records(partition, held)
+            held.returned = held.next_offset = position
+            if is_finished:
+                held.finished = position
+        return {partition: positions[partition] for partition in positions if self._is_fetched(partition)}
+
+    def pause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Drop the records of these partitions and take no more until `unpause`; return what to fetch no more."""
+        for partition in partitions:
+            held = self._partitions[partition]
+            self._drop_records(partition, held)
+            held.wanted, held.next_offset = False, held.returned
+        return dict.fromkeys(partitions)
+
+    def unpause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Take records of paused partitions again; return from where they are to be fetched."""
+        paused = [partition for partition in partitions if not self._partitions[partition].wanted]
+        for partition in paused:
+            self._partitions[partition].wanted = True
+        return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
+
     def put(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         """Add records in offset order; those of a partition that is not emitted, or seen before, are dropped."""
         held = self._partitions.get(partition)
-        if held is None or not held.emitting:
+        if held is None or not held.emitting or not held.wanted:
             return
         fresh = [record for record in records if record.offset >= held.next_offset]
         if not fresh:
@@ -142,7 +175,9 @@ class RecordBuffer:
             held = self._partitions.get(partition)
             if held is not None and not held.emitting:
                 held.emitting = True
-                held.next_offset = positions[partition] = held.returned
+                held.next_offset = held.returned
+                if held.wanted:
+                    positions[partition] = held.returned
         return positions
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -159,6 +194,18 @@ class RecordBuffer:
     def emitting(self) -> list[TopicPartition]:
         """Return the partitions whose records are returned, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if held.emitting)
+
+    def fetched(self) -> dict[TopicPartition, int]:
+        """Return the partitions that are to be fetched, and from where if nothing is buffered of them."""
+        return {tp: held.returned for tp, held in self._partitions.items() if self._is_fetched(tp)}
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that the application has paused, sorted."""
+        return sorted(partition for partition, held in self._partitions.items() if not held.wanted)
+
+    def _is_fetched(self, partition: TopicPartition) -> bool:
+        held = self._partitions[partition]
+        return held.emitting and held.wanted
 
     def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
         if held.records:

@@ -1,54 +1,36 @@
 """The public API: a consumer whose callbacks run in the application's own thread.
 
-Three threads work for it: the application's (this file), the engine (`engine.py`: ZooKeeper and all decisions) and the
-fetcher (`fetcher.py`: Kafka). They meet in `handover.py`.
+Three threads work for it: the application's (this file and `core.py`), the engine (`engine.py`: ZooKeeper and all
+decisions) and the fetcher (`fetcher.py`: Kafka). They meet in `handover.py`.
 """
 
 from __future__ import annotations
 
-import itertools
-import socket
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
-
+from consumer_agent import arguments
 from consumer_agent import config as configuration
-from consumer_agent.buffer import Record, RecordBuffer
-from consumer_agent.config import ConsumerConfig, Subscription
-from consumer_agent.engine import Engine, now_ms
+from consumer_agent.buffer import Record
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.core import Callback, Core
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
-from consumer_agent.fetcher import Fetcher
-from consumer_agent.handover import Handover, Notice, Tell
-from consumer_agent.keeper import FetcherKeeper
-from consumer_agent.machine import Machine, MachineSettings
-from consumer_agent.member import MemberSettings
-from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
-from consumer_agent.telemetry import Telemetry
-from zkrebalancer.observe.events import EventLog
-from zkrebalancer.protocol.errors import ConfigurationError
+from consumer_agent.handover import Notice, Tell
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.registration import WHITE_LIST, Registration
+from zkrebalancer.protocol.registration import WHITE_LIST
 
-MIN_BUFFERED_RECORDS = 1_000
-MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 ITERATION_TIMEOUT_S = 1.0
 COMMIT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
-THREAD_END_TIMEOUT_S = 2.0
-
-Callback = Callable[[list[TopicPartition]], object]
 
 
 class Consumer:
     """Reads the partitions that the coordinator gives to this consumer.
 
     Use it from one thread: `subscribe`, then `poll` (or iterate) and `commit`, then `close`; or as a context manager.
-    The keyword arguments are those of `ConsumerConfig`.
+    The keyword arguments are those of `ConsumerConfig`. A partition is a pair (topic, number).
     """
 
     def __init__(self, config: ConsumerConfig | None = None, /, **settings: Any) -> None:  # noqa: ANN401
@@ -58,22 +40,9 @@ class Consumer:
             ConfigurationError: settings are unknown, missing or not allowed; all are named.
 
         """
-        if config is not None and settings:
-            raise ConfigurationError("give a ConsumerConfig or settings, not both")
-        self._config = config or ConsumerConfig.from_settings(settings)
-        self._subscription: Subscription | None = None
-        self._callbacks: dict[Tell, Callback | None] = {}
-        max_records = max(MIN_BUFFERED_RECORDS, 2 * self._config.max_poll_records)
-        self._handover = Handover(RecordBuffer(max_records, MAX_BUFFERED_BYTES), now_ms)
-        self._engine: Engine | None = None
-        self._fetcher: FetcherKeeper | None = None
-        self._telemetry = Telemetry(None, self._config.group)
-        self._tokens = itertools.count(1)
-        self._member = ""
-        self._in_callback = False
-        self._closed = False
+        self._core = Core(config, settings)
 
-    # ---- before the first poll
+    # ---- what to read
 
     def subscribe(
         self,
@@ -88,54 +57,24 @@ class Consumer:
         """Say which topics to read: names, names with numbers of threads, or a pattern. Once, before the first poll.
 
         The callbacks get a sorted list of (topic, partition) and run in this thread, within poll, commit and close:
-        `on_assign` before the first record of the partitions, `on_revoke` when they are to be given up (it may commit),
-        `on_lost` when they are gone already.
+        `on_assign` before the first record of the partitions (it may seek), `on_revoke` when they are to be given up
+        (it may commit), `on_lost` when they are gone already.
 
         Raises:
             ConfigurationError, InvalidNameError, PatternError: what was asked for is not allowed.
             ConsumerStateError: subscribed already, or closed.
 
         """
-        if self._subscription is not None or self._closed:
-            raise ConsumerStateError("subscribe may be called once, before the first poll")
-        self._subscription = configuration.subscription(topics, pattern, pattern_type)
-        self._callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
+        wanted = configuration.subscription(topics, pattern, pattern_type)
+        callbacks = {Tell.ASSIGNED: on_assign, Tell.REVOKE: on_revoke, Tell.LOST: on_lost}
+        self._core.subscribe(wanted, callbacks)
 
-    def _start(self) -> Engine:
-        config, wanted = self._config, self._subscription
-        if wanted is None:
-            raise ConsumerStateError("subscribe before the first poll")
-        try:
-            self._fetcher = FetcherKeeper(lambda: Fetcher(config, wanted.topics, self._handover), self._handover)
-        except KafkaException as error:
-            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
-        if config.events_directory is not None:
-            self._telemetry = Telemetry(_open_event_log(Path(config.events_directory), config), config.group)
-        member = MemberSettings(
-            group=config.group,
-            auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
-            ask_application=self._callbacks[Tell.REVOKE] is not None,
-            pause_when_suspended=config.suspended_policy == "pause",
-        )
-        machine = Machine(MachineSettings(member, self._registration(wanted), config.zookeeper))
-        self._engine = Engine(config, machine, self._handover, self._fetcher, self._telemetry)
-        self._fetcher.start()
-        self._engine.start()
-        return self._engine
-
-    def _registration(self, wanted: Subscription) -> Registration:
-        config = self._config
-        return Registration(
-            pattern=wanted.kind,
-            subscription=wanted.threads,
-            timestamp="",
-            client_id=config.client_id,
-            host=socket.gethostname(),
-            session_timeout_ms=config.session_timeout_ms,
-            instance_id=config.group_instance_id,
-            rack=config.rack,
-            capacity=config.capacity,
-        )
+    def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Leave the group as `close` does, but so that `subscribe` may follow. Nothing happens if not subscribed."""
+        arguments.check_timeout("unsubscribe", timeout_s)
+        self._core.require_usable("unsubscribe")
+        self._leave(timeout_s, is_finished=True)
+        self._core.unsubscribe()
 
     # ---- reading
 
@@ -149,43 +88,76 @@ class Consumer:
             ZooKeeperUnavailableError, KafkaUnavailableError, RegistrationError, ChrootMissingError: as named.
 
         """
-        self._require_usable("poll")
-        engine = self._engine or self._start()
-        if self._config.enable_auto_commit:
-            self._handover.finish()
+        arguments.check_timeout("poll", timeout_s)
+        return self._poll(timeout_s, self._core.config.max_poll_records)
+
+    def _poll(self, timeout_s: float, max_records: int) -> list[Record]:
+        core = self._core
+        core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
         while True:
-            self._maybe_join(engine)
-            with self._handover.changed:
-                notice = self._handover.next_notice()
-                if notice is None:
-                    failure = self._handover.take_failure()
-                    if failure is not None:
-                        raise failure
-                    batch = self._handover.take(self._config.max_poll_records, self._record_delivery)
-                    remaining_s = deadline_s - time.monotonic()
-                    if batch or remaining_s <= 0:
-                        return batch
-                    if not self._handover.is_out:
-                        self._handover.changed.wait(remaining_s)
-            if notice is not None:
-                self._run(notice, engine)
+            with core.handover.changed:
+                step = core.next(max_records)
+                remaining_s = deadline_s - time.monotonic()
+                if not step and remaining_s > 0:
+                    core.handover.changed.wait(remaining_s)
+                    continue
+            if not isinstance(step, Notice):
+                return step
+            self._run(step)
 
     def __iter__(self) -> Iterator[list[Record]]:
         """Return batches of records, until the consumer is closed."""
-        while not self._closed:
+        while not self._core.is_closed:
             batch = self.poll(ITERATION_TIMEOUT_S)
             if batch:
                 yield batch
 
+    def records(self) -> Iterator[Record]:
+        """Return records one by one, until the consumer is closed; one is finished when the next is asked for."""
+        while not self._core.is_closed:
+            yield from self._poll(ITERATION_TIMEOUT_S, 1)
+
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions whose records are returned at present, sorted."""
-        with self._handover.lock:
-            return self._handover.buffer.emitting()
+        """Return the partitions whose records are returned at present, paused ones included, sorted."""
+        with self._core.handover.lock:
+            return self._core.handover.buffer.emitting()
 
     def position(self) -> dict[TopicPartition, int]:
         """Return the next offset that each partition will return."""
-        return {partition: position.returned for partition, position in self._handover.positions().items()}
+        return {partition: position.returned for partition, position in self._core.handover.positions().items()}
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on from these offsets: `{("orders", 0): 42}`. What was fetched already is dropped, and commits follow.
+
+        Allowed from a partition's `on_assign` on until its `on_revoke` or `on_lost`; all are moved, or none.
+
+        Raises:
+            ConfigurationError: not a mapping of (topic, partition) to offsets.
+            ConsumerStateError: one of the partitions is not assigned to this consumer.
+
+        """
+        self._core.seek(positions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return nothing of these partitions until `resume`; they stay this consumer's own, and use no memory.
+
+        A partition that is given up is not paused when it comes again. Errors as with `seek`.
+        """
+        self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions where they were. Errors as with `seek`."""
+        self._core.resume(partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the paused partitions, sorted."""
+        with self._core.handover.lock:
+            return self._core.handover.buffer.paused()
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by name, with their unit last; those that end in `_total` only grow. From any thread."""
+        return self._core.metrics()
 
     def commit(self, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Store that everything returned so far is finished; returns when ZooKeeper has it.
@@ -196,24 +168,15 @@ class Consumer:
             ConsumerStateError: closed, or never polled.
 
         """
-        if self._engine is None or (self._closed and not self._in_callback):
-            raise ConsumerStateError("commit is possible between the first poll and close")
-        self._handover.finish()
-        token = next(self._tokens)
-        self._engine.send(CommitRequested(token))
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            with self._handover.changed:
-                is_over, error = self._handover.take_commit(token)
-                remaining_s = deadline_s - time.monotonic()
-                if not is_over and remaining_s > 0:
-                    self._handover.changed.wait(remaining_s)
-                    continue
-            break
-        if not self._in_callback:
-            self._run_notices(self._engine)
+        arguments.check_timeout("commit", timeout_s)
+        core = self._core
+        token = core.begin_commit()
+        is_over = self._wait(lambda: core.handover.has_commit(token), time.monotonic() + timeout_s)
+        if not core.in_callback:
+            self._run_notices()
         if not is_over:
             raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
+        error = core.handover.take_commit(token)
         if error is not None:
             raise CommitFailedError(f"the offsets are not committed: {error}")
 
@@ -222,43 +185,32 @@ class Consumer:
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group: `on_revoke`, final commit, and the partitions are free at once. At most `timeout_s` seconds.
 
-        With `enable_auto_commit` everything that was returned counts as finished.
+        With `enable_auto_commit` everything that was returned counts as finished. Closing again does nothing.
         """
-        if self._in_callback:
+        arguments.check_timeout("close", timeout_s)
+        self._close(timeout_s, is_finished=True)
+
+    def _close(self, timeout_s: float, *, is_finished: bool) -> None:
+        if self._core.in_callback:
             raise ConsumerStateError("close may not be called from within a callback")
-        if self._closed:
+        if self._core.is_closed:
             return
-        if self._config.enable_auto_commit:
-            self._handover.finish()
-        self._leave(timeout_s)
+        self._core.is_closed = True
+        self._leave(timeout_s, is_finished=is_finished)
 
-    def _leave(self, timeout_s: float) -> None:
-        self._closed = True
-        engine, fetcher = self._engine, self._fetcher
-        if engine is None or fetcher is None:
+    def _leave(self, timeout_s: float, *, is_finished: bool) -> None:
+        core, handover = self._core, self._core.handover
+        if core.engine is None or not core.is_own_process:
             return
-        engine.send(CloseRequested())
         deadline_s = time.monotonic() + timeout_s
+        core.begin_leaving(is_finished=is_finished)
         try:
-            self._wait_for_end(engine, deadline_s)
+            while not handover.is_closed and time.monotonic() < deadline_s:
+                self._run_notices()
+                self._wait(lambda: handover.is_closed or handover.has_notice, deadline_s)
+            self._run_notices()
         finally:
-            engine.send(Abandoned())
-            fetcher.stop()
-            engine.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
-            fetcher.join(THREAD_END_TIMEOUT_S)
-            self._telemetry.close()
-
-    def _wait_for_end(self, engine: Engine, deadline_s: float) -> None:
-        while True:
-            with self._handover.changed:
-                notice = self._handover.next_notice()
-                remaining_s = deadline_s - time.monotonic()
-                if notice is None:
-                    if self._handover.is_closed or remaining_s <= 0:
-                        return
-                    self._handover.changed.wait(remaining_s)
-            if notice is not None:
-                self._run(notice, engine)
+            core.end(deadline_s)
 
     def __enter__(self) -> Self:
         """Return the consumer."""
@@ -268,51 +220,35 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close; after an exception the last batch does not count as finished."""
-        if error is None or self._closed:
-            self.close()
-        else:
-            self._leave(CLOSE_TIMEOUT_S)
+        self._close(CLOSE_TIMEOUT_S, is_finished=error is None)
 
     # ---- the application's part in what the machine decides
 
-    def _require_usable(self, method: str) -> None:
-        if self._closed:
-            raise ConsumerStateError(f"{method}: the consumer is closed")
-        if self._in_callback:
-            raise ConsumerStateError(f"{method} may not be called from within a callback")
+    def _wait(self, is_so: Callable[[], bool], deadline_s: float) -> bool:
+        changed = self._core.handover.changed
+        with changed:
+            while not is_so():
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0:
+                    return False
+                changed.wait(remaining_s)
+        return True
 
-    def _maybe_join(self, engine: Engine) -> None:
-        if self._handover.is_out:
-            self._handover.is_out = False
-            self._member = f"{self._config.client_id}-{uuid.uuid4()}"
-            engine.send(Polled(self._member, time.time_ns() // 1_000_000))
-
-    def _run_notices(self, engine: Engine) -> None:
+    def _run_notices(self) -> None:
         while True:
-            with self._handover.lock:
-                notice = self._handover.next_notice()
+            with self._core.handover.lock:
+                notice = self._core.handover.next_notice()
             if notice is None:
                 return
-            self._run(notice, engine)
+            self._run(notice)
 
-    def _run(self, notice: Notice, engine: Engine) -> None:
-        callback = self._callbacks[notice.tell]
-        self._in_callback = True
+    def _run(self, notice: Notice) -> None:
+        core = self._core
+        callback = core.callback(notice)
+        core.in_callback = True
         try:
-            if callback is not None and notice.partitions:
-                callback(sorted(notice.partitions))
+            if callback is not None:
+                callback()
         finally:
-            self._in_callback = False
-            if notice.tell is Tell.REVOKE:
-                engine.send(Revoked(notice.token))
-
-    def _record_delivery(self, runs: list[list[Record]], mono_us: int) -> None:
-        self._telemetry.delivered(self._member, runs, mono_us)
-
-
-def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return EventLog(directory, config.client_id)
-    except OSError as error:
-        raise ConfigurationError(f"events_directory: {error}") from None
+            core.in_callback = False
+            core.called_back(notice)

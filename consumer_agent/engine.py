@@ -7,7 +7,6 @@ add to it with `send`. Nothing is decided here.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from consumer_agent.errors import ConsumerError
 from consumer_agent.handover import Handover, Tell
 from consumer_agent.keeper import LOOK_INTERVAL_S, FetcherKeeper
 from consumer_agent.machine import Machine
+from consumer_agent.native import Condition, Thread, new_lock
 from consumer_agent.signals import Effect, Event
 from consumer_agent.telemetry import Telemetry
 from zkrebalancer.protocol.calls import ZooKeeperEvent
@@ -56,15 +56,17 @@ class Engine:
         self._closing: list[gevent.Greenlet[..., None]] = []
         self._running = True
         self._is_over = False
-        self._wake_lock = threading.Lock()
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="consumer-agent-engine", daemon=True)
+        self._is_started = False
+        self._wake_lock = Condition(new_lock())
+        self._thread = Thread(self._run, "consumer-agent-engine")
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
 
     def start(self) -> None:
         """Start the thread; `send` may be called afterwards."""
         self._thread.start()
-        self._started.wait()
+        with self._wake_lock:
+            while not self._is_started:
+                self._wake_lock.wait()
 
     def send(self, event: Event) -> None:
         """Give the machine an event, from any thread; after the end it is dropped."""
@@ -85,7 +87,9 @@ class Engine:
         self._flag = Flag()
         self._wake = gevent.get_hub().loop.async_()
         self._wake.start(self._flag.set)
-        self._started.set()
+        with self._wake_lock:
+            self._is_started = True
+            self._wake_lock.notify()
         try:
             while self._running:
                 self._round()

@@ -8,7 +8,6 @@ that it holds at that moment of a partition with a waiting change belong to an e
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from consumer_agent.buffer import Record
 from consumer_agent.config import ConsumerConfig, KafkaSetting
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
+from consumer_agent.native import Thread
 from consumer_agent.silence import Silence
 from zkrebalancer.protocol import fields
 
@@ -105,7 +105,7 @@ class Fetcher:
         self._look_at_ms = handover.now_ms() + LOOK_INTERVAL_MS
         self._unanswered = 0  # looks in a row
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
-        self._thread = threading.Thread(target=self._run, name="consumer-agent-fetcher", daemon=True)
+        self._thread = Thread(self._run, "consumer-agent-fetcher")
 
     def start(self) -> None:
         """Connect and begin to fetch."""
@@ -133,6 +133,15 @@ class Fetcher:
             self._changes.update(dict.fromkeys(partitions))
             self._handover.fetcher_wake.notify()
 
+    def change(self, decide: Callable[[], Mapping[fields.TopicPartition, int | None]]) -> None:
+        """Fetch partitions from other offsets, or (None) no more, as `decide` says, in one go with what it changes.
+
+        It is called with the handover's lock held: between the two no record may come in.
+        """
+        with self._handover.fetcher_wake:
+            self._changes.update(decide())
+            self._handover.fetcher_wake.notify()
+
     def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
         with self._handover.fetcher_wake:
@@ -149,8 +158,7 @@ class Fetcher:
         with self._handover.lock:
             stuck._stopping = True
             self._questions.extend(stuck._questions)
-            positions = self._handover.buffer.positions()
-            self._changes.update({tp: positions[tp].returned for tp in self._handover.buffer.emitting()})
+            self._changes.update(self._handover.buffer.fetched())
         self._is_replacement = True
 
     # ---- the fetcher's own thread

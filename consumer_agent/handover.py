@@ -6,17 +6,19 @@ and runs its callbacks, outside the lock. Whatever wakes the application's poll 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.native import Condition, new_lock
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 
 DeliveryRecorder = Callable[[list[list[Record]], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 
@@ -24,9 +26,9 @@ DeliveryRecorder = Callable[[list[list[Record]], int], None]  # runs per partiti
 class Tell(Enum):
     """Which callback a notice is for."""
 
-    ASSIGNED = auto()
-    REVOKE = auto()
-    LOST = auto()
+    ASSIGNED = "assign"
+    REVOKE = "revoke"
+    LOST = "lost"
 
 
 @dataclass(slots=True)
@@ -38,15 +40,19 @@ class Notice:
     token: int = 0
 
 
+def _counted(tell: Tell) -> str:
+    return f"{tell.value}_partitions_total"
+
+
 class Handover:
     """The state between the threads. Methods take the lock themselves, but for those of `buffer`."""
 
     def __init__(self, buffer: RecordBuffer, now_ms: Callable[[], int]) -> None:
         """Begin empty, outside of any group, with no right to emit."""
-        lock = threading.Lock()
+        lock = new_lock()
         self.lock = lock
-        self.changed = threading.Condition(lock)  # wakes the application
-        self.fetcher_wake = threading.Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
+        self.changed = Condition(lock)  # wakes the application
+        self.fetcher_wake = Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
         self.buffer = buffer
         self.now_ms = now_ms
         self._emit_until_ms = 0
@@ -55,6 +61,7 @@ class Handover:
         self._commits: dict[int, str | None] = {}
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
+        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in Tell}}
         self.is_out = True
         self.is_closed = False
 
@@ -68,8 +75,9 @@ class Handover:
 
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition."""
-        with self.lock:
+        with self.changed:
             self.buffer.admit(partition, generation, position)
+            self.changed.notify()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Return nothing more of these partitions."""
@@ -153,14 +161,28 @@ class Handover:
         if not self.buffer.has_records or self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records)
+        self._counts["polled_batches_total"] += 1
+        self._counts["polled_records_total"] += sum(map(len, runs))
         record_delivery(runs, looked_at_us)
         self.fetcher_wake.notify()
         return runs[0] if len(runs) == 1 else [record for run in runs for record in run]
 
+    @property
+    def has_notice(self) -> bool:
+        """Whether `next_notice` would go on; the lock must be held."""
+        if not self._notices:
+            return False
+        first = self._notices[0]
+        return first.tell is not Tell.ASSIGNED or self.buffer.holds(first.partitions)
+
     def next_notice(self) -> Notice | None:
-        """Return the next callback to run, with what the application is to be told; the lock must be held."""
-        while self._notices:
+        """Return the next callback to run, with what the application is to be told; the lock must be held.
+
+        `on_assign` waits until its partitions are admitted, so that it may seek.
+        """
+        while self.has_notice:
             notice = self._notices.popleft()
+            self._counts[_counted(notice.tell)] += len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
                 self._told |= notice.partitions
             elif notice.tell is Tell.REVOKE:
@@ -169,14 +191,33 @@ class Handover:
                 return notice
         return None
 
+    def is_told(self, partition: TopicPartition) -> bool:
+        """Whether the application knows a partition as its own, and it still is; the lock must be held."""
+        return partition in self._told and self.buffer.holds({partition})
+
     def take_failure(self) -> RebalancerError | None:
         """Return what went wrong, once if it may pass; the lock must be held."""
         failure, self._failure = self._failure, None
         return self._breakdown or failure
 
-    def take_commit(self, token: int) -> tuple[bool, str | None]:
-        """Return whether a commit is over, and its error; the lock must be held."""
-        return (True, self._commits.pop(token)) if token in self._commits else (False, None)
+    def has_commit(self, token: int) -> bool:
+        """Whether a commit is over; the lock must be held."""
+        return token in self._commits
+
+    def take_commit(self, token: int) -> str | None:
+        """Return the error of a commit that is over."""
+        with self.lock:
+            return self._commits.pop(token, None)
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by name; the lock must be held."""
+        lease_ms = max(0, self._emit_until_ms - self.now_ms())
+        return {
+            **self._counts,
+            "assigned_partitions": len(self.buffer.emitting()),
+            "paused_partitions": len(self.buffer.paused()),
+            "lease_ms": min(lease_ms, MAX_LEASE_MS),
+        }
 
     def finish(self) -> None:
         """All that was returned is finished."""

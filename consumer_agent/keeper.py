@@ -8,13 +8,13 @@ left behind, and its partitions are fetched by a new client from where the appli
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.fetcher import CONNECT_TIMEOUT_S, Fetcher, ResolvedCallback
 from consumer_agent.handover import Handover
+from consumer_agent.native import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
 LOOK_INTERVAL_S = 1.0  # how often `look_after` has to be called
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class FetcherKeeper:
-    """A fetcher that does not hang. `stop` and `join` may be called from any thread, the rest is the engine's."""
+    """A fetcher that does not hang. All but `stop`, `join` and `change` belong to the engine's thread."""
 
     def __init__(self, new_fetcher: Callable[[], Fetcher], handover: Handover) -> None:
         """Prepare the first fetcher.
@@ -39,7 +39,7 @@ class FetcherKeeper:
         self._fetcher = new_fetcher()
         self._replacements = 0
         self._stopped = False
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._seen: int | None = None  # the fetcher's progress, and since when it is the same
         self._seen_s = self._looked_s = 0.0
 
@@ -64,6 +64,11 @@ class FetcherKeeper:
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these partitions no more."""
         self._fetcher.unassign(partitions)
+
+    def change(self, decide: Callable[[], Mapping[TopicPartition, int | None]]) -> None:
+        """Fetch partitions from other offsets, or no more; see `Fetcher.change`. Not while a new one takes over."""
+        with self._lock:
+            self._fetcher.change(decide)
 
     def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""

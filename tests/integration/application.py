@@ -50,7 +50,7 @@ class Application:
 
     def expire_session(self) -> None:
         """End its ZooKeeper session as if it had expired."""
-        engine = self.consumer._engine
+        engine = self.consumer._core.engine
         assert engine is not None
         assert engine._client is not None
         credentials = engine._client.credentials

@@ -29,7 +29,7 @@ def read_events(directory: Path) -> list[dict[str, object]]:
 
 
 def expire_session(application: Application, stage: Stage) -> None:
-    client = application.consumer._engine._client  # type: ignore[union-attr]
+    client = application.consumer._core.engine._client  # type: ignore[union-attr]
     credentials = client.credentials if client is not None else None
     assert credentials is not None
     faults.expire_session(stage.cluster.zookeeper, *credentials)
@@ -324,7 +324,7 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         wait_until(lambda: len(application.records) == 10, "the records")
         stage.close()
         faults.stop_zookeeper(own.zookeeper_servers[0])
-        wait_until(lambda: application.consumer._handover._emit_until_ms == 0, "the emission to pause")
+        wait_until(lambda: application.consumer._core.handover._emit_until_ms == 0, "the emission to pause")
         count = len(application.records)
         stage.produce([0], 10)
         assert_stays(lambda: len(application.records) == count, 0.5)

@@ -99,9 +99,9 @@ def test_every_example_has_a_test() -> None:
     assert [name for name in names if f"test_{name}" not in globals()] == []
 
 
-def test_consume(examples: Examples) -> None:
-    example = examples.start("consume.py")
-    wanted = sorted(f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(RECORDS))
+def expect_records(examples: Examples, example: Program, first_offset: int = 0) -> None:
+    """Wait until an example has printed every record from this offset on, end it, and see that it printed no other."""
+    wanted = sorted(f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(first_offset, RECORDS))
     examples.wait_for("all records", example, lambda: len(output(example).splitlines()) >= len(wanted))
     examples.interrupt(example)
     assert sorted(output(example).splitlines()) == wanted
@@ -115,3 +115,11 @@ def test_static_member(examples: Examples) -> None:
     examples.wait_end(older)
     assert output(older).splitlines()[-1].startswith("ends: group_instance_id billing-0: ")
     examples.interrupt(younger)
+
+
+def test_consume(examples: Examples) -> None:
+    expect_records(examples, examples.start("consume.py"))
+
+
+def test_seek(examples: Examples) -> None:
+    expect_records(examples, examples.start("seek.py", FROM="7"), 7)

@@ -81,9 +81,9 @@ class Application:
         """One round of poll, commit or close, up to where it takes time or has to wait."""
         handover, host = self.host.handover, self.host
         if self._awaited_commit is not None:
-            is_over, _error = handover.take_commit(self._awaited_commit)
-            if not is_over:
+            if not handover.has_commit(self._awaited_commit):
                 return
+            handover.take_commit(self._awaited_commit)
             self._awaited_commit = None
         if self.wants_to_close and not self._closing:
             self._begin_to_close()

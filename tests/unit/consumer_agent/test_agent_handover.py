@@ -80,11 +80,50 @@ def test_a_delivery_bears_the_moment_at_which_the_lease_was_looked_at() -> None:
 
 def test_callbacks_come_in_order_and_assignments_are_merged() -> None:
     handover = with_records(Clock())
+    handover.admit(P1, 3, 0)
     handover.tell(Tell.ASSIGNED, [P0])
     handover.tell(Tell.ASSIGNED, [P1])
     handover.tell(Tell.REVOKE, [P0], 7)
     handover.tell(Tell.ASSIGNED, [P0])
     assert notices(handover) == [(Tell.ASSIGNED, [P0, P1]), (Tell.REVOKE, [P0]), (Tell.ASSIGNED, [P0])]
+
+
+def test_an_assignment_is_told_once_its_partitions_are_admitted() -> None:
+    """`on_assign` may seek, which needs a place to seek from."""
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P1])
+    assert notices(handover) == []
+    handover.admit(P1, 3, 0)
+    assert notices(handover) == [(Tell.ASSIGNED, [P1])]
+
+
+def test_only_what_the_application_knows_as_its_own_may_be_moved() -> None:
+    handover = with_records(Clock())
+    assert not handover.is_told(P0)
+    handover.tell(Tell.ASSIGNED, [P0])
+    notices(handover)
+    assert handover.is_told(P0)
+    handover.tell(Tell.REVOKE, [P0], 7)
+    notices(handover)
+    assert not handover.is_told(P0)
+
+
+def test_the_metrics_count_what_was_returned_and_told() -> None:
+    handover = with_records(Clock())
+    handover.emit_until(2_000)
+    handover.tell(Tell.ASSIGNED, [P0])
+    notices(handover)
+    take(handover)
+    assert handover.metrics() == {
+        "polled_records_total": 5,
+        "polled_batches_total": 1,
+        "assign_partitions_total": 1,
+        "revoke_partitions_total": 0,
+        "lost_partitions_total": 0,
+        "assigned_partitions": 1,
+        "paused_partitions": 0,
+        "lease_ms": 1_000,
+    }
 
 
 def test_a_loss_replaces_what_was_not_told_yet() -> None:
@@ -100,6 +139,7 @@ def test_a_loss_replaces_what_was_not_told_yet() -> None:
 
 def test_what_was_revoked_is_not_lost_later() -> None:
     handover = with_records(Clock())
+    handover.admit(P1, 3, 0)
     handover.tell(Tell.ASSIGNED, [P0, P1])
     handover.tell(Tell.REVOKE, [P0], 7)
     assert len(notices(handover)) == 2
@@ -109,6 +149,7 @@ def test_what_was_revoked_is_not_lost_later() -> None:
 
 def test_what_went_without_asking_is_not_lost_later() -> None:
     handover = with_records(Clock())
+    handover.admit(P1, 3, 0)
     handover.tell(Tell.ASSIGNED, [P0, P1])
     assert len(notices(handover)) == 1
     handover.forget([P0])

@@ -1,0 +1,49 @@
+"""What methods of a consumer are given: checked at once, with the argument's name and what is allowed. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_OFFSET = 2**63 - 1
+
+
+def check_timeout(method: str, timeout_s: object) -> None:
+    """Require a number of seconds."""
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 <= timeout_s < math.inf:  # type: ignore[operator]  # it is a number
+        raise ConfigurationError(f"{method}: timeout_s must be a number of at least 0, not {timeout_s!r:.80}")
+
+
+def check_callbacks(callbacks: Mapping[str, object]) -> None:
+    """Require callables, or None."""
+    for name, callback in callbacks.items():
+        if callback is not None and not isinstance(callback, Callable):  # type: ignore[arg-type]  # it is a protocol
+            raise ConfigurationError(f"subscribe: {name} must be callable, not {callback!r:.80}")
+
+
+def checked_partitions(method: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+    """Require (topic, partition) pairs."""
+    if not isinstance(partitions, Iterable):
+        raise ConfigurationError(f"{method}: partitions must be a list of (topic, partition), not {partitions!r:.80}")
+    checked = set()
+    for pair in partitions:
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], str) or type(pair[1]) is not int:
+            raise ConfigurationError(f"{method}: a partition must be (topic, partition), not {pair!r:.80}")
+        checked.add((pair[0], pair[1]))
+    return checked
+
+
+def checked_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Require (topic, partition) -> offset."""
+    if not isinstance(positions, Mapping):
+        raise ConfigurationError(f"seek: positions must map (topic, partition) to an offset, not {positions!r:.80}")
+    checked_partitions("seek", positions)
+    for partition, offset in positions.items():
+        if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+            raise ConfigurationError(f"seek: the offset of {partition} must be 0 to {MAX_OFFSET}, not {offset!r:.80}")
+    return dict(positions)

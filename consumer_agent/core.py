@@ -1,0 +1,279 @@
+"""One consumer but for its waiting: what `Consumer`, its threads and `AsyncConsumer` have in common.
+
+Whoever uses it looks for the next thing to do (`next`), does it, and waits for `handover.changed` if there is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from consumer_agent import arguments
+from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.config import ConsumerConfig, Subscription
+from consumer_agent.engine import Engine, now_ms
+from consumer_agent.errors import ConsumerStateError
+from consumer_agent.fetcher import Fetcher
+from consumer_agent.handover import Handover, Notice, Tell
+from consumer_agent.keeper import FetcherKeeper
+from consumer_agent.machine import Machine, MachineSettings
+from consumer_agent.member import MemberSettings
+from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.telemetry import Telemetry
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
+
+MIN_BUFFERED_RECORDS = 1_000
+MAX_BUFFERED_BYTES = 32 * 1024 * 1024
+THREAD_END_TIMEOUT_S = 2.0
+
+Callback = Callable[[list[TopicPartition]], object]
+Step = Notice | list[Record]
+
+
+class Core:
+    """What an application's thread works at; its engine and its fetcher live from the first poll to `end`."""
+
+    def __init__(self, config: ConsumerConfig | None, settings: dict[str, Any]) -> None:
+        """Check the configuration; nothing is connected before the first poll.
+
+        Raises:
+            ConfigurationError: settings are unknown, missing or not allowed; all are named.
+
+        """
+        if config is not None and settings:
+            raise ConfigurationError("give a ConsumerConfig or settings, not both")
+        self.config = config or ConsumerConfig.from_settings(settings)
+        self.listeners: list[Callable[[], object]] = []  # told whenever there may be something to do; see `Condition`
+        self.handover = self._new_handover()
+        self.engine: Engine | None = None
+        self.is_closed = False
+        self.in_callback = False
+        self._subscription: Subscription | None = None
+        self._callbacks: dict[Tell, Callback | None] = {}
+        self._fetcher: FetcherKeeper | None = None
+        self._telemetry = Telemetry(None, self.config.group)
+        self._tokens = itertools.count(1)
+        self._member = ""
+        self._process = os.getpid()
+
+    # ---- before the first poll
+
+    def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
+        """Take in what to read, and whom to tell."""
+        if self._subscription is not None or self.is_closed:
+            raise ConsumerStateError("subscribe may be called once, before the first poll")
+        arguments.check_callbacks({f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        self._subscription = wanted
+        self._callbacks = dict(callbacks)
+
+    def unsubscribe(self) -> None:
+        """Forget the subscription, after `end`: another one may follow, which begins anew."""
+        self._subscription = None
+        self.engine = self._fetcher = None
+        self.handover = self._new_handover()
+
+    def _new_handover(self) -> Handover:
+        max_records = max(MIN_BUFFERED_RECORDS, 2 * self.config.max_poll_records)
+        handover = Handover(RecordBuffer(max_records, MAX_BUFFERED_BYTES), now_ms)
+        handover.changed.listeners = self.listeners
+        return handover
+
+    def _start(self) -> Engine:
+        config, wanted = self.config, self._subscription
+        if wanted is None:
+            raise ConsumerStateError("subscribe before the first poll")
+        try:
+            self._fetcher = FetcherKeeper(lambda: Fetcher(config, wanted.topics, self.handover), self.handover)
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
+        if config.events_directory is not None:
+            self._telemetry = Telemetry(_open_event_log(Path(config.events_directory), config), config.group)
+        member = MemberSettings(
+            group=config.group,
+            auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
+            ask_application=self._callbacks[Tell.REVOKE] is not None,
+            pause_when_suspended=config.suspended_policy == "pause",
+        )
+        machine = Machine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
+        self.engine = Engine(config, machine, self.handover, self._fetcher, self._telemetry)
+        self._fetcher.start()
+        self.engine.start()
+        return self.engine
+
+    # ---- reading
+
+    def begin_poll(self) -> None:
+        """Begin a poll: with `enable_auto_commit` the records of earlier polls count as finished now."""
+        self.require_usable("poll")
+        if self.engine is None:
+            self._start()
+        if self.config.enable_auto_commit:
+            self.handover.finish()
+
+    def next(self, max_records: int) -> Step:
+        """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
+
+        Raises:
+            RebalancerError: what the engine or the fetcher could not do.
+
+        """
+        engine = self.require_engine("poll")
+        if self.handover.is_out:
+            self.handover.is_out = False
+            self._member = f"{self.config.client_id}-{uuid.uuid4()}"
+            engine.send(Polled(self._member, time.time_ns() // 1_000_000))
+        notice = self.handover.next_notice()
+        if notice is not None:
+            return notice
+        failure = self.handover.take_failure()
+        if failure is not None:
+            raise failure
+        return self.handover.take(max_records, self._record_delivery)
+
+    def callback(self, notice: Notice) -> Callable[[], object] | None:
+        """Return what the application wants to be called for a notice, None for nothing."""
+        callback = self._callbacks[notice.tell]
+        if callback is None or not notice.partitions:
+            return None
+        return lambda: callback(sorted(notice.partitions))
+
+    def called_back(self, notice: Notice) -> None:
+        """Tell that a notice's callback is over, in whichever way."""
+        if notice.tell is Tell.REVOKE:
+            self.require_engine("on_revoke").send(Revoked(notice.token))
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on from other offsets; what is buffered of these partitions is dropped."""
+        checked = arguments.checked_positions(positions)
+        buffer, finishes = self.handover.buffer, self.config.enable_auto_commit
+        self._change("seek", checked.keys(), lambda: buffer.seek(checked, finishes))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and return nothing more of these partitions until `resume`."""
+        checked = arguments.checked_partitions("pause", partitions)
+        self._change("pause", checked, lambda: self.handover.buffer.pause(checked))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions where the application is."""
+        checked = arguments.checked_partitions("resume", partitions)
+        self._change("resume", checked, lambda: self.handover.buffer.unpause(checked))
+
+    def _change(
+        self,
+        method: str,
+        partitions: Iterable[TopicPartition],
+        change: Callable[[], Mapping[TopicPartition, int | None]],
+    ) -> None:
+        self.require_engine(method)
+        fetcher, handover = self._fetcher, self.handover
+
+        def checked_change() -> Mapping[TopicPartition, int | None]:
+            for topic, number in sorted(partitions):
+                if not handover.is_told((topic, number)):
+                    raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
+            return change()
+
+        if fetcher is not None:
+            fetcher.change(checked_change)
+
+    # ---- committing and leaving
+
+    def begin_commit(self) -> int:
+        """Ask for a commit of everything returned so far; return its token."""
+        if self.engine is None or (self.is_closed and not self.in_callback):
+            raise ConsumerStateError("commit is possible between the first poll and close")
+        self.require_process("commit")
+        self.handover.finish()
+        token = next(self._tokens)
+        self.engine.send(CommitRequested(token))
+        return token
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that made the consumer; in one forked from it the threads are not there."""
+        return os.getpid() == self._process
+
+    def begin_leaving(self, *, is_finished: bool) -> None:
+        """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
+        if is_finished and self.config.enable_auto_commit:
+            self.handover.finish()
+        if self.engine is not None:
+            self.engine.send(CloseRequested())
+
+    def end(self, deadline_s: float) -> None:
+        """End the threads, whether or not the group is left."""
+        if self.engine is None or self._fetcher is None:
+            return
+        self.engine.send(Abandoned())
+        self._fetcher.stop()
+        self.engine.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
+        self._fetcher.join(THREAD_END_TIMEOUT_S)
+        self._telemetry.close()
+
+    # ---- what is allowed
+
+    def require_usable(self, method: str) -> None:
+        """Refuse what may not be called now.
+
+        Raises:
+            ConsumerStateError: closed, called from within a callback, or after a fork.
+
+        """
+        if self.is_closed:
+            raise ConsumerStateError(f"{method}: the consumer is closed")
+        if self.in_callback:
+            raise ConsumerStateError(f"{method} may not be called from within a callback")
+        self.require_process(method)
+
+    def require_process(self, method: str) -> None:
+        """Refuse to work in a process that was forked from the consumer's own."""
+        if not self.is_own_process:
+            raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
+
+    def require_engine(self, method: str) -> Engine:
+        """Return the engine; refuse what has no sense before the first poll."""
+        if self.engine is None:
+            raise ConsumerStateError(f"{method} is possible from the first poll on")
+        self.require_process(method)
+        return self.engine
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by name."""
+        with self.handover.lock:
+            return self.handover.metrics()
+
+    def _record_delivery(self, runs: list[list[Record]], mono_us: int) -> None:
+        self._telemetry.delivered(self._member, runs, mono_us)
+
+
+def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
+    return Registration(
+        pattern=wanted.kind,
+        subscription=wanted.threads,
+        timestamp="",
+        client_id=config.client_id,
+        host=socket.gethostname(),
+        session_timeout_ms=config.session_timeout_ms,
+        instance_id=config.group_instance_id,
+        rack=config.rack,
+        capacity=config.capacity,
+    )
+
+
+def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return EventLog(directory, config.client_id)
+    except OSError as error:
+        raise ConfigurationError(f"events_directory: {error}") from None

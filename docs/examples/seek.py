@@ -1,0 +1,24 @@
+"""Prints records one by one, of each partition from offset FROM on whatever was committed, until Ctrl-C."""
+
+import os
+from contextlib import suppress
+
+from consumer_agent import Consumer, TopicPartition
+
+
+def begin(assigned: list[TopicPartition]) -> None:
+    """Go to the wanted offset before the first record of the partitions."""
+    consumer.seek(dict.fromkeys(assigned, int(os.environ["FROM"])))
+
+
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+    ) as consumer,
+):
+    consumer.subscribe([os.environ["TOPIC"]], on_assign=begin)
+    for record in consumer.records():
+        print(f"{record.topic}/{record.partition} {record.offset} {record.value!r}", flush=True)

@@ -1,0 +1,152 @@
+"""What an application may do with its partitions: seek, pause, read one by one, unsubscribe. The test coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from consumer_agent import Consumer, ConsumerStateError, Record, TopicPartition
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+
+@pytest.fixture
+def consumer(stage: Stage) -> Iterator[Consumer]:
+    """Make a consumer of the stage's group."""
+    with new_consumer(stage) as consumer:
+        yield consumer
+
+
+def new_consumer(stage: Stage, **settings: Any) -> Consumer:
+    servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+    return Consumer(**servers, group=stage.group, session_timeout_ms=SESSION_TIMEOUT_MS, **settings)
+
+
+def joined(stage: Stage, consumer: Consumer, *partitions: int) -> str:
+    """Poll until the consumer is registered, and give it partitions; return its name."""
+    consumer.poll(0)
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, *partitions))
+    return member
+
+
+def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
+    """Poll until so many records have come; return their offsets by partition."""
+    offsets: dict[int, list[int]] = {}
+
+    def is_enough() -> bool:
+        for record in consumer.poll(0.05):
+            offsets.setdefault(record.partition, []).append(record.offset)
+        return sum(map(len, offsets.values())) >= count
+
+    wait_until(is_enough, f"{count} records")
+    return offsets
+
+
+def test_on_assign_may_seek_before_the_first_record(stage: Stage, consumer: Consumer) -> None:
+    stage.produce(range(2), 10)
+    consumer.subscribe([stage.topic], on_assign=lambda assigned: consumer.seek(dict.fromkeys(assigned, 7)))
+    joined(stage, consumer, 0, 1)
+    assert read(consumer, 6) == {0: [7, 8, 9], 1: [7, 8, 9]}
+    consumer.commit()
+    assert [stage.offset(0), stage.offset(1)] == [10, 10]
+
+
+@pytest.mark.parametrize("target", [3, 17])
+def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: int) -> None:
+    """Back and forth, of several partitions at once; a third goes on as it was."""
+    stage.produce(range(3), 20)
+    with new_consumer(stage, max_poll_records=10) as consumer:
+        consumer.subscribe([stage.topic])
+        joined(stage, consumer, 0, 1, 2)
+        read(consumer, 30)  # of two or three partitions; the rest is buffered or under way
+        consumer.seek({(stage.topic, 0): target, (stage.topic, 1): target})
+        left = 20 - consumer.position()[stage.topic, 2]
+        offsets = read(consumer, left + 2 * (20 - target))
+        assert offsets[0] == offsets[1] == list(range(target, 20))
+        assert len(offsets.get(2, [])) == left
+        consumer.seek({(stage.topic, 0): 5})
+        consumer.commit()
+        assert [stage.offset(p) for p in range(3)] == [5, 20, 20]
+
+
+def test_only_what_is_assigned_can_be_moved(stage: Stage, consumer: Consumer) -> None:
+    consumer.subscribe([stage.topic])
+    joined(stage, consumer, 0)
+    stage.produce([0], 5)
+    read(consumer, 5)
+    with pytest.raises(ConsumerStateError, match=f"seek: {stage.topic}/1 is not assigned"):
+        consumer.seek({(stage.topic, 0): 0, (stage.topic, 1): 0})
+    assert consumer.position() == {(stage.topic, 0): 5}  # all or none
+    for method in (consumer.pause, consumer.resume):
+        with pytest.raises(ConsumerStateError, match="is not assigned"):
+            method([(stage.topic, 1)])
+
+
+def test_a_paused_partition_returns_nothing_until_it_is_resumed(stage: Stage, consumer: Consumer) -> None:
+    stage.produce(range(2), 10)
+    consumer.subscribe([stage.topic], on_assign=lambda _: consumer.pause([(stage.topic, 0)]))
+    joined(stage, consumer, 0, 1)
+    assert read(consumer, 10) == {1: list(range(10))}
+    stage.produce(range(2), 10)
+    assert read(consumer, 10) == {1: list(range(10, 20))}
+    assert consumer.paused() == [(stage.topic, 0)]
+    assert consumer.assignment() == sorted(stage.of(0, 1))
+    assert consumer.metrics()["paused_partitions"] == 1
+    consumer.resume([(stage.topic, 0)])
+    assert read(consumer, 20) == {0: list(range(20))}
+    assert consumer.paused() == []
+
+
+def test_a_partition_that_comes_again_is_not_paused(stage: Stage, consumer: Consumer) -> None:
+    stage.produce([0], 10)
+    times: list[int] = []
+
+    def pause_the_first_time(assigned: list[TopicPartition]) -> None:
+        times.append(1)
+        if len(times) == 1:
+            consumer.pause(assigned)
+
+    consumer.subscribe([stage.topic], on_assign=pause_the_first_time)
+    member = joined(stage, consumer, 0)
+    wait_until(lambda: consumer.poll(0.05) or times, "the partition")
+    assert consumer.paused() == [(stage.topic, 0)]
+    stage.wait_ack(stage.stop(member, 0))
+    stage.wait_ack(stage.start(member, 0))
+    assert read(consumer, 10) == {0: list(range(10))}
+
+
+def test_one_by_one_a_record_is_finished_when_the_next_is_asked_for(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with new_consumer(stage, auto_commit_interval_ms=10) as consumer:
+        consumer.subscribe([stage.topic])
+        joined(stage, consumer, 0)
+        records = consumer.records()
+        taken: list[Record] = [next(records) for _ in range(4)]
+        assert [record.offset for record in taken] == [0, 1, 2, 3]
+        wait_until(lambda: stage.offset(0) == 3, "three records to be committed, not the fourth")
+    assert stage.offset(0) == 4
+
+
+def test_unsubscribing_leaves_the_group_and_another_subscription_begins_anew(stage: Stage, consumer: Consumer) -> None:
+    stage.produce([0], 10)
+    told: list[str] = []
+
+    def note(what: str) -> Callable[[object], None]:
+        return lambda _partitions: told.append(what)
+
+    consumer.subscribe([stage.topic], on_assign=note("assign"), on_revoke=note("revoke"), on_lost=note("lost"))
+    joined(stage, consumer, 0)
+    read(consumer, 10)
+    consumer.unsubscribe(WAIT_S)
+    assert stage.members() == ()
+    assert stage.offset(0) == 10
+    assert told == ["assign", "revoke"]
+    assert consumer.assignment() == []
+    stage.produce([0], 5)
+    consumer.subscribe([stage.topic])
+    joined(stage, consumer, 0)
+    assert read(consumer, 5) == {0: list(range(10, 15))}
