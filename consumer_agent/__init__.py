@@ -1,6 +1,6 @@
 """The consumer agent: a thin consumer whose partitions are decided by the coordinator. `Consumer` is the public API."""
 
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import (
@@ -16,6 +16,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [
+    "Batch",
     "CommitFailedError",
     "CommitTimeoutError",
     "ConfigurationError",

@@ -1,8 +1,10 @@
-"""The bounded buffer between fetching and the application: records by partition, and how far each partition has come.
+"""The bounded buffer between fetching and the application: messages by partition, and how far each partition has come.
 
 Pure: no thread, no clock. Each partition has two marks: `returned` is the next offset that the application gets,
 `finished` the next offset after what it has finished (what may be committed). A stopped partition keeps its marks until
 it is forgotten, so that the application can still commit what it was given.
+
+Whose records a call returns, and when more are fetched, is decided by two heuristics of Kafka's KIP-41.
 """
 
 from __future__ import annotations
@@ -10,25 +12,54 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple
 
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.fields import TopicPartition
 
-RECORD_OVERHEAD_BYTES = 256
+Messages = Sequence[Any]  # as Kafka's client hands them over; the buffer asks each for its `offset()` only
 
 
-class Record(NamedTuple):
-    """One record of a topic; `generation` is that of its partition's start: a fencing token for sinks."""
+class Run(NamedTuple):
+    """Records of one partition in offset order, as they are returned; never empty."""
 
     topic: str
     partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_ms: int | None
     generation: int
+    messages: Messages
+
+
+class Fairness(Enum):
+    """Which records a call returns of those that are there. Either way the call after it begins with who got none."""
+
+    GREEDY = "greedy"  # as many as possible of each partition in turn
+    PROPORTIONAL = "proportional"  # the same number of each; what some can't fill goes to the others
+
+
+class Prefetch(Enum):
+    """When more is fetched."""
+
+    TOTAL = "total"  # when fewer records than the limit are retained
+    PER_PARTITION = "per_partition"  # when a partition retains less than its share of the limit
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSettings:
+    """How much is returned and retained; one fetch may pass `max_bytes`, none passes `max_records`."""
+
+    limit: int  # of a call, usually
+    max_records: int
+    max_bytes: int
+    fairness: Fairness = Fairness.GREEDY
+    prefetch: Prefetch = Prefetch.TOTAL
+
+
+@dataclass(slots=True)
+class _Chunk:
+    messages: Messages
+    size_bytes: int  # of those that are not taken yet
+    taken: int = 0
 
 
 @dataclass(slots=True)
@@ -39,30 +70,55 @@ class _Partition:
     next_offset: int  # the lowest offset that may still be put
     emitting: bool = True
     wanted: bool = True  # False: paused by the application
-    records: deque[Record] = field(default_factory=deque)
+    held_back: bool = False  # not fetched until its share is no longer there
+    count: int = 0
+    chunks: deque[_Chunk] = field(default_factory=deque)
 
 
 class RecordBuffer:
-    """Records by partition, at most `max_records` and about `max_bytes` of them."""
+    """Messages by partition, bounded in number and bytes."""
 
-    def __init__(self, max_records: int, max_bytes: int) -> None:
+    def __init__(self, settings: BufferSettings) -> None:
         """Begin empty."""
-        self._max_records = max_records
-        self._max_bytes = max_bytes
+        self._settings = settings
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._ready: deque[TopicPartition] = deque()  # partitions that hold records, the next to be taken first
         self._record_count = 0
         self._byte_count = 0
 
-    @property
-    def room(self) -> int:
-        """How many records may be put; a put may pass `max_bytes`, then there is no room until some are taken."""
-        return 0 if self._byte_count >= self._max_bytes else max(0, self._max_records - self._record_count)
+    # ---- fetching
 
     @property
-    def has_records(self) -> bool:
-        """Whether `take` would return something."""
-        return bool(self._ready)
+    def room(self) -> int:
+        """How many records may be put now; 0 while no more are to be fetched."""
+        if self._byte_count >= self._settings.max_bytes:
+            return 0
+        if self._settings.prefetch is Prefetch.TOTAL:
+            wanted = self._record_count < self._settings.limit
+        else:
+            wanted = self._somebody_lacks(self._share())
+        return max(0, self._settings.max_records - self._record_count) if wanted else 0
+
+    def held_back(self) -> frozenset[TopicPartition]:
+        """Return the partitions of which nothing is to be fetched for now, so that others come to their share.
+
+        Only when half of the buffer is taken and somebody has less than its share: Kafka's client drops what it has
+        prefetched of a partition that is paused.
+        """
+        settings, share = self._settings, self._share()
+        if settings.prefetch is Prefetch.TOTAL:
+            return frozenset()
+        is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
+        is_extreme = is_crowded and self._somebody_lacks(share)
+        for held in self._partitions.values():
+            held.held_back = held.count >= share and (held.held_back or is_extreme)
+        return frozenset(partition for partition, held in self._partitions.items() if held.held_back)
+
+    def _share(self) -> int:
+        return max(1, self._settings.limit // max(1, len(self._partitions)))
+
+    def _somebody_lacks(self, share: int) -> bool:
+        return any(held.emitting and held.wanted and held.count < share for held in self._partitions.values())
 
     def generation(self, partition: TopicPartition) -> int | None:
         """Return the generation under which a partition is emitted, None when it is not."""
@@ -77,6 +133,81 @@ class RecordBuffer:
     def holds(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether these partitions are admitted and not forgotten."""
         return self._partitions.keys() >= set(partitions)
+
+    def put(self, partition: TopicPartition, messages: Messages, size_bytes: int) -> None:
+        """Add messages in offset order; those of a partition that is not emitted, or seen before, are dropped."""
+        held = self._partitions.get(partition)
+        if held is None or not held.emitting or not held.wanted:
+            return
+        if messages and messages[0].offset() < held.next_offset:
+            messages = [message for message in messages if message.offset() >= held.next_offset]
+        if not messages:
+            return
+        if not held.count:
+            self._ready.append(partition)
+        held.chunks.append(_Chunk(messages, size_bytes))
+        held.count += len(messages)
+        held.next_offset = messages[-1].offset() + 1
+        self._record_count += len(messages)
+        self._byte_count += size_bytes
+
+    # ---- giving back
+
+    @property
+    def record_count(self) -> int:
+        """How many records are retained."""
+        return self._record_count
+
+    def take(self, max_records: int | None) -> list[Run]:
+        """Return at most `max_records` records (None: all that are there), a run per partition, partitions in turn."""
+        limit = self._record_count if max_records is None else max_records
+        runs: list[Run] = []
+        for count in self._shares(limit):
+            partition = self._ready.popleft()
+            held = self._partitions[partition]
+            messages = self._take_of(held, count)
+            held.returned = messages[-1].offset() + 1
+            runs.append(Run(*partition, held.generation, messages))
+            if held.count:
+                self._ready.append(partition)
+        return runs
+
+    def _shares(self, limit: int) -> list[int]:
+        """Return how many records are taken of each of the partitions whose turn it is."""
+        counts = [self._partitions[partition].count for partition in self._ready]
+        if self._settings.fairness is Fairness.PROPORTIONAL:
+            return equal_shares(counts[:limit], limit)
+        shares: list[int] = []
+        for count in counts:
+            if limit <= 0:
+                break
+            shares.append(min(count, limit))
+            limit -= shares[-1]
+        return shares
+
+    def _take_of(self, held: _Partition, count: int) -> Messages:
+        held.count -= count
+        self._record_count -= count
+        taken: list[Messages] = []
+        while count:
+            chunk = held.chunks[0]
+            part = chunk.messages[chunk.taken : chunk.taken + count]
+            part_bytes = chunk.size_bytes * len(part) // (len(chunk.messages) - chunk.taken)  # sizes are much alike
+            self._byte_count -= part_bytes
+            chunk.size_bytes -= part_bytes
+            chunk.taken += len(part)
+            if chunk.taken == len(chunk.messages):
+                held.chunks.popleft()
+            taken.append(part)
+            count -= len(part)
+        return taken[0] if len(taken) == 1 else [message for part in taken for message in part]
+
+    def finish(self) -> None:
+        """Count everything that was returned as finished."""
+        for held in self._partitions.values():
+            held.finished = held.returned
+
+    # ---- whose records they are
 
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition from `position` on."""
@@ -121,52 +252,13 @@ class RecordBuffer:
             self._partitions[partition].wanted = True
         return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
 
-    def put(self, partition: TopicPartition, records: Sequence[Record]) -> None:
-        """Add records in offset order; those of a partition that is not emitted, or seen before, are dropped."""
-        held = self._partitions.get(partition)
-        if held is None or not held.emitting or not held.wanted:
-            return
-        fresh = [record for record in records if record.offset >= held.next_offset]
-        if not fresh:
-            return
-        if not held.records:
-            self._ready.append(partition)
-        held.records.extend(fresh)
-        held.next_offset = fresh[-1].offset + 1
-        self._record_count += len(fresh)
-        self._byte_count += sum(map(_size_bytes, fresh))
-
-    def take(self, max_records: int) -> list[list[Record]]:
-        """Return at most `max_records` records, one list per partition, partitions in turn."""
-        runs: list[list[Record]] = []
-        while self._ready and max_records > 0:
-            partition = self._ready.popleft()
-            held = self._partitions[partition]
-            if len(held.records) <= max_records:
-                run = list(held.records)
-                held.records.clear()
-            else:
-                run = [held.records.popleft() for _ in range(max_records)]
-                self._ready.append(partition)
-            held.returned = run[-1].offset + 1
-            max_records -= len(run)
-            self._record_count -= len(run)
-            self._byte_count -= sum(map(_size_bytes, run))
-            runs.append(run)
-        return runs
-
-    def finish(self) -> None:
-        """Count everything that was returned as finished."""
-        for held in self._partitions.values():
-            held.finished = held.returned
-
     def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the records of these partitions and take no more; their marks stay."""
         for partition in partitions:
             held = self._partitions.get(partition)
             if held is not None:
                 self._drop_records(partition, held)
-                held.emitting = False
+                held.emitting = held.held_back = False
 
     def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Emit stopped partitions again from where the application is; return those positions."""
@@ -208,12 +300,22 @@ class RecordBuffer:
         return held.emitting and held.wanted
 
     def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
-        if held.records:
+        if held.count:
             self._ready.remove(partition)
-            self._record_count -= len(held.records)
-            self._byte_count -= sum(map(_size_bytes, held.records))
-            held.records.clear()
+            self._record_count -= held.count
+            self._byte_count -= sum(chunk.size_bytes for chunk in held.chunks)
+            held.count = 0
+            held.chunks.clear()
 
 
-def _size_bytes(record: Record) -> int:
-    return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+def equal_shares(counts: Sequence[int], limit: int) -> list[int]:
+    """Divide `limit` between partitions that hold so many records; what one can't fill goes to the others.
+
+    At least one for each of no more than `limit` partitions; those that could be larger differ by one at most.
+    """
+    shares = [0] * len(counts)
+    ascending = sorted(range(len(counts)), key=counts.__getitem__)
+    for settled, index in enumerate(ascending):
+        shares[index] = min(counts[index], limit // (len(counts) - settled))
+        limit -= shares[index]
+    return shares

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.sidecar import Sidecar, StoppedInFlightError, record_document
@@ -33,10 +33,10 @@ class Tally:
     records: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
 
-    def add(self, batch: list[Record]) -> None:
+    def add(self, batch: Batch) -> None:
         """Count a batch."""
         self.records += len(batch)
-        self.partitions.update((record.topic, record.partition) for record in batch)
+        self.partitions.update(batch.by_partition())
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from consumer_agent.buffer import Fairness, Prefetch
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.registration import BLACK_LIST, MAX_SESSION_TIMEOUT_MS, MAX_THREADS, STATIC, WHITE_LIST
 
 KafkaSetting = str | int | float | bool
+MAX_POLL_RECORDS = 100_000
+NO_LIMIT = -1
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
 REQUIRED = ("zookeeper", "bootstrap", "group")
 _SECRET = re.compile(r"password|secret|token|jaas|oauthbearer\.config|key\.pem")
@@ -62,7 +65,9 @@ class ConsumerConfig:
     rack: str | None = None
     capacity: float = 1.0
     session_timeout_ms: int = 10_000  # asked of ZooKeeper; what it grants counts
-    max_poll_records: int = 500
+    max_poll_records: int = 500  # -1: no limit
+    poll_fairness: str = Fairness.GREEDY.value
+    prefetch: str = Prefetch.TOTAL.value
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: str = "earliest"
@@ -153,6 +158,12 @@ def integer(minimum: int, maximum: int) -> Check:
     return check
 
 
+def max_records_fault(value: object) -> str | None:
+    """Say what is wrong with a limit of records for a poll."""
+    fault = integer(1, MAX_POLL_RECORDS)(value)
+    return fault and integer(NO_LIMIT, NO_LIMIT)(value) and f"{fault}, or -1 for no limit"
+
+
 def choice(*allowed: str) -> Check:
     """Make a check for one of several words."""
     return lambda value: None if value in allowed else f"must be {' or '.join(allowed)}, not {value!r:.80}"
@@ -191,7 +202,9 @@ _CHECKS: dict[str, Check] = {
     "rack": _optional(_name),
     "capacity": _capacity,
     "session_timeout_ms": integer(100, MAX_SESSION_TIMEOUT_MS),
-    "max_poll_records": integer(1, 100_000),
+    "max_poll_records": max_records_fault,
+    "poll_fairness": choice(*(fairness.value for fairness in Fairness)),
+    "prefetch": choice(*(prefetch.value for prefetch in Prefetch)),
     "enable_auto_commit": _boolean,
     "auto_commit_interval_ms": integer(10, 86_400_000),
     "auto_offset_reset": choice("earliest", "latest"),

@@ -13,11 +13,12 @@ from typing import Any, Self
 
 from consumer_agent import arguments
 from consumer_agent import config as configuration
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.core import Callback, Core
 from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
 from consumer_agent.handover import Notice, Tell
+from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import WHITE_LIST
 
@@ -78,20 +79,26 @@ class Consumer:
 
     # ---- reading
 
-    def poll(self, timeout_s: float = ITERATION_TIMEOUT_S) -> list[Record]:
-        """Return up to `max_poll_records` records as soon as there are any, or none after `timeout_s` seconds.
+    def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
+        """Return records as soon as there are any, or none after `timeout_s` seconds.
+
+        At most `max_records` of them, or `max_poll_records` without it; -1 is no limit. What was fetched beyond that
+        stays for the next call: positions and commits follow what was returned.
 
         With `enable_auto_commit` the records of earlier polls count as finished now.
 
         Raises:
+            ConfigurationError: `max_records` is not allowed.
             ConsumerStateError: not subscribed, closed, or called from within a callback.
             ZooKeeperUnavailableError, KafkaUnavailableError, RegistrationError, ChrootMissingError: as named.
 
         """
         arguments.check_timeout("poll", timeout_s)
-        return self._poll(timeout_s, self._core.config.max_poll_records)
+        if max_records is not None and (fault := configuration.max_records_fault(max_records)) is not None:
+            raise ConfigurationError(f"poll: max_records {fault}")
+        return self._poll(timeout_s, self._core.config.max_poll_records if max_records is None else max_records)
 
-    def _poll(self, timeout_s: float, max_records: int) -> list[Record]:
+    def _poll(self, timeout_s: float, max_records: int) -> Batch:
         core = self._core
         core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
@@ -106,7 +113,7 @@ class Consumer:
                 return step
             self._run(step)
 
-    def __iter__(self) -> Iterator[list[Record]]:
+    def __iter__(self) -> Iterator[Batch]:
         """Return batches of records, until the consumer is closed."""
         while not self._core.is_closed:
             batch = self.poll(ITERATION_TIMEOUT_S)

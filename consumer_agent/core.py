@@ -17,8 +17,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from consumer_agent import arguments
-from consumer_agent.buffer import Record, RecordBuffer
-from consumer_agent.config import ConsumerConfig, Subscription
+from consumer_agent.batch import Batch
+from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
+from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.engine import Engine, now_ms
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.fetcher import Fetcher
@@ -33,12 +34,13 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
 
-MIN_BUFFERED_RECORDS = 1_000
+MIN_BUFFERED_RECORDS = 4_000
+MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 THREAD_END_TIMEOUT_S = 2.0
 
 Callback = Callable[[list[TopicPartition]], object]
-Step = Notice | list[Record]
+Step = Notice | Batch
 
 
 class Core:
@@ -84,8 +86,7 @@ class Core:
         self.handover = self._new_handover()
 
     def _new_handover(self) -> Handover:
-        max_records = max(MIN_BUFFERED_RECORDS, 2 * self.config.max_poll_records)
-        handover = Handover(RecordBuffer(max_records, MAX_BUFFERED_BYTES), now_ms)
+        handover = Handover(RecordBuffer(_buffer_settings(self.config)), now_ms)
         handover.changed.listeners = self.listeners
         return handover
 
@@ -139,7 +140,7 @@ class Core:
         failure = self.handover.take_failure()
         if failure is not None:
             raise failure
-        return self.handover.take(max_records, self._record_delivery)
+        return Batch(self.handover.take(None if max_records == NO_LIMIT else max_records, self._record_delivery))
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
         """Return what the application wants to be called for a notice, None for nothing."""
@@ -253,8 +254,15 @@ class Core:
         with self.handover.lock:
             return self.handover.metrics()
 
-    def _record_delivery(self, runs: list[list[Record]], mono_us: int) -> None:
+    def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
         self._telemetry.delivered(self._member, runs, mono_us)
+
+
+def _buffer_settings(config: ConsumerConfig) -> BufferSettings:
+    limit = MANY_RECORDS if config.max_poll_records == NO_LIMIT else config.max_poll_records
+    fairness, prefetch = Fairness(config.poll_fairness), Prefetch(config.prefetch)
+    least = MIN_BUFFERED_RECORDS if prefetch is Prefetch.TOTAL else MANY_RECORDS
+    return BufferSettings(limit, max(least, 2 * limit), MAX_BUFFERED_BYTES, fairness, prefetch)
 
 
 def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:

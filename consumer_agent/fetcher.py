@@ -11,13 +11,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent import failpoints
-from consumer_agent.buffer import Record
 from consumer_agent.config import ConsumerConfig, KafkaSetting
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
@@ -27,7 +27,8 @@ from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
 POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new partition waits to be assigned
-MAX_ROUND_RECORDS = 500
+MAX_ROUND_RECORDS = 2_000  # a round's cost besides its records: two threads take turns
+MESSAGE_OVERHEAD_BYTES = 256
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
 MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
@@ -92,6 +93,7 @@ class Fetcher:
         self._new_client = partial(KafkaConsumer, settings, logger=_KafkaLog("librdkafka"))
         self._consumer = self._new_client()
         self._assigned: set[fields.TopicPartition] = set()
+        self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
@@ -227,10 +229,30 @@ class Fetcher:
                 self._questions.popleft()
             answer(found)
         with self._handover.lock:
-            return self._handover.buffer.room if self._assigned else 0
+            held_back = self._handover.buffer.held_back() & self._assigned
+            room = self._handover.buffer.room if self._assigned else 0
+        if held_back != self._held_back:
+            self._change_pauses(held_back)
+        return room
+
+    def _change_pauses(self, wanted: frozenset[fields.TopicPartition]) -> None:
+        """Let librdkafka fetch nothing more of these partitions, and the others go on."""
+        pausing, resuming = wanted - self._held_back, self._held_back - wanted
+        self._held_back = wanted
+        if pausing:
+            self._consumer.pause([TopicPartition(*partition) for partition in pausing])
+            self._silence.unassigned(pausing)
+        if resuming:
+            self._consumer.resume([TopicPartition(*partition) for partition in resuming])
+            with self._handover.lock:
+                positions = {partition: self._handover.buffer.next_offset(partition) for partition in resuming}
+            self._silence.assigned({tp: offset for tp, offset in positions.items() if offset is not None})
+        self._steps += 1
 
     def _change_assignment(self, changes: Mapping[fields.TopicPartition, int | None]) -> None:
         leaving = self._assigned.intersection(changes)
+        if leaving & self._held_back:  # a pause outlives the assignment
+            self._change_pauses(self._held_back - leaving)
         if leaving:
             self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
             self._silence.unassigned(leaving)
@@ -284,25 +306,31 @@ class Fetcher:
         self._is_cut_off = False
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
-        by_partition: dict[fields.TopicPartition, list[Message]] = {}
         out_of_range: set[fields.TopicPartition] = set()
-        for message in messages:
-            error, topic, number = message.error(), message.topic(), message.partition()
-            if topic is None or number is None:
-                self._complain(message, error)
-            elif error is None:
-                by_partition.setdefault((topic, number), []).append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                self._silence.came((topic, number), message.offset() or 0)
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-                out_of_range.add((topic, number))
-            else:
-                self._complain(message, error)
-        for partition, fetched in by_partition.items():
-            self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
+        if any(map(Message.error, messages)):
+            messages = self._without_errors(messages, out_of_range)
+        by_partition: dict[fields.TopicPartition, list[Message]] = {}
+        for topic, of_topic in groupby(messages, Message.topic):
+            for number, fetched in groupby(of_topic, Message.partition):
+                by_partition.setdefault((topic or "", number or 0), []).extend(fetched)
         self._put(by_partition)
         if out_of_range:
             self._reset(out_of_range)
+
+    def _without_errors(self, messages: list[Message], out_of_range: set[fields.TopicPartition]) -> list[Message]:
+        """Return the records among the messages; the rest is news of partitions."""
+        records: list[Message] = []
+        for message in messages:
+            error, partition = message.error(), (message.topic() or "", message.partition() or 0)
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                self._silence.came(partition, message.offset() or 0)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+                out_of_range.add(partition)
+            else:
+                self._complain(message, error)
+        return records
 
     def _look_for_silence(self) -> None:
         """Ask Kafka now and then whether it has more of the partitions of which nothing comes."""
@@ -326,19 +354,15 @@ class Fetcher:
             client.close()
 
     def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
-        with self._handover.lock:
-            generations = {partition: self._handover.buffer.generation(partition) for partition in by_partition}
-        records = {
-            partition: [_record(partition, message, generation) for message in by_partition[partition]]
-            for partition, generation in generations.items()
-            if generation is not None
-        }
+        sizes = {partition: _size_bytes(fetched) for partition, fetched in by_partition.items()}
         failpoints.reach("before-emit")
         with self._handover.changed:
-            for partition, fetched in records.items():
+            for partition, fetched in by_partition.items():
                 if partition not in self._changes and not self._stopping:
-                    self._handover.buffer.put(partition, fetched)
+                    self._handover.buffer.put(partition, fetched, sizes[partition])
             self._handover.changed.notify()
+        for partition, fetched in by_partition.items():
+            self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
 
     def _reset(self, partitions: set[fields.TopicPartition]) -> None:
         """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there.
@@ -376,17 +400,7 @@ class Fetcher:
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
 
-def _record(partition: fields.TopicPartition, message: Message, generation: int) -> Record:
-    topic, number = partition
-    time_type, timestamp_ms = message.timestamp()
-    headers = message.headers()
-    return Record(
-        topic,
-        number,
-        message.offset(),  # type: ignore[arg-type]  # None only for a message that stands for an error
-        message.key(),
-        message.value(),
-        tuple(headers) if headers else (),  # type: ignore[arg-type]  # a consumer gets a list of pairs with bytes
-        timestamp_ms if time_type else None,
-        generation,
-    )
+def _size_bytes(messages: list[Message]) -> int:
+    """Return about how much memory messages take; the length of a message is that of its value."""
+    keys = filter(None, map(Message.key, messages))
+    return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages)) + sum(map(len, keys))

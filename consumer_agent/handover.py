@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.buffer import RecordBuffer, Run
 from consumer_agent.native import Condition, new_lock
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.errors import RebalancerError
@@ -20,7 +20,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 
-DeliveryRecorder = Callable[[list[list[Record]], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
+DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 
 
 class Tell(Enum):
@@ -150,22 +150,23 @@ class Handover:
 
     # ---- the application's side
 
-    def take(self, max_records: int, record_delivery: DeliveryRecorder) -> list[Record]:
-        """Return records if the lease holds at this very moment; the lock must be held.
+    def take(self, max_records: int | None, record_delivery: DeliveryRecorder) -> list[Run]:
+        """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
 
         The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
         at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
         could prevent it.
         """
         looked_at_us = time.monotonic_ns() // 1_000
-        if not self.buffer.has_records or self.now_ms() >= self._emit_until_ms:
+        if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records)
         self._counts["polled_batches_total"] += 1
-        self._counts["polled_records_total"] += sum(map(len, runs))
+        self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record_delivery(runs, looked_at_us)
-        self.fetcher_wake.notify()
-        return runs[0] if len(runs) == 1 else [record for run in runs for record in run]
+        if self.buffer.room:
+            self.fetcher_wake.notify()
+        return runs
 
     @property
     def has_notice(self) -> bool:

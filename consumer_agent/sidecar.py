@@ -16,12 +16,12 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Record
 from consumer_agent.errors import ConsumerError
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
@@ -153,7 +153,7 @@ class Sidecar:
             self._process.kill()
             self._process.wait()
 
-    def process(self, batch: list[Record]) -> None:
+    def process(self, batch: Sequence[Record]) -> None:
         """Give a batch to the child and wait until all of it is acknowledged.
 
         Raises:

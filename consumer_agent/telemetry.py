@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from consumer_agent import signals
-from consumer_agent.buffer import Record
+from consumer_agent.buffer import Messages, Run
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -23,26 +23,26 @@ class Telemetry:
         self._log = event_log
         self._group = group
 
-    def delivered(self, member: str, runs: Sequence[Sequence[Record]], mono_us: int) -> None:
+    def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
         """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
 
-        `runs` has a list per partition. An event that spanned a gap would claim records that nobody was given.
+        An event that spanned a gap would claim records that nobody was given.
         """
         if self._log is None:
             return
-        for unbroken in (part for run in runs for part in _unbroken(run)):
-            first, last = unbroken[0], unbroken[-1]
-            self._write(
-                "delivered",
-                generation=first.generation,
-                member=member,
-                topic=first.topic,
-                partition=first.partition,
-                first_offset=first.offset,
-                last_offset=last.offset,
-                count=len(unbroken),
-                mono_us=mono_us,
-            )
+        for run in runs:
+            for unbroken in _unbroken(run.messages):
+                self._write(
+                    "delivered",
+                    generation=run.generation,
+                    member=member,
+                    topic=run.topic,
+                    partition=run.partition,
+                    first_offset=unbroken[0].offset(),
+                    last_offset=unbroken[-1].offset(),
+                    count=len(unbroken),
+                    mono_us=mono_us,
+                )
 
     def fetcher(self, effect: signals.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
@@ -96,12 +96,12 @@ class Telemetry:
             self._log.close()
 
 
-def _unbroken(run: Sequence[Record]) -> Iterator[Sequence[Record]]:
+def _unbroken(messages: Messages) -> Iterator[Messages]:
     """Split a run where offsets are missing: they were compacted away, or are not records."""
     begin = 0
-    if run[-1].offset - run[0].offset >= len(run):
-        for index in range(1, len(run)):
-            if run[index].offset != run[index - 1].offset + 1:
-                yield run[begin:index]
+    if messages[-1].offset() - messages[0].offset() >= len(messages):
+        for index in range(1, len(messages)):
+            if messages[index].offset() != messages[index - 1].offset() + 1:
+                yield messages[begin:index]
                 begin = index
-    yield run[begin:]
+    yield messages[begin:]

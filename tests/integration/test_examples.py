@@ -6,6 +6,7 @@ Its environment tells an example where everything is (ZOOKEEPER, BOOTSTRAP, GROU
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -123,3 +124,21 @@ def test_consume(examples: Examples) -> None:
 
 def test_seek(examples: Examples) -> None:
     expect_records(examples, examples.start("seek.py", FROM="7"), 7)
+
+
+def test_fair_poll(examples: Examples) -> None:
+    example = examples.start("fair_poll.py")
+    shares = re.compile(r"/(\d+): (\d+) of (\d+), (\[.*\])")
+
+    def printed() -> list[tuple[str, ...]]:
+        return shares.findall(output(example))
+
+    total = PARTITIONS * RECORDS
+    examples.wait_for("all records", example, lambda: sum(int(count) for _, count, _, _ in printed()) == total)
+    examples.interrupt(example)
+    assert all(int(of) <= 6 for _, _, of, _ in printed())
+    for partition in range(PARTITIONS):
+        values = [
+            value for number, _, _, text in printed() if number == str(partition) for value in text[1:-1].split(", ")
+        ]
+        assert values == [f"b'{number}'" for number in range(RECORDS)]

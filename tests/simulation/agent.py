@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from consumer_agent import signals
-from consumer_agent.buffer import RecordBuffer
+from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.engine import Engine
 from consumer_agent.fetcher import Fetcher
@@ -36,6 +36,7 @@ STARVED_US = (20_000, 400_000)  # the fetcher's thread gets no turn
 STARVED_PROBABILITY = 0.1
 QUESTION_US = (500, 20_000)
 SWITCH_PROBABILITY = 0.08
+MAX_POLL_RECORDS = 20
 MAX_BUFFERED_RECORDS = 60
 MAX_BUFFERED_BYTES = 1_000_000
 
@@ -51,6 +52,8 @@ class AgentSettings:
     instance_id: str | None = None
     auto_commit_ms: int | None = 300  # None: the application commits by itself
     has_on_revoke: bool = False
+    fairness: Fairness = Fairness.GREEDY
+    prefetch: Prefetch = Prefetch.TOTAL
     slowness: int = 1  # how long the application takes over a batch, as a factor
 
 
@@ -150,7 +153,10 @@ class AgentHost(Host):
         self.ensemble = ensemble
         self.settings = settings
         self.brokers = brokers
-        self.handover = Handover(RecordBuffer(MAX_BUFFERED_RECORDS, MAX_BUFFERED_BYTES), self._clock_ms)
+        buffer_settings = BufferSettings(
+            MAX_POLL_RECORDS, MAX_BUFFERED_RECORDS, MAX_BUFFERED_BYTES, settings.fairness, settings.prefetch
+        )
+        self.handover = Handover(RecordBuffer(buffer_settings), self._clock_ms)
         self.handover.lock = SwitchingLock(self._maybe_switch)  # type: ignore[assignment]
         self.handover.changed = SwitchingLock(self._maybe_switch, self._ring)  # type: ignore[assignment]
         self.handover.fetcher_wake = SwitchingLock(self._maybe_switch, self.wake_fetcher)  # type: ignore[assignment]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Batch, Record
 from consumer_agent.handover import Notice, Tell
 from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
-from tests.simulation.agent import AgentHost
+from tests.simulation.agent import MAX_POLL_RECORDS, AgentHost
 
-MAX_POLL_RECORDS = 20
 WAKE_US = 400
 BATCH_US = (500, 30_000)
 CALLBACK_US = (100, 20_000)
@@ -106,8 +105,8 @@ class Application:
             self.host.engine.send(Revoked(notice.token))
 
     def _poll(self) -> None:
-        runs: list[list[Record]] = []
-        self.host.handover.take(MAX_POLL_RECORDS, lambda taken, _mono_us: runs.extend(taken))
+        taken = self.host.handover.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
+        runs = [list(Batch([run])) for run in taken]
         if runs:
             self._tell_delivered(self.host, runs)
             duration_us = self.host.random.randrange(*BATCH_US) * self.host.settings.slowness

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from consumer_agent.buffer import Fairness, Prefetch
 from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
@@ -92,6 +93,8 @@ class Cluster:
             auto_commit_ms=draw.choice([None, 150, 400]),
             has_on_revoke=draw.random() < 0.5,
             slowness=draw.choice([1, 1, 1, 4]),
+            fairness=draw.choice(list(Fairness)),
+            prefetch=draw.choice(list(Prefetch)),
         )
         agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
         self.agents.append(agent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Record
 from tests.simulation.agent import AgentHost
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.network import Ensemble

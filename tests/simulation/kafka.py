@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tests.simulation.schedule import Schedule
 
@@ -58,37 +58,6 @@ class Brokers:
         self.logs = {partition: log for partition, log in self.logs.items() if partition[0] != topic}
 
 
-class Message:
-    """What the fetcher reads of a record, or of an error. The value names the log that it comes from."""
-
-    def __init__(self, topic: str, partition: int, offset: int, value: bytes, error: KafkaError | None = None) -> None:
-        self._topic, self._partition, self._offset, self._value, self._error = topic, partition, offset, value, error
-
-    def error(self) -> KafkaError | None:
-        return self._error
-
-    def topic(self) -> str:
-        return self._topic
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return None
-
-    def value(self) -> bytes:
-        return self._value
-
-    def headers(self) -> None:
-        return None
-
-    def timestamp(self) -> tuple[int, int]:
-        return 0, 0
-
-
 class Client:
     """librdkafka's consumer: what is assigned, and what was fetched of it."""
 
@@ -96,6 +65,7 @@ class Client:
         self._brokers = brokers
         self.positions: dict[tuple[str, int], int] = {}
         self._stopped: set[tuple[str, int]] = set()  # out of range, until assigned again
+        self._paused: set[tuple[str, int]] = set()
         self._fetched: list[Message] = []
 
     def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -107,21 +77,30 @@ class Client:
         for partition in partitions:
             del self.positions[partition.topic, partition.partition]
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.update((partition.topic, partition.partition) for partition in partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update((partition.topic, partition.partition) for partition in partitions)
+
     def fetch(self, room: int) -> bool:
         """Take what the brokers have, as a poll that is under way; return whether there is anything."""
         room = min(room, MAX_MESSAGES)
         for partition, position in self.positions.items() if self._brokers.is_up else ():
             log = self._brokers.logs.get(partition)
-            if log is None or partition in self._stopped:
+            if log is None or partition in self._stopped | self._paused:
                 continue
             end = self._brokers.end(partition)
             if position > end:
                 error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-                self._fetched.append(Message(*partition, -1, b"", error))
+                self._fetched.append(Message(topic=partition[0], partition=partition[1], error=error))
                 self._stopped.add(partition)
             count = max(0, min(room - len(self._fetched), end - position))
             value = log.incarnation.encode()
-            self._fetched += [Message(*partition, position + n, value) for n in range(count)]
+            topic, number = partition
+            self._fetched += [
+                Message(topic=topic, partition=number, offset=position + n, value=value) for n in range(count)
+            ]
             self.positions[partition] = position + count
         return bool(self._fetched)
 
@@ -129,7 +108,7 @@ class Client:
         """Return when there is something to fetch."""
         now_us, times = self._brokers.schedule.now_us, []
         for partition, position in self.positions.items():
-            if partition in self._brokers.logs and partition not in self._stopped:
+            if partition in self._brokers.logs and partition not in self._stopped | self._paused:
                 end = self._brokers.end(partition)
                 times.append(now_us if position != end else self._brokers.next_record_us(partition))
         soonest_us = min((at_us for at_us in times if at_us is not None), default=None)

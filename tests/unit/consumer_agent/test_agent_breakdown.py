@@ -12,6 +12,7 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover
+from tests.unit.consumer_agent.messages import ROOMY
 
 DEADLINE_S = 10.0
 CONFIG = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
@@ -19,7 +20,7 @@ a_thread_may_raise = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledT
 
 
 def new_handover() -> Handover:
-    return Handover(RecordBuffer(100, 1_000_000), lambda: 0)
+    return Handover(RecordBuffer(ROOMY), lambda: 0)
 
 
 def failure_of(handover: Handover) -> str:

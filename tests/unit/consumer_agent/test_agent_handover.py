@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
-from consumer_agent.buffer import Record, RecordBuffer
+from consumer_agent.batch import Batch
+from consumer_agent.buffer import RecordBuffer
 from consumer_agent.handover import Handover, Tell
+from tests.unit.consumer_agent.messages import ROOMY, messages
 
 P0, P1 = ("t", 0), ("t", 1)
 
@@ -18,17 +20,17 @@ class Clock:
 
 
 def with_records(clock: Clock) -> Handover:
-    handover = Handover(RecordBuffer(100, 1_000_000), clock)
+    handover = Handover(RecordBuffer(ROOMY), clock)
     handover.admit(P0, 3, 10)
-    handover.buffer.put(P0, [Record("t", 0, offset, None, b"", (), None, 3) for offset in range(10, 15)])
+    handover.buffer.put(P0, messages(P0, range(10, 15)), 5)
     return handover
 
 
 def take(handover: Handover, delivered: list[int] | None = None) -> list[int]:
     counts = [] if delivered is None else delivered
     with handover.lock:
-        batch = handover.take(100, lambda runs, _mono_us: counts.append(len(runs)))
-    return [record.offset for record in batch]
+        taken = handover.take(100, lambda runs, _mono_us: counts.append(len(runs)))
+    return [record.offset for record in Batch(taken)]
 
 
 def notices(handover: Handover) -> list[tuple[Tell, list[tuple[str, int]]]]:

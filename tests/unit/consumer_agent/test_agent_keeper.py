@@ -8,43 +8,20 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent import fetcher, keeper
+from consumer_agent.batch import Batch
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover
 from consumer_agent.keeper import FetcherKeeper
+from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION = ("orders", 0)
 DEADLINE_S = 10.0
-
-
-class Message:
-    """A record at an offset."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def error(self) -> None: ...
-    def topic(self) -> str:
-        return "orders"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> None: ...
-    def value(self) -> bytes:
-        return b"%d" % self._offset
-
-    def headers(self) -> None: ...
-    def timestamp(self) -> tuple[int, int]:
-        return (0, 0)
 
 
 class Client:
@@ -71,13 +48,13 @@ class Client:
         if self._left:
             self._left -= 1
             self._next += 1
-            return Message(self._next - 1)
+            return messages(PARTITION, [self._next - 1])[0]
         if not self._hangs:
             self.released.wait(timeout_s)
             return None
         self._hang()
         self._hangs = False
-        return Message(self._next)  # too late: another client has read it meanwhile
+        return messages(PARTITION, [self._next])[0]  # too late: another client has read it meanwhile
 
     def _hang(self) -> None:
         self.hung.set()
@@ -102,7 +79,7 @@ class Setting:
 
     def __init__(self, clients: list[Client]) -> None:
         self.clients = clients
-        self.handover = Handover(RecordBuffer(1_000, 1_000_000), lambda: 0)
+        self.handover = Handover(RecordBuffer(ROOMY), lambda: 0)
         self.handover.emit_until(1)
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
         waiting = iter(clients)
@@ -130,7 +107,7 @@ class Setting:
 
     def take(self) -> None:
         with self.handover.lock:
-            self.offsets += [record.offset for record in self.handover.take(100, lambda *_: None)]
+            self.offsets += [record.offset for record in Batch(self.handover.take(100, lambda *_: None))]
 
     def close(self) -> None:
         self.keeper.stop()

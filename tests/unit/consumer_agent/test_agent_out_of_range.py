@@ -5,28 +5,20 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.fetcher import OFFSET_SPEC, Fetcher
 from consumer_agent.handover import Handover
+from tests.unit.consumer_agent.messages import ROOMY
 
 PARTITION = ("t", 0)
 EARLIEST, LATEST = 100, 200
 
 
-class Refusal:
-    """What librdkafka hands over when an offset is out of range; it does not say of which start."""
-
-    def error(self) -> KafkaError:
-        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return 0
+# What librdkafka hands over when an offset is out of range; it does not say of which start.
+REFUSAL = Message(topic="t", partition=0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
 
 
 class Client:
@@ -50,10 +42,10 @@ class Client:
         ends = {OFFSET_SPEC["earliest"]: EARLIEST, OFFSET_SPEC["latest"]: LATEST}
         return [TopicPartition(one.topic, one.partition, ends[one.offset]) for one in asked]
 
-    def poll(self, _timeout_s: float) -> Refusal:
-        return Refusal()
+    def poll(self, _timeout_s: float) -> Message:
+        return REFUSAL
 
-    def consume(self, *_: int, **__: float) -> list[Refusal]:
+    def consume(self, *_: int, **__: float) -> list[Message]:
         return []
 
 
@@ -62,7 +54,7 @@ class Setting:
 
     def __init__(self, position: int, auto_offset_reset: str = "earliest") -> None:
         self.client = Client()
-        self.handover = Handover(RecordBuffer(100, 1_000_000), lambda: 0)
+        self.handover = Handover(RecordBuffer(ROOMY), lambda: 0)
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=auto_offset_reset)
         with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=self.client):
             self.fetcher = Fetcher(config, ["t"], self.handover)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from consumer_agent import sidecar
-from consumer_agent.buffer import Record
+from consumer_agent.batch import Record
 from consumer_agent.sidecar import (
     Ack,
     ChildError,

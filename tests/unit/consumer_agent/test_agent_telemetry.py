@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consumer_agent.buffer import Record
+from consumer_agent.buffer import Run
 from consumer_agent.telemetry import Telemetry
+from tests.unit.consumer_agent.messages import messages
 from zkrebalancer.observe.events import EventLog
 
 
-def run_of(*offsets: int) -> list[Record]:
-    return [Record("t", 0, offset, None, b"", (), None, 3) for offset in offsets]
+def run_of(*offsets: int) -> Run:
+    return Run("t", 0, 3, messages(("t", 0), offsets))
 
 
-def delivered(directory: Path, *runs: list[Record]) -> list[tuple[int, int, int]]:
+def delivered(directory: Path, *runs: Run) -> list[tuple[int, int, int]]:
     telemetry = Telemetry(EventLog(directory, "agent"), "g")
     telemetry.delivered("c-1", runs, 1)
     telemetry.close()

@@ -1,0 +1,94 @@
+"""What a poll returns: records that are built when they are looked at, by functions in C that go over whole columns.
+
+Kafka's client hands over an object per message, whose methods cost 10 ns each. Making a `Record` of it takes as long as
+fetching it; so a `Batch` keeps the messages, and for an application that wants the values only no record is ever built.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import NamedTuple, overload
+
+from confluent_kafka import Message
+
+from consumer_agent.buffer import Run
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class Record(NamedTuple):
+    """One record of a topic; `generation` is that of its partition's start: a fencing token for sinks."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int | None
+    generation: int
+
+
+class Batch(Sequence[Record]):
+    """Records in offset order per partition; an empty one is false. `list(batch)` is a copy that can be pickled."""
+
+    __slots__ = ("_length", "_runs")
+
+    def __init__(self, runs: Sequence[Run] = ()) -> None:
+        """Take what `RecordBuffer.take` returns: a run per partition, none of them empty."""
+        self._runs = runs
+        self._length = sum(len(run.messages) for run in runs)
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Record]:
+        """Return the records one by one, run after run."""
+        return chain.from_iterable(map(_records, self._runs))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        """Return a record, or a list of some."""
+        if isinstance(index, slice):
+            return list(self)[index]
+        position = index + self._length if index < 0 else index
+        if not 0 <= position < self._length:
+            raise IndexError(f"there are {self._length} records, and none at {index}")
+        return next(itertools.islice(self, position, None))
+
+    def __repr__(self) -> str:
+        """Say how many records of how many partitions there are."""
+        return f"<Batch: {self._length} records of {len(self.by_partition())} partitions>"
+
+    def values(self) -> list[bytes | None]:
+        """Return the values alone, in the order of the records: the quickest way to them."""
+        return list(chain.from_iterable(map(Message.value, run.messages) for run in self._runs))
+
+    def by_partition(self) -> dict[TopicPartition, Batch]:
+        """Return the records of each partition."""
+        return {(run.topic, run.partition): Batch([run]) for run in self._runs}
+
+
+_as_record = partial(tuple.__new__, Record)  # Record._make, less the check of the length
+
+
+def _records(run: Run) -> Iterator[Record]:
+    messages = run.messages
+    columns = zip(
+        repeat(run.topic),
+        repeat(run.partition),
+        map(Message.offset, messages),
+        map(Message.key, messages),
+        map(Message.value, messages),
+        (tuple(headers) if headers else () for headers in map(Message.headers, messages)),
+        (moment_ms if kind else None for kind, moment_ms in map(Message.timestamp, messages)),
+        repeat(run.generation),
+        strict=False,
+    )
+    return map(_as_record, columns)

@@ -1,0 +1,22 @@
+"""Polls small batches in which every partition that has records gets the same share, and prints who got how many."""
+
+import os
+from contextlib import suppress
+
+from consumer_agent import Consumer
+
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+        max_poll_records=6,
+        poll_fairness="proportional",
+    ) as consumer,
+):
+    consumer.subscribe([os.environ["TOPIC"]])
+    while True:
+        batch = consumer.poll(1.0)
+        for (topic, partition), records in batch.by_partition().items():
+            print(f"{topic}/{partition}: {len(records)} of {len(batch)}, {records.values()}", flush=True)

@@ -1,0 +1,73 @@
+"""What a poll returns of what is there, and an application that does not poll: on a real ZooKeeper and a real Kafka."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from consumer_agent import Batch, Consumer
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Application, Stage, wait_until
+from zkrebalancer.protocol.errors import ConfigurationError
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+HOT_RECORDS = 60_000  # more than a consumer retains
+COLD_RECORDS = 10
+
+
+def consumer_of(stage: Stage, *partitions: int, **settings: object) -> Consumer:
+    """Return a consumer that owns these partitions, and all records of them that it may retain."""
+    config = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS, **settings}
+    consumer = Consumer(
+        zookeeper=stage.cluster.zookeeper, bootstrap=stage.cluster.bootstrap, group=stage.group, **config
+    )
+    consumer.subscribe([stage.topic])
+    assert not consumer.poll(0)
+    stage.wait_ack(stage.start(stage.wait_member(), *partitions))
+    wait_until(lambda: retained(consumer) >= sum(stage.produced.values()), "all records to be fetched")
+    return consumer
+
+
+def retained(consumer: Consumer) -> int:
+    with consumer._core.handover.lock:
+        return consumer._core.handover.buffer.record_count
+
+
+def counts(batch: Batch) -> Counter[int]:
+    return Counter(record.partition for record in batch)
+
+
+def test_a_poll_returns_no_more_than_its_limit_and_the_rest_later(stage: Stage) -> None:
+    stage.produce(range(3), 100)
+    with consumer_of(stage, 0, 1, 2) as consumer:
+        with pytest.raises(ConfigurationError, match="max_records must be 1 to 100000, not 0, or -1 for"):
+            consumer.poll(0, max_records=0)
+        assert len(consumer.poll(0, max_records=7)) == 7
+        assert sum(consumer.position().values()) == 7
+        consumer.commit()
+        assert sum(stage.offset(partition) or 0 for partition in range(3)) == 7
+        assert len(consumer.poll(0, max_records=150)) == 150
+        assert len(consumer.poll(0, max_records=-1)) == 300 - 157
+
+
+def test_proportional_gives_every_partition_the_same(stage: Stage) -> None:
+    stage.produce([0, 1], 100)
+    stage.produce([2], 10)
+    with consumer_of(stage, 0, 1, 2, poll_fairness="proportional") as consumer:
+        assert counts(consumer.poll(0, max_records=150)) == {0: 70, 1: 70, 2: 10}
+
+
+def test_what_overwhelms_the_others_is_paused_and_nothing_of_it_is_lost(stage: Stage) -> None:
+    stage.produce([0], HOT_RECORDS)
+    with Application(stage, prefetch="per_partition", max_poll_records=200).start() as application:
+        member = stage.wait_member()
+        application.hold()
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: application.consumer._core._fetcher._fetcher._held_back, "the fetching to be paused")  # type: ignore[union-attr]
+        stage.produce([1], COLD_RECORDS)
+        application.release()
+        wait_until(lambda: len(application.records) == HOT_RECORDS + COLD_RECORDS, "all records")
+        assert application.offsets(0) == list(range(HOT_RECORDS))
+        assert application.offsets(1) == list(range(COLD_RECORDS))
+        assert application.records[-1].partition == 0  # the cold records have overtaken the others
