@@ -283,6 +283,10 @@ class RecordBuffer:
         """Return the marks of every partition, stopped ones included."""
         return {partition: Position(held.returned, held.finished) for partition, held in self._partitions.items()}
 
+    def generations(self) -> dict[TopicPartition, int]:
+        """Return the generation in which each partition was started, stopped ones included."""
+        return {partition: held.generation for partition, held in self._partitions.items()}
+
     def emitting(self) -> list[TopicPartition]:
         """Return the partitions whose records are returned, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if held.emitting)

@@ -134,6 +134,11 @@ class Consumer:
         """Return the next offset that each partition will return."""
         return {partition: position.returned for partition, position in self._core.handover.positions().items()}
 
+    def generation(self) -> dict[TopicPartition, int]:
+        """Return each partition's fencing token: the generation in which it was started, as its records have it."""
+        with self._core.handover.lock:
+            return self._core.handover.buffer.generations()
+
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on from these offsets: `{("orders", 0): 42}`. What was fetched already is dropped, and commits follow.
 

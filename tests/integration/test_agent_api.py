@@ -96,6 +96,7 @@ def test_a_paused_partition_returns_nothing_until_it_is_resumed(stage: Stage, co
     assert consumer.paused() == [(stage.topic, 0)]
     assert consumer.assignment() == sorted(stage.of(0, 1))
     assert consumer.metrics()["paused_partitions"] == 1
+    assert consumer.generation() == dict.fromkeys(stage.of(0, 1), 1)
     consumer.resume([(stage.topic, 0)])
     assert read(consumer, 20) == {0: list(range(20))}
     assert consumer.paused() == []

@@ -8,20 +8,27 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.integration.scenario import Scenario
+from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
+from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 FLUSH_DEADLINE_S = 20.0
 RECORDS = 10  # of each partition
 PARTITIONS = 2
+ROUNDS = 2  # of a kill and a freeze each
+RECORDS_OF_A_ROUND = 2_000
+DEADLINE_S = 60.0
 
 
 class Examples:
@@ -31,6 +38,7 @@ class Examples:
         self.lab = scenario.lab
         self.group = f"examples-{scenario.number}"
         self.topic = scenario.topic("orders")
+        self.lab.configure(self.group, GroupSettings())
         scenario.groups[self.group] = []  # so that it is removed at the end
         scenario.add_coordinator()
         self.lab.create_topic(self.topic, PARTITIONS)
@@ -142,3 +150,99 @@ def test_fair_poll(examples: Examples) -> None:
             value for number, _, _, text in printed() if number == str(partition) for value in text[1:-1].split(", ")
         ]
         assert values == [f"b'{number}'" for number in range(RECORDS)]
+
+
+class Sink:
+    """The database of `exactly_once.py`, as the test looks at it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(self, query: str) -> list[tuple[int, ...]]:
+        with closing(sqlite3.connect(self.path, timeout=DEADLINE_S)) as database:
+            return database.execute(query).fetchall()
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Return partition -> next offset and generation."""
+        return {row[0]: (row[1], row[2]) for row in self.ask("SELECT partition, next_offset, generation FROM progress")}
+
+    def is_free(self) -> bool:
+        """Whether nobody is in a transaction."""
+        with closing(sqlite3.connect(self.path, timeout=0)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+        return True
+
+
+class Sinking:
+    """Consumers with a sink: each partition makes progress before something is done to one of them."""
+
+    def __init__(self, examples: Examples, sink: Sink) -> None:
+        self.examples = examples
+        self.sink = sink
+        self.running: list[Program] = []
+
+    def join(self) -> None:
+        settings = {"DATABASE": str(self.sink.path), "WORK_S": "0.003", "SESSION_TIMEOUT_MS": "1000"}
+        self.running.append(self.examples.start("exactly_once.py", **settings))
+        self.wait_members(len(self.running))
+
+    def wait_members(self, count: int) -> None:
+        """Wait until so many consumers own every partition between them."""
+
+        def is_shared() -> bool:
+            report = self.examples.lab.group(self.examples.group)
+            owners = report.owned()
+            return len(report.members) == len(set(owners.values())) == count and len(owners) == PARTITIONS
+
+        self.examples.lab.wait_for(f"{count} consumers", is_shared)
+
+    def wait_work(self) -> None:
+        before = self.sink.progress()
+
+        def has_come() -> bool:
+            now = self.sink.progress()
+            return len(now) == PARTITIONS and all(now[p][0] > before.get(p, (0, 0))[0] for p in now)
+
+        self.examples.lab.wait_for("work in every partition", has_come)
+
+    def kill_one(self) -> None:
+        self.wait_work()
+        self.running.pop(0).kill()
+        self.join()
+
+    def freeze_one_until_others_have_claimed(self) -> None:
+        """But not within a transaction, where it would only keep others from theirs."""
+        self.wait_work()
+        faults.freeze(self.running[0].pid)
+        while not self.sink.is_free():
+            faults.thaw(self.running[0].pid)
+            faults.freeze(self.running[0].pid)
+        before = self.sink.progress()
+        self.wait_members(1)
+        claimed = lambda: any(now[1] > before[p][1] for p, now in self.sink.progress().items())  # noqa: E731
+        self.examples.lab.wait_for("a claim", claimed)
+        faults.thaw(self.running[0].pid)
+        self.wait_members(2)
+
+
+@pytest.mark.timeout(240)
+def test_exactly_once(examples: Examples, folder: Path) -> None:
+    """Some with records in hand are killed, or frozen until others have what was theirs: each result is there once."""
+    sinking = Sinking(examples, Sink(folder / "sink.db"))
+    sinking.join()
+    sinking.join()
+    for _ in range(ROUNDS):
+        examples.produce(RECORDS_OF_A_ROUND)
+        sinking.kill_one()
+        sinking.freeze_one_until_others_have_claimed()
+    total = RECORDS + ROUNDS * RECORDS_OF_A_ROUND
+    ends = lambda: {next_offset for next_offset, _ in sinking.sink.progress().values()}  # noqa: E731
+    examples.lab.wait_for("the end", lambda: ends() == {total})
+    for example in sinking.running:
+        examples.interrupt(example)
+    rows = sinking.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
+    assert {count for *_, count in rows} == {1}
+    assert len(rows) == PARTITIONS * total

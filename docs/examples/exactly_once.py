@@ -1,0 +1,72 @@
+"""A sink with effect exactly once: each result is stored in one transaction with the offset after its record.
+
+What counts is the sink's own offset: reading begins there. The generation is a fencing token: whoever takes a partition
+over claims it in the sink first, and from then on nobody with an older generation writes anything of it. So a consumer
+that was frozen, and goes on with a batch that others have processed meanwhile, changes nothing.
+"""
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+
+from consumer_agent import Consumer, Record, TopicPartition
+
+CLAIM = """
+    INSERT INTO progress VALUES (?, ?, 0, ?) ON CONFLICT DO UPDATE SET generation = excluded.generation
+    WHERE generation <= excluded.generation RETURNING next_offset
+"""
+ADVANCE = "UPDATE progress SET next_offset = ? WHERE topic = ? AND partition = ? AND generation = ?"
+
+
+def open_sink() -> sqlite3.Connection:
+    """Open the database; transactions are begun and ended by `with sink`, and others wait for them."""
+    sink = sqlite3.connect(os.environ["DATABASE"], timeout=60, isolation_level="IMMEDIATE")
+    sink.execute(
+        "CREATE TABLE IF NOT EXISTS progress"
+        " (topic TEXT, partition INTEGER, next_offset INTEGER, generation INTEGER, PRIMARY KEY (topic, partition))"
+    )
+    sink.execute("CREATE TABLE IF NOT EXISTS results (topic TEXT, partition INTEGER, result TEXT)")
+    return sink
+
+
+def claim(assigned: list[TopicPartition]) -> None:
+    """Take partitions over in the sink, and go to where it is."""
+    generation = consumer.generation()
+    positions = {}
+    with sink:
+        for topic, partition in assigned:
+            claimed = sink.execute(CLAIM, (topic, partition, generation[topic, partition])).fetchall()
+            if claimed:  # else a younger consumer has claimed it, and `store` will do nothing
+                positions[topic, partition] = claimed[0][0]
+    consumer.seek(positions)
+
+
+def work(record: Record) -> str:
+    """Do what takes its time, and has no effect yet."""
+    time.sleep(float(os.environ.get("WORK_S", "0")))
+    return f"result of {record.offset}"
+
+
+def store(batch: list[Record], results: list[str]) -> None:
+    """Store results, offsets and generation: all or nothing, and nothing of a partition that is somebody else's."""
+    with sink:
+        for record, result in zip(batch, results, strict=True):
+            place = (record.topic, record.partition)
+            if sink.execute(ADVANCE, (record.offset + 1, *place, record.generation)).rowcount:
+                sink.execute("INSERT INTO results VALUES (?, ?, ?)", (*place, result))
+
+
+sink = open_sink()
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+        session_timeout_ms=int(os.environ.get("SESSION_TIMEOUT_MS", "10000")),
+    ) as consumer,
+):
+    consumer.subscribe([os.environ["TOPIC"]], on_assign=claim)
+    for batch in consumer:
+        store(batch, [work(record) for record in batch])
