@@ -166,6 +166,9 @@ class Sink:
         """Return partition -> next offset and generation."""
         return {row[0]: (row[1], row[2]) for row in self.ask("SELECT partition, next_offset, generation FROM progress")}
 
+    def next_offsets(self) -> set[int]:
+        return {next_offset for next_offset, _ in self.progress().values()}
+
     def is_free(self) -> bool:
         """Whether nobody is in a transaction."""
         with closing(sqlite3.connect(self.path, timeout=0)) as database:
@@ -239,8 +242,7 @@ def test_exactly_once(examples: Examples, folder: Path) -> None:
         sinking.kill_one()
         sinking.freeze_one_until_others_have_claimed()
     total = RECORDS + ROUNDS * RECORDS_OF_A_ROUND
-    ends = lambda: {next_offset for next_offset, _ in sinking.sink.progress().values()}  # noqa: E731
-    examples.lab.wait_for("the end", lambda: ends() == {total})
+    examples.lab.wait_for("the end", lambda: sinking.sink.next_offsets() == {total})
     for example in sinking.running:
         examples.interrupt(example)
     rows = sinking.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
