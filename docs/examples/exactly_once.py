@@ -8,6 +8,7 @@ that was frozen, and goes on with a batch that others have processed meanwhile, 
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from consumer_agent import Consumer, Record, TopicPartition
@@ -48,7 +49,7 @@ def work(record: Record) -> str:
     return f"result of {record.offset}"
 
 
-def store(batch: list[Record], results: list[str]) -> None:
+def store(batch: Sequence[Record], results: list[str]) -> None:
     """Store results, offsets and generation: all or nothing, and nothing of a partition that is somebody else's."""
     with sink:
         for record, result in zip(batch, results, strict=True):
