@@ -10,6 +10,7 @@ from consumer_agent.errors import (
     ConsumerStateError,
     FencedInstanceError,
     KafkaUnavailableError,
+    NoOffsetError,
     RegistrationError,
 )
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -26,6 +27,7 @@ __all__ = [
     "ConsumerStateError",
     "FencedInstanceError",
     "KafkaUnavailableError",
+    "NoOffsetError",
     "Record",
     "RegistrationError",
     "TopicPartition",

@@ -301,7 +301,7 @@ class RecordBuffer:
 
     def _is_fetched(self, partition: TopicPartition) -> bool:
         held = self._partitions[partition]
-        return held.emitting and held.wanted
+        return held.emitting and held.wanted and held.returned >= 0  # NO_OFFSET: nobody has said yet where it begins
 
     def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
         if held.count:

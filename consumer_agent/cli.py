@@ -17,6 +17,7 @@ from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.sidecar import Sidecar, StoppedInFlightError, record_document
+from consumer_agent.storage import Storage
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
@@ -65,7 +66,8 @@ def consumer_agent() -> None:
 @click.option("--session-timeout-ms", type=int)
 @click.option("--max-poll-records", type=int)
 @click.option("--auto-commit-interval-ms", type=int, help="How often what was read is stored as finished.")
-@click.option("--auto-offset-reset", type=click.Choice(["earliest", "latest"]))
+@click.option("--auto-offset-reset", metavar="WHERE", help="earliest, latest, none, or a time with its zone.")
+@click.option("--offsets-storage", type=click.Choice([storage.value for storage in Storage]))
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
 @click.option("--quiet", is_flag=True, help="Print no records, only how many there were.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)

@@ -7,10 +7,12 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from consumer_agent.buffer import Fairness, Prefetch
+from consumer_agent.storage import Storage
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.registration import BLACK_LIST, MAX_SESSION_TIMEOUT_MS, MAX_THREADS, STATIC, WHITE_LIST
@@ -70,7 +72,8 @@ class ConsumerConfig:
     prefetch: str = Prefetch.TOTAL.value
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: str = "earliest"
+    auto_offset_reset: str = "earliest"  # or "latest", "none", or a time: "2026-01-31T12:00:00+00:00"
+    offsets_storage: str = "zookeeper"  # or "kafka", or "dual": both
     suspended_policy: str = "pause"
     events_directory: str | Path | None = None
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict)  # librdkafka's own settings
@@ -98,6 +101,21 @@ def find_faults(settings: Mapping[str, Any]) -> list[Fault]:
     found = [Fault(key, f"there is no such setting; known are {', '.join(known)}") for key in unknown]
     found += [Fault(key, "is required") for key in REQUIRED if key not in settings]
     return found + _value_faults(settings)
+
+
+def parse_offset_reset(value: object) -> str | int:
+    """Return the setting `auto_offset_reset` as it is, a time as milliseconds since the epoch.
+
+    Raises:
+        ValueError: it is neither of the words nor a time with its zone since 1970.
+
+    """
+    if value in {"earliest", "latest", "none"}:
+        return str(value)
+    moment = datetime.fromisoformat(str(value))
+    if moment.tzinfo is None or moment.timestamp() < 0:
+        raise ValueError(value)
+    return int(moment.timestamp() * 1_000)
 
 
 def is_secret(kafka_key: str) -> bool:
@@ -178,6 +196,15 @@ def _boolean(value: object) -> str | None:
     return None if isinstance(value, bool) else f"must be true or false, not {value!r:.80}"
 
 
+def _offset_reset(value: object) -> str | None:
+    try:
+        parse_offset_reset(value)
+    except ValueError:
+        what = "must be earliest, latest, none, or a time since 1970 with its zone (2026-01-31T12:00:00+00:00)"
+        return f"{what}, not {value!r:.80}"
+    return None
+
+
 def _path(value: object) -> str | None:
     return None if isinstance(value, str | Path) else f"must be a path, not {value!r:.80}"
 
@@ -207,7 +234,8 @@ _CHECKS: dict[str, Check] = {
     "prefetch": choice(*(prefetch.value for prefetch in Prefetch)),
     "enable_auto_commit": _boolean,
     "auto_commit_interval_ms": integer(10, 86_400_000),
-    "auto_offset_reset": choice("earliest", "latest"),
+    "auto_offset_reset": _offset_reset,
+    "offsets_storage": choice(*(storage.value for storage in Storage)),
     "suspended_policy": choice("pause", "continue"),
     "events_directory": _optional(_path),
     "kafka_config": _kafka_config,

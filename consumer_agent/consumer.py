@@ -131,8 +131,9 @@ class Consumer:
             return self._core.handover.buffer.emitting()
 
     def position(self) -> dict[TopicPartition, int]:
-        """Return the next offset that each partition will return."""
-        return {partition: position.returned for partition, position in self._core.handover.positions().items()}
+        """Return the next offset that each partition will return; those without a place (`NoOffsetError`) have none."""
+        positions = self._core.handover.positions()
+        return {partition: position.returned for partition, position in positions.items() if position.returned >= 0}
 
     def generation(self) -> dict[TopicPartition, int]:
         """Return each partition's fencing token: the generation in which it was started, as its records have it."""

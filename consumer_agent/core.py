@@ -24,10 +24,12 @@ from consumer_agent.engine import Engine, now_ms
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
+from consumer_agent.kafka_store import KafkaStore, store_settings
 from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.storage import Storage
 from consumer_agent.telemetry import Telemetry
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -96,6 +98,8 @@ class Core:
             raise ConsumerStateError("subscribe before the first poll")
         try:
             self._fetcher = FetcherKeeper(lambda: Fetcher(config, wanted.topics, self.handover), self.handover)
+            storage = Storage(config.offsets_storage)
+            store = KafkaStore(config.group, store_settings(config)) if storage.in_kafka else None
         except KafkaException as error:
             raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
         if config.events_directory is not None:
@@ -105,9 +109,11 @@ class Core:
             auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
             ask_application=self._callbacks[Tell.REVOKE] is not None,
             pause_when_suspended=config.suspended_policy == "pause",
+            storage=storage,
+            begins_anywhere=config.auto_offset_reset != "none",
         )
         machine = Machine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
-        self.engine = Engine(config, machine, self.handover, self._fetcher, self._telemetry)
+        self.engine = Engine(config, machine, self.handover, self._fetcher, self._telemetry, store)
         self._fetcher.start()
         self.engine.start()
         return self.engine
@@ -157,8 +163,13 @@ class Core:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on from other offsets; what is buffered of these partitions is dropped."""
         checked = arguments.checked_positions(positions)
-        buffer, finishes = self.handover.buffer, self.config.enable_auto_commit
-        self._change("seek", checked.keys(), lambda: buffer.seek(checked, finishes))
+        handover, finishes = self.handover, self.config.enable_auto_commit
+
+        def move() -> Mapping[TopicPartition, int | None]:
+            handover.placed(checked)
+            return handover.buffer.seek(checked, finishes)
+
+        self._change("seek", checked.keys(), move)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch and return nothing more of these partitions until `resume`."""

@@ -69,7 +69,7 @@ class Departure:
             generation = self.lane.record.generation
             self.outbox.add(RecordFetcher("fetcher_stopped", self.consumer, generation, None, returned, "closed"))
         finished = {partition: position.finished for partition, position in self.positions.items()}
-        changed = self.lane.book.changed(finished)
+        changed = self.lane.changed(finished)
         if changed:
             self.stage = Leaving.COMMITTING
             self.lane.begin(changed)

@@ -16,14 +16,17 @@ from gevent.event import Event as Flag
 
 from consumer_agent import failpoints, signals
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.errors import ConsumerError
+from consumer_agent.errors import ConsumerError, NoOffsetError
 from consumer_agent.handover import Handover, Tell
+from consumer_agent.kafka_store import KafkaStore
 from consumer_agent.keeper import LOOK_INTERVAL_S, FetcherKeeper
 from consumer_agent.machine import Machine
 from consumer_agent.native import Condition, Thread, new_lock
 from consumer_agent.signals import Effect, Event
+from consumer_agent.storage import NO_OFFSET
 from consumer_agent.telemetry import Telemetry
 from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
 MAX_EVENTS = 100_000  # waiting; more means that the engine has stopped
@@ -43,7 +46,13 @@ class Engine:
     """Runs one machine in a thread of its own."""
 
     def __init__(
-        self, config: ConsumerConfig, machine: Machine, handover: Handover, fetcher: FetcherKeeper, telemetry: Telemetry
+        self,
+        config: ConsumerConfig,
+        machine: Machine,
+        handover: Handover,
+        fetcher: FetcherKeeper,
+        telemetry: Telemetry,
+        store: KafkaStore | None = None,
     ) -> None:
         """Prepare; nothing runs before `start`."""
         self._config = config
@@ -51,6 +60,7 @@ class Engine:
         self._handover = handover
         self._fetcher = fetcher
         self._telemetry = telemetry
+        self._store = store  # where offsets are kept in Kafka
         self._events: deque[Event] = deque()
         self._client: ZkClient | None = None
         self._closing: list[gevent.Greenlet[..., None]] = []
@@ -99,6 +109,8 @@ class Engine:
                 self._handover.break_down(ConsumerError("the consumer's engine has stopped"))
             self._handover.become_closed()
             self._close_session()
+            if self._store is not None:
+                self._store.close()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
             with self._wake_lock:
                 self._is_over = True
@@ -131,6 +143,8 @@ class Engine:
             signals.ReadProgress: lambda effect: self._answer_progress(effect.token),
             signals.StopEmitting: self._stop_emitting,
             signals.ResolveOffsets: self._resolve,
+            signals.ReadKafkaOffsets: self._read_kafka_offsets,
+            signals.CommitToKafka: self._commit_to_kafka,
             signals.StartFetching: self._start_fetching,
             signals.ResumeFetching: lambda effect: self._fetcher.assign(handover.resume(effect.partitions)),
             signals.Forget: self._forget,
@@ -138,6 +152,7 @@ class Engine:
             signals.AskRevoke: lambda effect: handover.tell(Tell.REVOKE, effect.partitions, effect.token),
             signals.TellLost: lambda _: handover.tell(Tell.LOST),
             signals.CommitFinished: lambda effect: handover.commit_finished(effect.tokens, effect.error),
+            signals.TellStored: lambda effect: handover.answer(effect.token, effect.offsets, effect.error),
             signals.BecameOut: lambda _: handover.become_out(),
             signals.Failed: lambda effect: (handover.break_down if effect.for_good else handover.fail)(effect.error),
             signals.Closed: lambda _: self._end(),
@@ -189,7 +204,15 @@ class Engine:
     def _start_fetching(self, effect: signals.StartFetching) -> None:
         for partition, position in effect.positions.items():
             self._handover.admit(partition, effect.generation, position)
-        self._fetcher.assign(effect.positions)
+            if position == NO_OFFSET:
+                self._tell_placeless(partition)
+        self._fetcher.assign({tp: position for tp, position in effect.positions.items() if position != NO_OFFSET})
+
+    def _tell_placeless(self, partition: TopicPartition) -> None:
+        where = f"{partition[0]}/{partition[1]}"
+        text = f"{where}: no offset of group {self._config.group} is stored, and auto_offset_reset is none"
+        with self._handover.lock:
+            self._handover.misplace(partition, NoOffsetError(text))
 
     def _forget(self, effect: signals.Forget) -> None:
         self._handover.forget(effect.partitions)
@@ -199,6 +222,22 @@ class Engine:
         self._fetcher.resolve(
             effect.partitions, lambda offsets: self.send(signals.OffsetsResolved(effect.token, offsets))
         )
+
+    def _read_kafka_offsets(self, effect: signals.ReadKafkaOffsets) -> None:
+        if self._store is not None:
+            self._store.read(effect.partitions, lambda found: self.send(signals.KafkaOffsetsRead(effect.token, found)))
+
+    def _commit_to_kafka(self, effect: signals.CommitToKafka) -> None:
+        """Send a commit if it can be over in time: later than `until_ms` somebody else may own the partitions."""
+        left_ms = effect.until_ms - now_ms()
+
+        def answer(failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
+            self.send(signals.KafkaCommitted(effect.token, failed, is_hopeless))
+
+        if self._store is not None and left_ms > 0:
+            self._store.commit(effect.offsets, left_ms / 1_000, answer)
+        else:
+            answer(dict.fromkeys(effect.offsets, "too late"), is_hopeless=False)
 
     def _record_lost(self, effect: signals.RecordLost) -> None:
         positions = self._handover.positions()

@@ -23,6 +23,13 @@ class RegistrationError(ConsumerError):
     """ZooKeeper refused the registration for a reason that trying again does not change."""
 
 
+class NoOffsetError(ConsumerError):
+    """Nothing says where to go on: no offset is stored, or Kafka has not that offset, and `auto_offset_reset` is none.
+
+    Every `poll` raises it until `seek` says where, or an offset is stored and the consumer started again.
+    """
+
+
 class FencedInstanceError(ConsumerError):
     """A younger consumer has the same group_instance_id, and with it the partitions; this one is out for good."""
 

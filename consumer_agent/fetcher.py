@@ -14,12 +14,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent import failpoints
-from consumer_agent.config import ConsumerConfig, KafkaSetting
-from consumer_agent.errors import ConsumerError, KafkaUnavailableError
+from consumer_agent.config import ConsumerConfig, KafkaSetting, parse_offset_reset
+from consumer_agent.errors import ConsumerError, KafkaUnavailableError, NoOffsetError
 from consumer_agent.handover import Handover
 from consumer_agent.native import Thread
 from consumer_agent.silence import Silence
@@ -68,10 +68,11 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
     return settings
 
 
-class _KafkaLog(logging.Logger):
+class KafkaLog(logging.Logger):
     """Takes librdkafka's own log, which repeats itself; what a person has to know is told by `Fetcher`."""
 
     def handle(self, record: logging.LogRecord) -> None:
+        """Keep it for those who ask for debugging."""
         _log.debug("%s", record.getMessage())
 
 
@@ -87,10 +88,10 @@ class Fetcher:
         """
         self._bootstrap = config.bootstrap
         self._topics = topics
-        self._begins_at = config.auto_offset_reset
+        self._begins_at = parse_offset_reset(config.auto_offset_reset)
         self._handover = handover
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
-        self._new_client = partial(KafkaConsumer, settings, logger=_KafkaLog("librdkafka"))
+        self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
         self._consumer = self._new_client()
         self._assigned: set[fields.TopicPartition] = set()
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
@@ -268,9 +269,11 @@ class Fetcher:
         self._assigned = (self._assigned - leaving) | coming.keys()
 
     def _resolved(
-        self, partitions: Collection[fields.TopicPartition], end: str, client: KafkaConsumer
+        self, partitions: Collection[fields.TopicPartition], where: str | int, client: KafkaConsumer
     ) -> dict[fields.TopicPartition, int | None]:
-        asked = [TopicPartition(topic, number, OFFSET_SPEC[end]) for topic, number in sorted(partitions)]
+        """Return the offset of each partition at an end, or at a time; None where Kafka gives no answer."""
+        spec = OFFSET_SPEC[where] if isinstance(where, str) else where
+        asked = [TopicPartition(topic, number, spec) for topic, number in sorted(partitions)]
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
         self._hear_of(partitions)
         try:
@@ -283,6 +286,9 @@ class Fetcher:
         for answer in answers:
             if answer.error is None and answer.offset >= 0:
                 found[answer.topic, answer.partition] = answer.offset
+        late = [(tp.topic, tp.partition) for tp in answers if tp.error is None and tp.offset == OFFSET_END]
+        if late and not isinstance(where, str):  # no record is as young as that
+            found.update(self._resolved(late, "latest", client))
         return found
 
     def _hear_of(self, partitions: Collection[fields.TopicPartition]) -> None:
@@ -370,6 +376,9 @@ class Fetcher:
         Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
         """
         ends = {end: self._resolved(partitions, end, self._consumer) for end in OFFSET_SPEC}
+        begins = ends.get(self._begins_at) if isinstance(self._begins_at, str) else None
+        if begins is None and self._begins_at != "none":
+            begins = self._resolved(partitions, self._begins_at, self._consumer)
         restarted: dict[fields.TopicPartition, int] = {}
         with self._handover.lock:
             if self._stopping:
@@ -382,9 +391,16 @@ class Fetcher:
                 if earliest is None or latest is None or earliest <= position <= latest:
                     restarted[partition] = position  # no answer, or an old story: fetching tells
                     continue
-                restarted[partition] = offset = earliest if self._begins_at == "earliest" else latest
-                self._handover.buffer.reset(partition, offset)
-                _log.warning("%s/%s: offset %s is out of range; it goes on at %s", *partition, position, offset)
+                text = f"{partition[0]}/{partition[1]}: Kafka has offsets {earliest} to {latest}, and not {position}"
+                offset = None if begins is None else begins[partition]
+                if begins is None:
+                    self._handover.misplace(partition, NoOffsetError(f"{text}; auto_offset_reset is none"))
+                elif offset is None:
+                    restarted[partition] = position  # no answer
+                else:
+                    restarted[partition] = offset
+                    self._handover.buffer.reset(partition, offset)
+                    _log.warning("%s; it goes on at %s", text, offset)
         self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -59,6 +59,8 @@ class Handover:
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._told: set[TopicPartition] = set()  # what the application knows to be its own
         self._commits: dict[int, str | None] = {}
+        self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
+        self._placeless: dict[TopicPartition, RebalancerError] = {}  # nothing says where they go on
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
         self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in Tell}}
@@ -83,6 +85,7 @@ class Handover:
         """Return nothing more of these partitions."""
         with self.lock:
             self.buffer.stop(partitions)
+            self.placed(partitions)
             self.fetcher_wake.notify()
 
     def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -94,6 +97,7 @@ class Handover:
         """Drop partitions that are owned no longer; the application need not hear any more of them."""
         with self.lock:
             self.buffer.forget(partitions)
+            self.placed(partitions)
             self._told.difference_update(partitions)
             for notice in self._notices:
                 if notice.tell is Tell.ASSIGNED:
@@ -122,6 +126,12 @@ class Handover:
         """Tell that commits are stored, or failed."""
         with self.changed:
             self._commits = dict.fromkeys(tokens, error)  # one waits at a time, for it is the application's thread
+            self.changed.notify()
+
+    def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
+        """Tell the application what is stored."""
+        with self.changed:
+            self._stored = {token: (offsets, error)}  # one waits at a time, for it is the application's thread
             self.changed.notify()
 
     def fail(self, error: RebalancerError) -> None:
@@ -199,7 +209,17 @@ class Handover:
     def take_failure(self) -> RebalancerError | None:
         """Return what went wrong, once if it may pass; the lock must be held."""
         failure, self._failure = self._failure, None
-        return self._breakdown or failure
+        return self._breakdown or failure or next(iter(self._placeless.values()), None)
+
+    def misplace(self, partition: TopicPartition, error: RebalancerError) -> None:
+        """Raise this in every poll until the application says where it goes on; the lock must be held."""
+        self._placeless[partition] = error
+        self.changed.notify()
+
+    def placed(self, partitions: Collection[TopicPartition]) -> None:
+        """Be content with these partitions; the lock must be held."""
+        for partition in partitions:
+            self._placeless.pop(partition, None)
 
     def has_commit(self, token: int) -> bool:
         """Whether a commit is over; the lock must be held."""

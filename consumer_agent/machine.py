@@ -29,6 +29,8 @@ from consumer_agent.signals import (
     Failed,
     Failpoint,
     Forget,
+    KafkaCommitted,
+    KafkaOffsetsRead,
     OffsetsResolved,
     OpenSession,
     Polled,
@@ -36,7 +38,9 @@ from consumer_agent.signals import (
     RecordLost,
     RecordQuarantined,
     Revoked,
+    StoredRequested,
     TellLost,
+    TellStored,
     Tick,
     Warn,
 )
@@ -144,6 +148,8 @@ class Machine:
                 self._become_closed()
             case CommitRequested(token) if self.member is None:
                 self._outbox.add(CommitFinished((token,), "the consumer is in no group"))
+            case StoredRequested(token) if self.member is None:
+                self._outbox.add(TellStored(token, {}, "the consumer is in no group"))
             case _:
                 self._tell_member(event, now_ms)
 
@@ -161,6 +167,12 @@ class Machine:
                 self.member.handle_commit_requested(token)
             case OffsetsResolved(token, offsets):
                 self.member.handle_resolved(token, offsets, now_ms)
+            case KafkaOffsetsRead(token, found):
+                self.member.handle_kafka_offsets(token, found, now_ms)
+            case KafkaCommitted(token, failed, is_hopeless):
+                self.member.handle_kafka_committed(token, failed, is_hopeless=is_hopeless)
+            case StoredRequested(token, partitions):
+                self.member.commits.tell_stored(token, partitions)
 
     def _replied(self, call_id: int, reply: Reply, now_ms: int) -> None:
         purpose, argument = self._outbox.waiting.pop(call_id, (None, None))
@@ -307,9 +319,8 @@ class Machine:
         if partitions:
             generation = member.lane.record.generation
             self._outbox.add(RecordLost(member.name, generation, partitions), Forget(partitions))
-        tokens = member.commit_tokens + member.committing_tokens
-        if tokens:
-            self._outbox.add(CommitFinished(tokens, reason))
+        if member.commits.tokens:
+            self._outbox.add(CommitFinished(member.commits.tokens, reason))
 
     def _fail(self, error: RebalancerError) -> None:
         self._outbox.add(Failed(error))

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from consumer_agent.channel import Channel
+from consumer_agent.committing import Committing
 from consumer_agent.departure import Departure, Leaving
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import CommitFinished, EmitUntil, Position, ReadProgress
+from consumer_agent.signals import EmitUntil, Position
 from consumer_agent.starting import Start
 from consumer_agent.stopping import Stop
+from consumer_agent.storage import Storage
 from consumer_agent.writes import Outcome, WriteLane
 from zkrebalancer.protocol import command, paths, registration
 from zkrebalancer.protocol.calls import (
@@ -46,6 +48,8 @@ class MemberSettings:
     auto_commit_interval_ms: int | None = 5_000  # None: the application commits
     ask_application: bool = False  # on_revoke is set
     pause_when_suspended: bool = True
+    storage: Storage = Storage.ZOOKEEPER
+    begins_anywhere: bool = True  # False: a partition without a stored offset begins where the application says
 
 
 class Ending(Enum):
@@ -78,7 +82,7 @@ class Member:
         self._settings = settings
         self.name = name
         self.lease_ms = registration.lease_ms(session_timeout_ms)
-        self.lane = WriteLane(outbox, settings.group, name, self.lease_ms)
+        self.lane = WriteLane(outbox, settings.group, name, self.lease_ms, settings.storage)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.reading: str | None = None  # the command whose content was asked for last
@@ -90,12 +94,7 @@ class Member:
         self.renewal_sent_ms: int | None = None  # while one is under way
         self.listing = False
         self.list_again = False
-        self.commit_tokens: tuple[int, ...] = ()
-        self.auto_commit_due = False
-        self.next_auto_commit_ms = now_ms + (settings.auto_commit_interval_ms or 0)
-        self.progress_token: int | None = None  # a commit waits for positions; the lane is kept free for it
-        self.committing = False
-        self.committing_tokens: tuple[int, ...] = ()
+        self.commits = Committing(outbox, self.lane, settings.auto_commit_interval_ms, now_ms)
 
     @property
     def is_fenced(self) -> bool:
@@ -145,24 +144,20 @@ class Member:
         if self.connected and self.renewal_sent_ms is None and now_ms >= self.next_renewal_ms:
             self._renew(now_ms)
             self._list_channel()
-        interval_ms = self._settings.auto_commit_interval_ms
-        if interval_ms is not None and now_ms >= self.next_auto_commit_ms:
-            self.auto_commit_due = True
-            self.next_auto_commit_ms = now_ms + interval_ms
+        self.commits.handle_tick(now_ms)
+        self._maybe_end_write(self.lane.handle_tick(now_ms))
         if isinstance(self.work, Start):
             self.work.handle_tick(now_ms)
         self._proceed()
 
     def wake_at_ms(self) -> int | None:
         """When `handle_tick` has something to do."""
-        times = []
+        times = [self.commits.wake_at_ms(), self.lane.wake_at_ms()]
         if self.connected and self.renewal_sent_ms is None:
             times.append(self.next_renewal_ms)
-        if self._settings.auto_commit_interval_ms is not None:
-            times.append(self.next_auto_commit_ms)
-        if isinstance(self.work, Start) and self.work.retry_at_ms is not None:
+        if isinstance(self.work, Start):
             times.append(self.work.retry_at_ms)
-        return min(times, default=None)
+        return min((time for time in times if time is not None), default=None)
 
     def _renew(self, now_ms: int) -> None:
         self.renewal_sent_ms = now_ms
@@ -232,7 +227,8 @@ class Member:
             self._refuse_command(name, content, str(error))
             return
         if isinstance(decoded, StartFetcher):
-            self.work = Start(self._outbox, self.lane, self._settings.group, self.name, name, decoded)
+            anywhere = self._settings.begins_anywhere
+            self.work = Start(self._outbox, self.lane, self._settings.group, self.name, name, decoded, anywhere)
         else:
             self.work = Stop(self._outbox, self.lane, self.name, name, decoded, self._settings.ask_application)
         self.work.begin()
@@ -252,7 +248,7 @@ class Member:
             name = self.channel.begin_next()
             if name is not None and name != self.reading:
                 self._read_command(name)
-        if self.lane.write is None and self.progress_token is None:
+        if self.lane.write is None and self.commits.progress_token is None:
             self._use_lane()
 
     def _use_lane(self) -> None:
@@ -263,48 +259,29 @@ class Member:
             departure.commit()
         elif departure is None and self.work is not None and self.work.is_ready:
             self.work.begin_ack()
-        elif self._may_commit() and (self.commit_tokens or self.auto_commit_due):
-            self._begin_commit()
+        elif self._may_commit() and self.commits.is_wanted:
+            self.commits.begin()
 
     # ---- commits
 
     def handle_commit_requested(self, token: int) -> None:
         """Commit: the application waits for it."""
-        self.commit_tokens += (token,)
+        self.commits.handle_requested(token)
         self._proceed()
 
     def _may_commit(self) -> bool:
         return self.departure is None or self.departure.stage is Leaving.REVOKING
 
-    def _begin_commit(self) -> None:
-        self.committing_tokens, self.commit_tokens = self.commit_tokens, ()
-        self.auto_commit_due = False
-        self.progress_token = self._outbox.token()
-        self._outbox.add(ReadProgress(self.progress_token))
-
-    def _commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        self.progress_token = None
-        owned = self.lane.record.partitions
-        finished = {partition: position.finished for partition, position in positions.items() if partition in owned}
-        changed = self.lane.book.changed(finished)
-        if changed:
-            self.committing = True
-            self.lane.begin(changed, failpoint="commit")
-        else:
-            self._commit_finished(None)
-
-    def _commit_finished(self, error: str | None) -> None:
-        self.committing = False
-        if self.committing_tokens:
-            self._outbox.add(CommitFinished(self.committing_tokens, error))
-            self.committing_tokens = ()
+    def handle_kafka_committed(self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
+        """Go on: Kafka has written, or not."""
+        self._maybe_end_write(self.lane.handle_kafka_committed(token, failed, is_hopeless=is_hopeless))
+        self._proceed()
 
     # ---- the application
 
     def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
         """Positions were read for whoever asked."""
-        if token == self.progress_token:
-            self._commit(positions)
+        self.commits.handle_progress(token, positions)
         if isinstance(self.work, Stop):
             self.work.handle_progress(token, positions)
         if self.departure is not None:
@@ -323,6 +300,14 @@ class Member:
         """Kafka has said where partitions begin."""
         if isinstance(self.work, Start):
             self.work.handle_resolved(token, offsets, now_ms)
+        self._proceed()
+
+    def handle_kafka_offsets(
+        self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
+    ) -> None:
+        """Kafka has said what it stores."""
+        if isinstance(self.work, Start):
+            self.work.handle_kafka_offsets(token, found, now_ms)
         self._proceed()
 
     def handle_close_requested(self) -> None:
@@ -346,21 +331,23 @@ class Member:
             self._command_read(argument, reply)
         elif purpose is Purpose.READ_OFFSET and isinstance(self.work, Start) and isinstance(argument, tuple):
             self.work.handle_offset(argument, reply, self.connected)
+        elif purpose is Purpose.READ_MARK and isinstance(self.work, Start):
+            self.work.handle_mark(str(argument), reply, self.connected)
         elif purpose in {Purpose.WRITE, Purpose.SYNC_WRITE, Purpose.VERIFY_WRITE}:
-            outcome = self.lane.handle_reply(purpose, reply)
-            if outcome is not None:
-                self._write_ended(outcome)
+            self._maybe_end_write(self.lane.handle_reply(purpose, reply))
         elif purpose in {Purpose.LEAVE, Purpose.LIST_BEFORE_LEAVING} and self.departure is not None:
             self.departure.handle_reply(purpose, reply, self.connected)
             if self.departure.stage is Leaving.GONE:
                 self.ending = Ending.LEFT
         self._proceed()
 
-    def _write_ended(self, outcome: Outcome) -> None:
+    def _maybe_end_write(self, outcome: Outcome | None) -> None:
+        if outcome is None:
+            return
         if outcome in {Outcome.EVICTED, Outcome.UNCLEAR}:
             self.ending = Ending.EVICTED if outcome is Outcome.EVICTED else Ending.UNCLEAR
-        elif self.committing:
-            self._commit_finished(None)
+        elif self.commits.is_writing:
+            self.commits.end(self.lane.failure)
         elif self.work is not None and self.work.is_acking:
             is_fenced = self.is_fenced and outcome is not Outcome.CANCELLED
             self.work.handle_outcome(outcome)

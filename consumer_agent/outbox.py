@@ -23,6 +23,7 @@ class Purpose(Enum):
     RENEW = auto()
     READ_COMMAND = auto()
     READ_OFFSET = auto()
+    READ_MARK = auto()
     WRITE = auto()
     SYNC_WRITE = auto()
     VERIFY_WRITE = auto()

@@ -78,8 +78,44 @@ class OffsetsResolved:
     offsets: Mapping[TopicPartition, int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaOffsetsRead:
+    """What Kafka's store has, offset and text, where it has something; None: no answer. Answers `ReadKafkaOffsets`."""
+
+    token: int
+    found: Mapping[TopicPartition, tuple[int, str]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCommitted:
+    """Which offsets Kafka's store did not take, and why; the others it has. Answers `CommitToKafka`."""
+
+    token: int
+    failed: Mapping[TopicPartition, str]
+    is_hopeless: bool = False  # trying again does not help
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequested:
+    """The application asks what is stored; None: of all that is owned."""
+
+    token: int
+    partitions: frozenset[TopicPartition] | None
+
+
 Event = (
-    ZooKeeperEvent | Tick | Polled | Revoked | CommitRequested | CloseRequested | Abandoned | Progress | OffsetsResolved
+    ZooKeeperEvent
+    | Tick
+    | Polled
+    | Revoked
+    | CommitRequested
+    | StoredRequested
+    | CloseRequested
+    | Abandoned
+    | Progress
+    | OffsetsResolved
+    | KafkaOffsetsRead
+    | KafkaCommitted
 )
 
 
@@ -135,8 +171,28 @@ class ResolveOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadKafkaOffsets:
+    """Read what Kafka's store has of these partitions; `KafkaOffsetsRead` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitToKafka:
+    """Write offsets with their texts into Kafka's store, not later than `until_ms`; `KafkaCommitted` follows."""
+
+    token: int
+    offsets: Mapping[TopicPartition, tuple[int, str]]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartFetching:
-    """Fetch and return these partitions from the given offsets; their records carry `generation`."""
+    """Fetch and return these partitions from the given offsets; their records carry `generation`.
+
+    A partition at NO_OFFSET is not fetched: the application is told, and has to say where it begins.
+    """
 
     positions: Mapping[TopicPartition, int]
     generation: int
@@ -181,6 +237,15 @@ class CommitFinished:
     """The application's commits are stored, or failed with `error`."""
 
     tokens: tuple[int, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TellStored:
+    """What is stored of the partitions that the application asked for, None where nothing is; or why not."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
     error: str | None = None
 
 
@@ -264,6 +329,8 @@ Effect = (
     | ReadProgress
     | StopEmitting
     | ResolveOffsets
+    | ReadKafkaOffsets
+    | CommitToKafka
     | StartFetching
     | ResumeFetching
     | Forget
@@ -271,6 +338,7 @@ Effect = (
     | AskRevoke
     | TellLost
     | CommitFinished
+    | TellStored
     | BecameOut
     | Failed
     | Closed

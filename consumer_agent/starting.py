@@ -1,6 +1,7 @@
 """A start-fetcher, from the command to its ack. Pure.
 
 Reads the stored offsets, asks Kafka where there are none, and acknowledges. Nothing is emitted before the ack.
+Where both stores have an offset the higher one wins: each was finished by somebody.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import RecordFetcher, ResolveOffsets, StartFetching, TellAssigned, Warn
+from consumer_agent.signals import ReadKafkaOffsets, RecordFetcher, ResolveOffsets, StartFetching, TellAssigned, Warn
+from consumer_agent.storage import NO_OFFSET
 from consumer_agent.writes import Ack, Outcome, WriteLane
 from zkrebalancer.protocol import cluster_nodes, command, paths
 from zkrebalancer.protocol.calls import Content, Get, Refused, Reply
@@ -45,11 +47,16 @@ class Start:
     consumer: str
     name: str
     command: StartFetcher
+    begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
     stage: Starting = Starting.READING
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
     reading: set[TopicPartition] = field(default_factory=set)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka
+    awaits_kafka: bool = False
+    kafka_token: int = 0
+    kafka_found: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
@@ -72,13 +79,43 @@ class Start:
     def begin(self) -> None:
         """Read the stored offsets of what is new."""
         self.partitions = frozenset(self.command.partitions) - frozenset(self.lane.record.partitions)
-        self.unread = sorted(self.partitions, reverse=True)
+        if self.lane.storage.in_zookeeper:
+            self.unread = sorted(self.partitions, reverse=True)
+        if self.lane.storage.in_kafka and self.partitions:
+            self.unmarked = {topic for topic, _number in self.partitions}
+            self._read_marks()
+            self._read_kafka()
         self._read()
 
     def handle_connected(self) -> None:
         """Go on with the reads that the broken connection has interrupted; the lane looks after the ack."""
         if self.stage is Starting.READING:
+            self._read_marks()
             self._read()
+
+    def handle_mark(self, topic: str, reply: Reply, connected: bool) -> None:
+        """Take in which topic of this name the group's offsets belong to."""
+        if topic not in self.unmarked:
+            return
+        if not (isinstance(reply, Refused) and reply.outcome_unknown):
+            self.unmarked.discard(topic)
+            mark = reply.content.decode(errors="replace") if isinstance(reply, Content) else ""
+            self.lane.kafka_book.marks[topic] = mark
+            self._read()
+        elif connected:
+            self._read_mark(topic)
+
+    def handle_kafka_offsets(
+        self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
+    ) -> None:
+        """Take in what Kafka's store has; without an answer it is asked again."""
+        if token != self.kafka_token or self.stage is not Starting.READING or not self.awaits_kafka:
+            return
+        if found is None:
+            self._wait(now_ms, "Kafka does not say what is stored; asking again")
+            return
+        self.awaits_kafka, self.kafka_found = False, found
+        self._read()
 
     def handle_offset(self, partition: TopicPartition, reply: Reply, connected: bool) -> None:
         """Take in a stored offset; an interrupted read is made again."""
@@ -102,19 +139,21 @@ class Start:
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
         missing = self.partitions - self.offsets.keys()
         if missing:
-            if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS:
-                topic, number = min(missing)
-                self.outbox.add(Warn(f"{topic}/{number}: Kafka does not say where it begins; asking again"))
-            self.stage, self.retry_at_ms = Starting.WAITING, now_ms + self.retry_delay_ms
-            self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
+            topic, number = min(missing)
+            self.stage = Starting.WAITING
+            self._wait(now_ms, f"{topic}/{number}: Kafka does not say where it begins; asking again")
         else:
             self.stage = Starting.READY
 
     def handle_tick(self, now_ms: int) -> None:
         """Ask Kafka again when it is time."""
-        if self.stage is Starting.WAITING and self.retry_at_ms is not None and now_ms >= self.retry_at_ms:
-            self.retry_at_ms = None
+        if self.retry_at_ms is None or now_ms < self.retry_at_ms:
+            return
+        self.retry_at_ms = None
+        if self.stage is Starting.WAITING:
             self._resolve()
+        elif self.stage is Starting.READING and self.awaits_kafka:
+            self._read_kafka()
 
     def begin_ack(self) -> None:
         """Write the ack; the lane is free."""
@@ -152,8 +191,27 @@ class Start:
             partition = self.unread.pop()
             self.reading.add(partition)
             self.outbox.request(Purpose.READ_OFFSET, Get(paths.offsets(self.group, *partition)), partition)
-        if not self.reading and not self.unread:
+        if not self.reading and not self.unread and not self.unmarked and not self.awaits_kafka:
+            for partition, offset in self.lane.kafka_book.note_read(self.kafka_found).items():
+                self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
             self._resolve()
+
+    def _read_marks(self) -> None:
+        for topic in sorted(self.unmarked):
+            self._read_mark(topic)
+
+    def _read_mark(self, topic: str) -> None:
+        self.outbox.request(Purpose.READ_MARK, Get(paths.offsets(self.group, topic)), topic)
+
+    def _read_kafka(self) -> None:
+        self.awaits_kafka, self.kafka_token = True, self.outbox.token()
+        self.outbox.add(ReadKafkaOffsets(self.kafka_token, self.partitions))
+
+    def _wait(self, now_ms: int, warning: str) -> None:
+        if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS:
+            self.outbox.add(Warn(warning))
+        self.retry_at_ms = now_ms + self.retry_delay_ms
+        self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
 
     def _take_offset(self, partition: TopicPartition, content: bytes) -> None:
         try:
@@ -167,6 +225,9 @@ class Start:
 
     def _resolve(self) -> None:
         unknown = self.partitions - self.offsets.keys()
+        if not self.begins_anywhere:
+            self.offsets.update(dict.fromkeys(unknown, NO_OFFSET))
+            unknown = frozenset()
         if unknown:
             self.stage, self.token = Starting.RESOLVING, self.outbox.token()
             self.outbox.add(ResolveOffsets(self.token, unknown))

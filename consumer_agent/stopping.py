@@ -115,7 +115,7 @@ class Stop:
         record = OwnersRecord(self.command.generation, self.command.command_id, owned)
         self._record("fetcher_stopped", "revoked")
         finished = {partition: position.finished for partition, position in self.positions.items()}
-        self.lane.begin(self.lane.book.changed(finished), Ack(self.name, record), "stop-ack")
+        self.lane.begin(self.lane.changed(finished), Ack(self.name, record), "stop-ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
         """Let go: the ack is written; or go on: the coordinator was faster."""

@@ -1,7 +1,8 @@
 """The one lane for writes to what a consumer owns: acks with their final offsets, and commits, one at a time. Pure.
 
 Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
-outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides.
+outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. What goes to Kafka goes first:
+before an ack gives a partition away, its final offset is where the next owner looks for it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from enum import Enum, auto
 from consumer_agent.joining import NOTHING_OWNED
 from consumer_agent.offsets import OffsetBook
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import Failpoint, RecordCommitted
+from consumer_agent.signals import CommitToKafka, Failpoint, RecordCommitted, Warn
+from consumer_agent.storage import KafkaBook, Storage
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
     Check,
@@ -33,6 +35,10 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
+KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack goes on without
+KAFKA_RETRY_MS = 200
+KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
+
 
 class Outcome(Enum):
     """How a write ended."""
@@ -47,6 +53,9 @@ class Phase(Enum):
     """Where a write stands."""
 
     READY = auto()
+    CHECKING = auto()  # that this consumer is still there, before anything is sent to Kafka
+    IN_KAFKA = auto()  # Kafka is writing
+    PAUSING = auto()  # Kafka did not; it is tried again at `retry_at_ms`
     WRITING = auto()
     UNKNOWN = auto()  # the outcome is not known; goes on when the session is connected again
     VERIFYING = auto()
@@ -67,6 +76,12 @@ class Write:
     offsets: dict[TopicPartition, int]
     ack: Ack | None
     failpoint: str | None
+    to_kafka: dict[TopicPartition, int] = field(default_factory=dict)  # still to be written there
+    give_up_ms: int = 0  # on Kafka
+    retry_at_ms: int = 0
+    until_ms: int = 0  # when Kafka's client has to give up
+    token: int = 0
+    failure: str | None = None  # why offsets are not in Kafka
     phase: Phase = Phase.READY
     chunk: dict[TopicPartition, int] = field(default_factory=dict)
     operations: tuple[Operation, ...] = ()
@@ -80,7 +95,9 @@ class Write:
 class WriteLane:
     """Performs one `Write` at a time for a consumer."""
 
-    def __init__(self, outbox: Outbox, group: str, consumer: str, lease_ms: int) -> None:
+    def __init__(
+        self, outbox: Outbox, group: str, consumer: str, lease_ms: int, storage: Storage = Storage.ZOOKEEPER
+    ) -> None:
         """Begin with the record that the registration wrote."""
         self._outbox = outbox
         self._lease_ms = lease_ms
@@ -91,17 +108,35 @@ class WriteLane:
         self.connected = True
         self.version = 0
         self.record = NOTHING_OWNED
+        self.storage = storage
         self.book = OffsetBook(group)
+        self.kafka_book = KafkaBook()
         self.write: Write | None = None
+        self.failure: str | None = None  # why offsets of the last write are not in Kafka
 
     def begin(
         self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None
     ) -> None:
         """Write offsets, then the ack; the lane must be free and there must be something to write."""
-        self.write = Write(dict(offsets), ack, failpoint)
+        write = self.write = Write({}, ack, failpoint, give_up_ms=self._outbox.now_ms + KAFKA_COMMIT_LIMIT_MS)
+        if self.storage.in_zookeeper:
+            write.offsets = self.book.changed(offsets)
+        if self.storage.in_kafka:
+            write.to_kafka = self.kafka_book.changed(offsets)
         if failpoint:
             self._outbox.add(Failpoint(f"before-{failpoint}"))
-        self._send(self.write)
+        self._go_on(write)
+
+    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return those of the offsets that are not stored wherever they should be."""
+        known = {partition: offset for partition, offset in finished.items() if offset >= 0}
+        changed = self.book.changed(known) if self.storage.in_zookeeper else {}
+        return changed | (self.kafka_book.changed(known) if self.storage.in_kafka else {})
+
+    def stored(self, partition: TopicPartition) -> int | None:
+        """Return the offset of a partition that is stored, as far as this consumer knows: nobody else writes it."""
+        known = [self.book.stored.get(partition), self.kafka_book.stored.get(partition)]
+        return max((offset for offset in known if offset is not None), default=None)
 
     def learned_late_ms(self) -> int:
         """For how long the last write has had its effect at least, beyond a lease: a frozen process learns it late."""
@@ -112,6 +147,45 @@ class WriteLane:
         self.connected = True
         if self.write is not None and self.write.phase is Phase.UNKNOWN:
             self._resume(self.write)
+
+    def wake_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        write = self.write
+        if write is None or not self.connected or write.phase not in {Phase.IN_KAFKA, Phase.PAUSING}:
+            return None
+        return write.retry_at_ms if write.phase is Phase.PAUSING else write.until_ms + KAFKA_ANSWER_LIMIT_MS
+
+    def handle_tick(self, now_ms: int) -> Outcome | None:
+        """Try again to write to Kafka, or wait for its answer no longer."""
+        at_ms, write = self.wake_at_ms(), self.write
+        if write is None or at_ms is None or now_ms < at_ms:
+            return None
+        if write.phase is Phase.PAUSING:
+            return self._go_on(write)
+        return self.handle_kafka_committed(write.token, dict.fromkeys(write.to_kafka, "no answer"))
+
+    def handle_kafka_committed(
+        self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool = False
+    ) -> Outcome | None:
+        """Take in what Kafka has written; None while the write goes on."""
+        write, now_ms = self.write, self._outbox.now_ms
+        if write is None or write.phase is not Phase.IN_KAFKA or write.token != token:
+            return None
+        stored = {partition: offset for partition, offset in write.to_kafka.items() if partition not in failed}
+        self.kafka_book.stored.update(stored)
+        if stored:
+            self._outbox.add(RecordCommitted(self._consumer, self.record.generation, stored))
+        for partition in failed:
+            self.kafka_book.stored.pop(partition, None)  # what an unanswered request has done is not known
+        if failed and not is_hopeless and now_ms < write.give_up_ms:
+            write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
+            write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
+            return None
+        if failed:
+            (topic, number), reason = min(failed.items())
+            write.failure = f"{topic}/{number}: Kafka did not store the offset: {reason}"
+        write.to_kafka = {}
+        return self._go_on(write)
 
     def handle_reply(self, purpose: Purpose, reply: Reply) -> Outcome | None:
         """Take in an answer; None while the write goes on."""
@@ -129,11 +203,32 @@ class WriteLane:
             return self._verified(write, reply)
         return None  # the answer to Sync; the read that follows it was sent together with it
 
+    def _go_on(self, write: Write) -> Outcome | None:
+        if write.to_kafka:
+            self._check(write)
+        elif write.offsets or write.ack is not None:
+            self._send(write)
+        else:
+            return self._end(Outcome.STORED)
+        return None
+
     def _resume(self, write: Write) -> None:
-        if write.ack is not None and write.is_last:
+        if write.ack is not None and write.is_last and not write.to_kafka:
             self._verify(write)
         else:
-            self._send(write)
+            self._go_on(write)
+
+    def _check(self, write: Write) -> None:
+        """See that nobody else can own anything of it for a lease from now on: in that time Kafka has to write."""
+        write.phase = Phase.CHECKING
+        self._sent_ms = self._outbox.now_ms
+        write.operations = (Check(self._owners, self.version),)
+        self._outbox.request(Purpose.WRITE, Multi(write.operations))
+
+    def _commit_to_kafka(self, write: Write) -> None:
+        write.phase, write.token = Phase.IN_KAFKA, self._outbox.token()
+        write.until_ms = self._sent_ms + self._lease_ms
+        self._outbox.add(CommitToKafka(write.token, self.kafka_book.marked(write.to_kafka), write.until_ms))
 
     def _verify(self, write: Write) -> None:
         write.phase = Phase.VERIFYING
@@ -156,6 +251,9 @@ class WriteLane:
     def _written(self, write: Write, reply: Reply) -> Outcome | None:
         if isinstance(reply, Refused):
             return self._refused(write, reply)
+        if write.phase is Phase.CHECKING:
+            self._commit_to_kafka(write)
+            return None
         if isinstance(reply, Done) and write.ack is not None and write.is_last:
             version = reply.results[0]
             return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
@@ -190,8 +288,7 @@ class WriteLane:
             return self._acked(write, write.ack, reply.stat.version)
         if reply.stat.version != self.version:
             return self._end(Outcome.UNCLEAR)
-        self._send(write)  # unchanged: if the command is gone meanwhile, the refusal says that it is cancelled
-        return None
+        return self._go_on(write)  # unchanged: if the command is gone meanwhile, the refusal says that it is cancelled
 
     def _chunk_stored(self, write: Write) -> Outcome | None:
         self._note_chunk(write)
@@ -216,5 +313,8 @@ class WriteLane:
             self._outbox.add(RecordCommitted(self._consumer, self.record.generation, dict(write.chunk)))
 
     def _end(self, outcome: Outcome) -> Outcome:
-        self.write = None
+        failure = None if self.write is None else self.write.failure
+        if failure is not None and failure != self.failure:  # said once, as long as it is the same
+            self._outbox.add(Warn(f"{self._consumer}: {failure}"))
+        self.write, self.failure = None, failure
         return outcome

@@ -57,12 +57,12 @@ class Stage:
     def close(self) -> None:
         self.zk.close()
 
-    def produce(self, partitions: Iterable[int], count: int) -> None:
-        """Append `count` numbered records to each of the partitions."""
+    def produce(self, partitions: Iterable[int], count: int, timestamp_ms: int = 0) -> None:
+        """Append `count` numbered records to each of the partitions, of now or of a given time."""
         for partition in partitions:
             first = self.produced.get(partition, 0)
             for number in range(first, first + count):
-                self._producer.produce(self.topic, str(number).encode(), partition=partition)
+                self._producer.produce(self.topic, str(number).encode(), partition=partition, timestamp=timestamp_ms)
             self.produced[partition] = first + count
         assert self._producer.flush(WAIT_S) == 0
 
@@ -139,7 +139,7 @@ class Stage:
 class Application:
     """A consumer in a thread of its own; `hold` keeps that thread from polling, as a slow application would."""
 
-    def __init__(self, stage: Stage, **settings: object) -> None:
+    def __init__(self, stage: Stage, on_error: type[Exception] | None = None, **settings: object) -> None:
         defaults = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS}
         self.consumer = Consumer(
             zookeeper=stage.cluster.zookeeper,
@@ -150,7 +150,8 @@ class Application:
         self.records: list[Record] = []
         self.told: list[tuple[str, list[TopicPartition]]] = []
         self.on_revoke: Callable[[], object] | None = None
-        self.error: Exception | None = None
+        self.errors: list[Exception] = []  # of the kind `on_error`, which do not end it
+        self._passes = on_error or ()
         self._may_poll = threading.Event()
         self._may_poll.set()
         self.is_held = threading.Event()
@@ -215,11 +216,18 @@ class Application:
                     self.is_held.set()
                     self._may_poll.wait()
                     self.is_held.clear()
-                batch = self.consumer.poll(0.05)
+                batch = self._poll()
                 self.records += batch
                 if batch and self._single:
                     self._single = False
                     self._may_poll.clear()
+
+    def _poll(self) -> list[Record]:
+        try:
+            return self.consumer.poll(0.05)
+        except self._passes as error:
+            self.errors.append(error)
+            return []
 
     def _revoke(self, partitions: list[TopicPartition]) -> None:
         self.told.append(("revoke", partitions))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consumer_agent.channel import Channel
+from consumer_agent.committing import Committing
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover
 from consumer_agent.joining import Joining
@@ -125,10 +126,12 @@ MUTATIONS = (
             ),
         ),
     ),
+    Mutation("a stop's ack carries no offsets", 7, (Edit(Stop, "begin_ack", "self.lane.changed(finished)", "{}"),)),
     Mutation(
-        "a stop's ack carries no offsets", 7, (Edit(Stop, "begin_ack", "self.lane.book.changed(finished)", "{}"),)
+        "offsets are those returned",
+        7,
+        (Edit(Committing, "handle_progress", "position.finished", "position.returned"),),
     ),
-    Mutation("offsets are those returned", 7, (Edit(Member, "_commit", "position.finished", "position.returned"),)),
     Mutation(
         "an ack without an answer counts as cancelled",
         8,

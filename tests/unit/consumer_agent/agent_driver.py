@@ -9,6 +9,7 @@ from typing import TypeVar
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Effect, Event, Polled, Position, Progress, ReadProgress, Request, StopEmitting
+from consumer_agent.storage import Storage
 from zkrebalancer.protocol import calls, cluster_nodes, command, ownership, paths
 from zkrebalancer.protocol.calls import Call, Children, Connected, Content, Done, Get, ListChildren, Multi, Reply, Stat
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
@@ -56,8 +57,10 @@ class Driver:
         ask_application: bool = False,
         pause: bool = True,
         instance_id: str | None = None,
+        storage: Storage = Storage.ZOOKEEPER,
+        begins_anywhere: bool = True,
     ) -> None:
-        member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause)
+        member = MemberSettings(GROUP, auto_commit_interval_ms, ask_application, pause, storage, begins_anywhere)
         self.machine = Machine(MachineSettings(member, replace(REGISTRATION, instance_id=instance_id)))
         self.now_ms = 1_000
         self.waiting: dict[int, Call] = {}

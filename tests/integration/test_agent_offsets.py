@@ -1,0 +1,145 @@
+"""Where offsets are kept, and where a partition begins: on a real ZooKeeper and a real Kafka, without a coordinator."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from consumer_agent import CommitFailedError, NoOffsetError
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from zkrebalancer.protocol import calls, paths
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+
+def in_kafka(stage: Stage, partition: int) -> tuple[int, str] | None:
+    """Return what Kafka's own store has, as any Kafka tool sees it."""
+    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
+    wanted = ConsumerGroupTopicPartitions(stage.group, [KafkaPartition(stage.topic, partition)])
+    (found,) = admin.list_consumer_group_offsets([wanted])[stage.group].result(WAIT_S).topic_partitions
+    return None if found.offset < 0 else (found.offset, found.metadata or "")
+
+
+def put_into_kafka(stage: Stage, partition: int, offset: int, text: str = "") -> None:
+    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
+    wanted = ConsumerGroupTopicPartitions(stage.group, [KafkaPartition(stage.topic, partition, offset, text)])
+    admin.alter_consumer_group_offsets([wanted])[stage.group].result(WAIT_S)
+
+
+def put_into_zookeeper(stage: Stage, partition: int, offset: int, mark: str = "") -> None:
+    topic = calls.Create(paths.offsets(stage.group, stage.topic), mark.encode())
+    node = calls.Create(paths.offsets(stage.group, stage.topic, partition), str(offset).encode())
+    assert isinstance(stage.zk.perform(calls.Multi((topic, node))), calls.Done)
+
+
+def has_read(count: int, *applications: Application) -> bool:
+    return sum(len(application.records) for application in applications) >= count
+
+
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka", "dual"])
+def test_the_final_offset_is_where_the_next_owner_looks(stage: Stage, storage: str) -> None:
+    stage.produce([0], 100)
+    with (
+        Application(stage, client_id="one", offsets_storage=storage).start() as one,
+        Application(stage, client_id="two", offsets_storage=storage).start() as two,
+    ):
+        wait_until(lambda: len(stage.members()) == 2, "both consumers")
+        first, second = sorted(stage.members())
+        for turn in range(4):
+            stage.wait_ack(stage.start(first, 0))
+            count = 100 + 50 * turn
+            wait_until(partial(has_read, count, one, two), "all records")
+            stage.wait_ack(stage.stop(first, 0))
+            assert (stage.offset(0) == count) == (storage != "kafka")
+            assert (in_kafka(stage, 0) == (count, "zkrebalancer:")) == (storage != "zookeeper")
+            stage.produce([0], 50)
+            first, second = second, first
+    assert sorted(one.offsets(0) + two.offsets(0)) == list(range(250))
+
+
+def test_in_dual_the_higher_offset_wins_and_both_are_brought_up_to_it(stage: Stage) -> None:
+    stage.produce([0, 1], 30)
+    put_into_kafka(stage, 0, 20)
+    put_into_kafka(stage, 1, 5)
+    with Application(stage, offsets_storage="dual").start() as application:
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 0, 10)
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: len(application.records) == 10 + 25, "the rest")
+        assert application.offsets(0)[0] == 20
+        assert application.offsets(1)[0] == 5
+    assert [stage.offset(0), stage.offset(1)] == [30, 30]
+    assert in_kafka(stage, 0) == (30, "zkrebalancer:")
+
+
+def test_an_offset_in_kafka_of_a_topic_that_was_created_again_does_not_count(stage: Stage) -> None:
+    stage.produce([0, 1], 10)
+    put_into_kafka(stage, 0, 7, "zkrebalancer:old-topic")
+    put_into_kafka(stage, 1, 7, "what another program wrote")
+    with Application(stage, offsets_storage="kafka").start() as application:
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 3, 0, mark="new-topic")
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: len(application.records) == 10 + 3, "the records")
+    assert in_kafka(stage, 0) == (10, "zkrebalancer:new-topic")
+
+
+def test_who_is_evicted_commits_nothing_to_kafka(stage: Stage) -> None:
+    stage.produce([0], 10)
+    with Application(stage, offsets_storage="kafka", enable_auto_commit=False).start() as application:
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        application.hold()
+        stage.evict(member)
+        with pytest.raises(CommitFailedError):
+            application.consumer.commit()
+        application.release()
+    assert in_kafka(stage, 0) is None
+
+
+def test_none_tells_in_every_poll_that_no_offset_is_stored(stage: Stage) -> None:
+    stage.produce([0, 1], 10)
+    application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError)
+    with application.start():
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 1, 5)
+        stage.wait_ack(stage.start(member, 0, 1))
+        wait_until(lambda: len(application.errors) > 2, "errors")
+        text = f"{stage.topic}/0: no offset of group {stage.group} is stored, and auto_offset_reset is none"
+        assert {str(error) for error in application.errors} == {text}
+        application.hold()
+        application.consumer.seek({(stage.topic, 0): 8})
+        application.release()
+        wait_until(lambda: application.offsets(0) == [8, 9], "the records from where the application wants them")
+        wait_until(lambda: application.offsets(1) == [5, 6, 7, 8, 9], "the records of the other partition")
+    assert stage.offset(0) == 10
+
+
+def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage) -> None:
+    stage.produce([0], 10)
+    application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError)
+    with application.start():
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 0, 4_711)
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: application.errors, "an error")
+        text = f"{stage.topic}/0: Kafka has offsets 0 to 10, and not 4711; auto_offset_reset is none"
+        assert str(application.errors[0]) == text
+    assert stage.offset(0) == 4_711
+
+
+def test_a_time_is_where_a_partition_begins(stage: Stage) -> None:
+    stage.produce([0, 1], 5, timestamp_ms=1_700_000_000_000)
+    stage.produce([0], 3, timestamp_ms=1_700_000_002_000)
+    moment = datetime.fromtimestamp(1_700_000_001, UTC)
+    with Application(stage, auto_offset_reset=moment.isoformat()).start() as application:
+        stage.wait_ack(stage.start(stage.wait_member(), 0, 1))
+        wait_until(lambda: application.offsets(0) == [5, 6, 7], "the records since then")
+        stage.produce([1], 2)
+        wait_until(lambda: application.offsets(1) == [5, 6], "what comes after the end")
