@@ -24,7 +24,8 @@ from consumer_agent.engine import Engine, now_ms
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
-from consumer_agent.kafka_store import KafkaStore, store_settings
+from consumer_agent.kafka_client import store_settings
+from consumer_agent.kafka_store import KafkaStore
 from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings

@@ -18,9 +18,10 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, Top
 from confluent_kafka import Consumer as KafkaConsumer
 
 from consumer_agent import failpoints
-from consumer_agent.config import ConsumerConfig, KafkaSetting, parse_offset_reset
+from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError, NoOffsetError
 from consumer_agent.handover import Handover
+from consumer_agent.kafka_client import KafkaLog, kafka_settings
 from consumer_agent.native import Thread
 from consumer_agent.silence import Silence
 from zkrebalancer.protocol import fields
@@ -38,42 +39,6 @@ OFFSET_SPEC = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's 
 ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
 
 _log = logging.getLogger(__name__)
-
-
-def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
-    """Return librdkafka's settings: those that let a newly assigned partition deliver soon, then the user's own."""
-    settings: dict[str, KafkaSetting] = {
-        "bootstrap.servers": config.bootstrap,
-        "group.id": config.group,
-        "client.id": config.client_id,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,  # tells silence from having read everything
-        "auto.offset.reset": "error",  # `Fetcher` resets by itself, so that the buffer knows
-        "fetch.min.bytes": 1,
-        # One fetch per broker is under way, and a new partition waits for the one that is parked; but every fetch that
-        # comes back empty costs the broker, and with 50 ms fifty agents at rest kept a core of it busy.
-        "fetch.wait.max.ms": 250,
-        "fetch.error.backoff.ms": 50,
-        "fetch.queue.backoff.ms": 10,
-        "queued.max.messages.kbytes": 16_384,
-        "topic.metadata.refresh.fast.interval.ms": 50,
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1_000,
-        "socket.nagle.disable": True,
-    }
-    if config.rack is not None:
-        settings["client.rack"] = config.rack
-    settings.update(config.kafka_config)
-    return settings
-
-
-class KafkaLog(logging.Logger):
-    """Takes librdkafka's own log, which repeats itself; what a person has to know is told by `Fetcher`."""
-
-    def handle(self, record: logging.LogRecord) -> None:
-        """Keep it for those who ask for debugging."""
-        _log.debug("%s", record.getMessage())
 
 
 class Fetcher:

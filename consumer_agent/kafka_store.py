@@ -16,8 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.config import ConsumerConfig
-from consumer_agent.fetcher import KafkaLog
+from consumer_agent.kafka_client import KafkaLog
 from zkrebalancer.protocol.fields import TopicPartition
 
 READ_TIMEOUT_S = 5.0
@@ -49,17 +48,6 @@ class Committed(Protocol):
 Found = Callable[[Mapping[TopicPartition, tuple[int, str]] | None], None]
 
 _log = logging.getLogger(__name__)
-
-
-def store_settings(config: ConsumerConfig) -> dict[str, Any]:
-    """Return librdkafka's settings for the store of a consumer."""
-    own = {
-        "bootstrap.servers": config.bootstrap,
-        "client.id": config.client_id,
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1_000,
-    }
-    return {**own, **config.kafka_config}
 
 
 class KafkaStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -222,7 +222,7 @@ class Application:
                     self._single = False
                     self._may_poll.clear()
 
-    def _poll(self) -> list[Record]:
+    def _poll(self) -> Sequence[Record]:
         try:
             return self.consumer.poll(0.05)
         except self._passes as error:

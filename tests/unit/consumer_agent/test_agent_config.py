@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer_agent.config import ConsumerConfig, is_secret, subscription
-from consumer_agent.fetcher import kafka_settings
+from consumer_agent.kafka_client import kafka_settings
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
 
 REQUIRED: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g"}
