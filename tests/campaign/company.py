@@ -88,7 +88,7 @@ class Company:
     is_without_quorum: bool = False
     quorum_lost_s: float = -CONNECT_TIMEOUT_S  # when it was lost last, as `Lab.elapsed_s` counts
     disk: SmallDisk | None = None
-    is_draining: bool = False  # the producers have ended for good
+    silent: set[str] = field(default_factory=set)  # topics whose producers have ended for good
     _started_s: dict[str, float] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _count: int = 0
@@ -229,9 +229,11 @@ class Company:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic that everybody has read to its end: else its last records would count as lost."""
+        self.silent.add(topic)  # a producer that is started again while the rest is read would write after the deletion
         self._stop_producers(topic)
         self._wait_read(self.watcher.ends([topic]), f"end of {topic}")
         del self.topics[topic]
+        self.silent.discard(topic)
         self.lab.note("topic_deleted", topic=topic)
         self.lab.delete_topic(topic)
 
@@ -254,7 +256,7 @@ class Company:
 
     def require_running(self) -> None:
         """Raise BrokenPromiseError if a process has ended that nobody has ended, unless it could not find ZooKeeper."""
-        for topic in () if self.is_draining else self.topics:
+        for topic in self.topics.keys() - self.silent:
             if not self.lab.programs[producer_of(topic)].is_running:
                 self._produce(topic)  # producers are not what is judged
         for name in {*self.agents(), *COORDINATORS} - self.missing - self.doomed:
@@ -266,7 +268,7 @@ class Company:
 
     def drain(self) -> None:
         """End the producers and wait until every group was given all records."""
-        self.is_draining = True
+        self.silent.update(self.topics)
         self._stop_producers(*self.topics)
         self._wait_read(self.watcher.ends(self.topics), "all records until the end")
 
