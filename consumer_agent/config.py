@@ -69,6 +69,7 @@ class ConsumerConfig:
     session_timeout_ms: int = 10_000  # asked of ZooKeeper; what it grants counts
     max_poll_records: int = 500  # -1: no limit
     poll_fairness: str = Fairness.GREEDY.value
+    max_poll_interval_ms: int = 300_000
     prefetch: str = Prefetch.TOTAL.value
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -230,6 +231,7 @@ _CHECKS: dict[str, Check] = {
     "capacity": _capacity,
     "session_timeout_ms": integer(100, MAX_SESSION_TIMEOUT_MS),
     "max_poll_records": max_records_fault,
+    "max_poll_interval_ms": integer(100, 86_400_000),
     "poll_fairness": choice(*(fairness.value for fairness in Fairness)),
     "prefetch": choice(*(prefetch.value for prefetch in Prefetch)),
     "enable_auto_commit": _boolean,

@@ -102,16 +102,19 @@ class Consumer:
         core = self._core
         core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
-        while True:
-            with core.handover.changed:
-                step = core.next(max_records)
-                remaining_s = deadline_s - time.monotonic()
-                if not step and remaining_s > 0:
-                    core.handover.changed.wait(remaining_s)
-                    continue
-            if not isinstance(step, Notice):
-                return step
-            self._run(step)
+        try:
+            while True:
+                with core.handover.changed:
+                    step = core.next(max_records)
+                    remaining_s = deadline_s - time.monotonic()
+                    if not step and remaining_s > 0:
+                        core.handover.changed.wait(remaining_s)
+                        continue
+                if not isinstance(step, Notice):
+                    return step
+                self._run(step)
+        finally:
+            core.end_poll()
 
     def __iter__(self) -> Iterator[Batch]:
         """Return batches of records, until the consumer is closed."""

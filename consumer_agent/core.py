@@ -64,6 +64,7 @@ class Core:
         self.engine: Engine | None = None
         self.is_closed = False
         self.in_callback = False
+        self._in_poll = False
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._fetcher: FetcherKeeper | None = None
@@ -112,6 +113,7 @@ class Core:
             pause_when_suspended=config.suspended_policy == "pause",
             storage=storage,
             begins_anywhere=config.auto_offset_reset != "none",
+            max_poll_interval_ms=config.max_poll_interval_ms,
         )
         machine = Machine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.engine = Engine(config, machine, self.handover, self._fetcher, self._telemetry, store)
@@ -124,10 +126,17 @@ class Core:
     def begin_poll(self) -> None:
         """Begin a poll: with `enable_auto_commit` the records of earlier polls count as finished now."""
         self.require_usable("poll")
+        self._in_poll = True
+        self.handover.come()
         if self.engine is None:
             self._start()
         if self.config.enable_auto_commit:
             self.handover.finish()
+
+    def end_poll(self) -> None:
+        """Return to the application, which has `max_poll_interval_ms` until its next poll."""
+        self._in_poll = False
+        self.handover.go()
 
     def next(self, max_records: int) -> Step:
         """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
@@ -154,10 +163,14 @@ class Core:
         callback = self._callbacks[notice.tell]
         if callback is None or not notice.partitions:
             return None
+        if self._in_poll:
+            self.handover.go()
         return lambda: callback(sorted(notice.partitions))
 
     def called_back(self, notice: Notice) -> None:
         """Tell that a notice's callback is over, in whichever way."""
+        if self._in_poll:
+            self.handover.come()
         if notice.tell is Tell.REVOKE:
             self.require_engine("on_revoke").send(Revoked(notice.token))
 

@@ -39,6 +39,7 @@ class Departure:
     channel: Channel
     group: str
     consumer: str
+    reason: str  # for the event of the fetchers' end
     ask_application: bool  # on_revoke is set, or an AskRevoke is still unanswered
     stage: Leaving = Leaving.WAITING
     token: int = 0
@@ -67,7 +68,7 @@ class Departure:
         if self.positions:
             returned = {partition: position.returned for partition, position in self.positions.items()}
             generation = self.lane.record.generation
-            self.outbox.add(RecordFetcher("fetcher_stopped", self.consumer, generation, None, returned, "closed"))
+            self.outbox.add(RecordFetcher("fetcher_stopped", self.consumer, generation, None, returned, self.reason))
         finished = {partition: position.finished for partition, position in self.positions.items()}
         changed = self.lane.changed(finished)
         if changed:

@@ -142,6 +142,7 @@ class Engine:
             signals.EmitUntil: lambda effect: handover.emit_until(effect.until_ms),
             signals.ReadProgress: lambda effect: self._answer_progress(effect.token),
             signals.StopEmitting: self._stop_emitting,
+            signals.LookAtApplication: self._look_at_application,
             signals.ResolveOffsets: self._resolve,
             signals.ReadKafkaOffsets: self._read_kafka_offsets,
             signals.CommitToKafka: self._commit_to_kafka,
@@ -161,6 +162,7 @@ class Engine:
                 effect.member, effect.generation, effect.offsets
             ),
             signals.RecordLost: self._record_lost,
+            signals.RecordPollLate: self._telemetry.poll_late,
             signals.RecordQuarantined: self._telemetry.quarantined,
             signals.Warn: lambda effect: _log.warning("%s", effect.text),
             signals.Failpoint: lambda effect: failpoints.reach(effect.name),
@@ -200,6 +202,10 @@ class Engine:
 
     def _answer_progress(self, token: int) -> None:
         self._events.appendleft(signals.Progress(token, self._handover.positions()))
+
+    def _look_at_application(self, effect: signals.LookAtApplication) -> None:
+        away_since_ms, positions = self._handover.away_since_ms, self._handover.positions()
+        self._events.appendleft(signals.ApplicationSeen(effect.token, away_since_ms, positions))
 
     def _start_fetching(self, effect: signals.StartFetching) -> None:
         for partition, position in effect.positions.items():

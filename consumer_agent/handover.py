@@ -64,6 +64,8 @@ class Handover:
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
         self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in Tell}}
+        self.away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
+        self._longest_away_ms = 0
         self.is_out = True
         self.is_closed = False
 
@@ -160,6 +162,16 @@ class Handover:
 
     # ---- the application's side
 
+    def come(self) -> None:
+        """The application is in a poll, or back in it from a callback."""
+        since_ms, self.away_since_ms = self.away_since_ms, None
+        if since_ms is not None:
+            self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
+
+    def go(self) -> None:
+        """The application is at its own work, or in a callback."""
+        self.away_since_ms = self.now_ms()
+
     def take(self, max_records: int | None, record_delivery: DeliveryRecorder) -> list[Run]:
         """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
 
@@ -233,11 +245,15 @@ class Handover:
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
         lease_ms = max(0, self._emit_until_ms - self.now_ms())
+        away_ms = 0 if self.away_since_ms is None else self.now_ms() - self.away_since_ms
         return {
             **self._counts,
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
+            "retained_records": self.buffer.record_count,
             "lease_ms": min(lease_ms, MAX_LEASE_MS),
+            "since_poll_ms": away_ms,
+            "longest_since_poll_ms": max(away_ms, self._longest_away_ms),
         }
 
     def finish(self) -> None:

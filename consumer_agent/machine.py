@@ -17,6 +17,7 @@ from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings, Refu
 from consumer_agent.outbox import Outbox, Purpose
 from consumer_agent.signals import (
     Abandoned,
+    ApplicationSeen,
     BecameOut,
     Closed,
     CloseRequested,
@@ -69,6 +70,7 @@ class State(Enum):
     CONNECTING = "connecting"  # waits for a session; leaves when connected
     REGISTERING = "registering"  # creates the group and its own nodes; leaves when they stand, or are refused
     ACTIVE = "active"  # a member; leaves when the application closes, or the membership is lost
+    YIELDING = "yielding"  # the application polls no more: gives everything up in good order; leaves when that is done
     LEAVING = "leaving"  # finishes, commits, deletes its nodes; leaves when that is done or given up
     RESIGNING = "resigning"  # a command could not be read: puts it into quarantine, then gives up the session
     CLOSED = "closed"  # the end
@@ -78,7 +80,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.OUT: frozenset({State.CONNECTING, State.CLOSED}),
     State.CONNECTING: frozenset({State.REGISTERING, State.OUT, State.CLOSED}),
     State.REGISTERING: frozenset({State.ACTIVE, State.OUT, State.CLOSED}),
-    State.ACTIVE: frozenset({State.LEAVING, State.RESIGNING, State.OUT, State.CLOSED}),
+    State.ACTIVE: frozenset({State.YIELDING, State.LEAVING, State.RESIGNING, State.OUT, State.CLOSED}),
+    State.YIELDING: frozenset({State.LEAVING, State.OUT, State.CLOSED}),
     State.LEAVING: frozenset({State.CLOSED}),
     State.RESIGNING: frozenset({State.OUT, State.CLOSED}),
     State.CLOSED: frozenset(),
@@ -140,6 +143,8 @@ class Machine:
                 self._session_changed(event, now_ms)
             case Tick():
                 self._tick(now_ms)
+            case ApplicationSeen() if self.member is not None:
+                self.member.handle_application_seen(event, now_ms)
             case Polled() if self.state is State.OUT:
                 self._begin_joining(event, now_ms)
             case CloseRequested():
@@ -227,7 +232,7 @@ class Machine:
         if self.state is State.LEAVING:
             self._lose_member("the session expired while leaving")
             self._become_closed()
-        elif self.state in {State.REGISTERING, State.ACTIVE, State.RESIGNING}:
+        elif self.state in {State.REGISTERING, State.ACTIVE, State.YIELDING, State.RESIGNING}:
             is_fenced = self.member is not None and self.member.is_fenced
             self._lose_member("the session expired")
             if is_fenced:
@@ -264,12 +269,12 @@ class Machine:
             self.member.begin(joining.lease_from_ms, now_ms)
         elif member is not None and member.ending is not None and self.state is not State.RESIGNING:
             self._membership_ended(member, member.ending, now_ms)
+        elif member is not None and member.attendance.is_over and self.state is State.ACTIVE:
+            self._move(State.YIELDING)
 
     def _membership_ended(self, member: Member, ending: Ending, now_ms: int) -> None:
         if ending is Ending.LEFT:
-            self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
-            self.member = None
-            self._become_closed()
+            self._left(member)
         elif member.refused is not None:
             self._begin_quarantine(member, member.refused, now_ms)
         elif ending is Ending.FENCED:
@@ -284,6 +289,18 @@ class Machine:
                 self._be_fenced()
             else:
                 self._become_out()
+
+    def _left(self, member: Member) -> None:
+        self.member = None
+        if self.state is State.LEAVING:
+            self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
+            self._become_closed()
+        else:
+            self.former = member.name
+            self._outbox.forget_calls()
+            self._outbox.add(TellLost(), Forget(frozenset(member.lane.record.partitions)))
+            self._fail_commits(member, "the application had not polled in time")
+            self._become_out()
 
     # ---- out of the group
 
@@ -319,6 +336,9 @@ class Machine:
         if partitions:
             generation = member.lane.record.generation
             self._outbox.add(RecordLost(member.name, generation, partitions), Forget(partitions))
+        self._fail_commits(member, reason)
+
+    def _fail_commits(self, member: Member, reason: str) -> None:
         if member.commits.tokens:
             self._outbox.add(CommitFinished(member.commits.tokens, reason))
 
@@ -341,6 +361,8 @@ class Machine:
         if self.state is State.ACTIVE and self.member is not None:
             self._move(State.LEAVING)
             self.member.handle_close_requested()
+        elif self.state is State.YIELDING:
+            self._move(State.LEAVING)  # it is on its way already
         elif self.state is not State.LEAVING:
             self._become_closed()
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from consumer_agent.attendance import Attendance
 from consumer_agent.channel import Channel
 from consumer_agent.committing import Committing
 from consumer_agent.departure import Departure, Leaving
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import EmitUntil, Position
+from consumer_agent.signals import ApplicationSeen, EmitUntil, Position
 from consumer_agent.starting import Start
 from consumer_agent.stopping import Stop
 from consumer_agent.storage import Storage
@@ -50,6 +51,7 @@ class MemberSettings:
     pause_when_suspended: bool = True
     storage: Storage = Storage.ZOOKEEPER
     begins_anywhere: bool = True  # False: a partition without a stored offset begins where the application says
+    max_poll_interval_ms: int = 300_000
 
 
 class Ending(Enum):
@@ -88,6 +90,8 @@ class Member:
         self.reading: str | None = None  # the command whose content was asked for last
         self.refused: RefusedCommand | None = None
         self.departure: Departure | None = None
+        limit_ms = settings.max_poll_interval_ms
+        self.attendance = Attendance(outbox, name, limit_ms, now_ms + limit_ms * 2 // 3)
         self.ending: Ending | None = None
         self.connected = True
         self.next_renewal_ms = now_ms
@@ -148,6 +152,8 @@ class Member:
         self._maybe_end_write(self.lane.handle_tick(now_ms))
         if isinstance(self.work, Start):
             self.work.handle_tick(now_ms)
+        if self.departure is None:
+            self.attendance.handle_tick(now_ms)
         self._proceed()
 
     def wake_at_ms(self) -> int | None:
@@ -157,6 +163,8 @@ class Member:
             times.append(self.next_renewal_ms)
         if isinstance(self.work, Start):
             times.append(self.work.retry_at_ms)
+        if self.departure is None:
+            times.append(self.attendance.wake_at_ms)
         return min((time for time in times if time is not None), default=None)
 
     def _renew(self, now_ms: int) -> None:
@@ -174,6 +182,8 @@ class Member:
             self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
 
     def _extend_lease(self, from_ms: int) -> None:
+        if self.attendance.is_over:
+            return
         until_ms = from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS
         self._outbox.add(EmitUntil(until_ms))
 
@@ -312,11 +322,21 @@ class Member:
 
     def handle_close_requested(self) -> None:
         """Leave: a command that is not being acknowledged is dropped, it goes with the channel."""
-        ask = self._settings.ask_application
+        waits = isinstance(self.work, Stop) and self.work.waits_for_application
+        self._depart("closed", ask=self._settings.ask_application or waits)
+
+    def handle_application_seen(self, seen: ApplicationSeen, now_ms: int) -> None:
+        """Give everything up, without asking the application, if that has been away for too long."""
+        if self.departure is None:
+            self.attendance.handle_seen(seen, now_ms)
+            if self.attendance.is_over:
+                self._outbox.add(EmitUntil(NEVER_MS))
+                self._depart("lost", ask=False)
+
+    def _depart(self, reason: str, *, ask: bool) -> None:
         if self.work is not None and not self.work.is_acking:
-            ask = ask or (isinstance(self.work, Stop) and self.work.waits_for_application)
             self.work = None
-        self.departure = Departure(self._outbox, self.lane, self.channel, self._settings.group, self.name, ask)
+        self.departure = Departure(self._outbox, self.lane, self.channel, self._settings.group, self.name, reason, ask)
         self._proceed()
 
     # ---- answers

@@ -103,6 +103,18 @@ class StoredRequested:
     partitions: frozenset[TopicPartition] | None
 
 
+@dataclass(frozen=True, slots=True)
+class ApplicationSeen:
+    """Since when the application has not been in a poll, by the machine's clock; None: it is in one.
+
+    Answers `LookAtApplication`.
+    """
+
+    token: int
+    away_since_ms: int | None
+    positions: Mapping[TopicPartition, Position]
+
+
 Event = (
     ZooKeeperEvent
     | Tick
@@ -116,6 +128,7 @@ Event = (
     | OffsetsResolved
     | KafkaOffsetsRead
     | KafkaCommitted
+    | ApplicationSeen
 )
 
 
@@ -160,6 +173,13 @@ class StopEmitting:
 
     token: int
     partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtApplication:
+    """See whether the application is in a poll; `ApplicationSeen` follows."""
+
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +319,16 @@ class RecordLost:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordPollLate:
+    """Write the event `poll_late`."""
+
+    member: str
+    away_ms: int
+    limit_ms: int
+    gives_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecordQuarantined:
     """Write the event `command_quarantined`."""
 
@@ -328,6 +358,7 @@ Effect = (
     | EmitUntil
     | ReadProgress
     | StopEmitting
+    | LookAtApplication
     | ResolveOffsets
     | ReadKafkaOffsets
     | CommitToKafka
@@ -345,6 +376,7 @@ Effect = (
     | RecordFetcher
     | RecordCommitted
     | RecordLost
+    | RecordPollLate
     | RecordQuarantined
     | Warn
     | Failpoint

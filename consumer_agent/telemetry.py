@@ -76,6 +76,16 @@ class Telemetry:
                 offset=offset,
             )
 
+    def poll_late(self, effect: signals.RecordPollLate) -> None:
+        """Write `poll_late`."""
+        self._write(
+            "poll_late",
+            member=effect.member,
+            away_ms=effect.away_ms,
+            limit_ms=effect.limit_ms,
+            gives_up=effect.gives_up,
+        )
+
     def quarantined(self, effect: signals.RecordQuarantined) -> None:
         """Write `command_quarantined`."""
         self._write("command_quarantined", member=effect.member, command=effect.command, reason=effect.reason)

@@ -248,3 +248,14 @@ def test_exactly_once(examples: Examples, folder: Path) -> None:
     rows = sinking.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
     assert {count for *_, count in rows} == {1}
     assert len(rows) == PARTITIONS * total
+
+
+def test_stuck(examples: Examples) -> None:
+    example = examples.start("stuck.py")
+    examples.wait_for("the loss", example, lambda: "lost " in output(example))
+    hung = output(example).partition("lost ")[0]
+    first = hung.split()[:2]
+    examples.wait_for(
+        "the first record, again", example, lambda: " ".join(first) in output(example).partition("lost ")[2]
+    )
+    examples.interrupt(example)

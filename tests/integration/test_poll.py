@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from consumer_agent import Batch, Consumer
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Application, Stage, wait_until
+from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
@@ -71,3 +74,32 @@ def test_what_overwhelms_the_others_is_paused_and_nothing_of_it_is_lost(stage: S
         assert application.offsets(0) == list(range(HOT_RECORDS))
         assert application.offsets(1) == list(range(COLD_RECORDS))
         assert application.records[-1].partition == 0  # the cold records have overtaken the others
+
+
+def test_who_does_not_poll_gives_up_its_partitions_and_joins_again(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.produce([0], 30)
+    with Application(stage, max_poll_interval_ms=1_500, max_poll_records=20, events_directory=tmp_path) as application:
+        application.start(ask=True)
+        member = stage.wait_member()
+        application.hold()
+        stage.wait_ack(stage.start(member, 0))
+        application.hold_after_a_batch()
+        wait_until(lambda: not stage.children(paths.channel(stage.group)), "the consumer to leave in good order")
+        assert stage.members() == ()
+        assert stage.offset(0) in {None, 0}  # the batch in hand does not count as finished
+        assert application.told == [("assign", sorted(stage.of(0)))]
+        application.release()
+        again = stage.wait_member(member)
+        assert application.told[1:] == [("lost", sorted(stage.of(0)))]
+        stage.wait_ack(stage.start(again, 0))
+        wait_until(lambda: len(application.records) == 50, "what was in hand, again, and the rest")
+    assert application.offsets(0) == [*range(20), *range(30)]
+    late = [record.message for record in caplog.records if "has not polled" in record.message]
+    assert len(late) == 2
+    assert "in 0." in late[0]
+    assert late[1].endswith(f"(max_poll_interval_ms is 1500); it is processing {stage.topic}/0 0-19")
+    kinds = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert [event["gives_up"] for event in kinds if event["kind"] == "poll_late"] == [False, True]
+    assert application.consumer.metrics()["longest_since_poll_ms"] >= 1_500

@@ -335,6 +335,12 @@ MUTATIONS = (
         seeds=10,
     ),
     Mutation(
+        "who does not poll stays",
+        None,
+        (Edit(Member, "handle_application_seen", 'self._depart("lost", ask=False)', "pass"),),
+        seeds=10,
+    ),
+    Mutation(
         "commands are taken twice",
         None,
         (Edit(Channel, "listed", "and _sequence(name) > self.last_sequence", ""),),

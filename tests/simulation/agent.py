@@ -54,6 +54,7 @@ class AgentSettings:
     has_on_revoke: bool = False
     fairness: Fairness = Fairness.GREEDY
     prefetch: Prefetch = Prefetch.TOTAL
+    max_poll_interval_ms: int = 300_000
     slowness: int = 1  # how long the application takes over a batch, as a factor
 
 
@@ -301,5 +302,10 @@ def _machine_settings(name: str, settings: AgentSettings) -> MachineSettings:
         "session_timeout_ms": settings.session_timeout_ms,
         "instance_id": settings.instance_id,
     }
-    member = MemberSettings(settings.group, settings.auto_commit_ms, settings.has_on_revoke)
+    member = MemberSettings(
+        settings.group,
+        settings.auto_commit_ms,
+        settings.has_on_revoke,
+        max_poll_interval_ms=settings.max_poll_interval_ms,
+    )
     return MachineSettings(member, Registration(**fields))

@@ -52,6 +52,7 @@ class Application:
 
     def _take_time(self, duration_us: int, then: Callable[..., None], *arguments: object) -> None:
         self._busy = True
+        self.host.handover.go()
         self.host.after(duration_us, self._done, lambda: then(*arguments))
 
     def _done(self, then: Callable[[], None]) -> None:
@@ -79,6 +80,7 @@ class Application:
     def _loop(self) -> None:
         """One round of poll, commit or close, up to where it takes time or has to wait."""
         handover, host = self.host.handover, self.host
+        handover.come()
         if self._awaited_commit is not None:
             if not handover.has_commit(self._awaited_commit):
                 return

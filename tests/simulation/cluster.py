@@ -34,6 +34,7 @@ SETTINGS = (
     '"rebalance_timeout_ms":40,"max_rebalance_retries":3',
     '"rebalance_timeout_ms":800,"max_rebalance_retries":0,"rebalance_debounce_ms":0',
 )
+MAX_POLL_INTERVALS_MS = (2_500, 2_500, 300_000)  # shorter than applications hang, or longer than a run
 STATIC_GRACE = '"static_grace_ms":1500'
 
 
@@ -95,6 +96,7 @@ class Cluster:
             slowness=draw.choice([1, 1, 1, 4]),
             fairness=draw.choice(list(Fairness)),
             prefetch=draw.choice(list(Prefetch)),
+            max_poll_interval_ms=draw.choice(MAX_POLL_INTERVALS_MS),
         )
         agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
         self.agents.append(agent)

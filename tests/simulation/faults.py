@@ -192,6 +192,14 @@ def _block_application(cluster: Cluster, draw: Random) -> None:
         cluster.applications[agent.name].block(duration_us)
 
 
+def _stop_polling(cluster: Cluster, draw: Random) -> None:
+    """Somebody's application never comes back, as long as the faults last."""
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        _tell(cluster, agent, "has an application that does not come back")
+        cluster.applications[agent.name].blocked = True
+
+
 # Coordinators ---------------------------------------------------------------------------------------------------------
 
 

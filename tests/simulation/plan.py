@@ -24,6 +24,7 @@ WEIGHTS = {
     "slow_agent": 5,
     "strand_agent": 5,
     "block_application": 6,
+    "stop_polling": 3,
     "kill_coordinator": 5,
     "freeze_coordinator": 5,
     "cut_coordinator": 5,

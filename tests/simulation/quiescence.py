@@ -38,6 +38,7 @@ def calm_down(cluster: Cluster) -> None:
         thaw(agent)
     for process in cluster.living_coordinators():
         thaw(process)
+    cluster.run_until_true(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for application in cluster.applications.values():
         application.unblock()
     for group in GROUPS:
@@ -57,6 +58,15 @@ def calm_down(cluster: Cluster) -> None:
     if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds what came and went unseen
         cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
         cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+
+
+def _stuck(cluster: Cluster) -> Iterator[str]:
+    """Yield who is still a member although its application has been away for too long."""
+    for agent in cluster.living_agents():
+        away_since_ms, limit_ms = agent.handover.away_since_ms, agent.settings.max_poll_interval_ms
+        away_ms = 0 if away_since_ms is None else agent.clock_us() // 1_000 - away_since_ms
+        if cluster.applications[agent.name].blocked and agent.consumer is not None and away_ms >= limit_ms:
+            yield f"{agent.name} has not polled for {away_ms} ms, and is still a member"
 
 
 def _unregistered(cluster: Cluster) -> Iterator[str]:
@@ -158,7 +168,7 @@ def one_bad_agent(cluster: Cluster) -> None:
     owned = _owned(cluster, "inc")
     for partition in cluster.brokers.logs:
         holders = [name for name, partitions in owned.items() if partition in partitions]
-        if not holders and partition not in owned[bad.consumer or ""]:
+        if not holders and partition not in owned.get(bad.consumer or "", ()):
             raise BrokenPromiseError("isolation", f"{bad.name} hangs, and {partition} has no owner")
     counts = [len(partitions) for name, partitions in owned.items() if name != bad.consumer]
     if max(counts) - min(counts) > 1:

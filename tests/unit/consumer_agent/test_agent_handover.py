@@ -124,8 +124,24 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "lost_partitions_total": 0,
         "assigned_partitions": 1,
         "paused_partitions": 0,
+        "retained_records": 0,
         "lease_ms": 1_000,
+        "since_poll_ms": 0,
+        "longest_since_poll_ms": 0,
     }
+
+
+def test_the_metrics_tell_how_long_the_application_is_away_and_was() -> None:
+    clock = Clock()
+    handover = with_records(clock)
+    handover.go()
+    clock.now_ms += 70
+    assert (handover.metrics()["since_poll_ms"], handover.metrics()["longest_since_poll_ms"]) == (70, 70)
+    handover.come()
+    clock.now_ms += 1_000
+    handover.go()
+    clock.now_ms += 20
+    assert (handover.metrics()["since_poll_ms"], handover.metrics()["longest_since_poll_ms"]) == (20, 70)
 
 
 def test_a_loss_replaces_what_was_not_told_yet() -> None:

@@ -1,0 +1,30 @@
+"""Hangs over its first batch for longer than it may: it loses its partitions, is told so, and gets the batch again."""
+
+import os
+import threading
+from contextlib import suppress
+
+from consumer_agent import Consumer
+
+LIMIT_MS = 1_500
+
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+        max_poll_interval_ms=LIMIT_MS,
+    ) as consumer,
+):
+    consumer.subscribe(
+        [os.environ["TOPIC"]],
+        on_lost=lambda partitions: print(f"lost {len(partitions)} partitions", flush=True),
+    )
+    hangs = True
+    for batch in consumer:
+        for record in batch:
+            print(f"{record.topic}/{record.partition} {record.offset}", flush=True)
+        if hangs:
+            hangs = False
+            threading.Event().wait(2 * LIMIT_MS / 1_000)
