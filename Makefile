@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 5
 
-.PHONY: setup demo test test-long lint bench bench-assign simulate mutations interruptions model campaign clean
+.PHONY: setup demo test test-long lint bench bench-assign bench-poll simulate mutations interruptions model campaign clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,9 @@ bench: setup
 bench-assign: setup
 	$(BIN)/python -m tests.benchmarks.assign
 	$(BIN)/python -m tests.benchmarks.balanced
+
+bench-poll: setup
+	$(BIN)/python -m tests.benchmarks.fairness docs/benchmarks-poll.svg
 
 # What the promises rest on; docs/reliability.md tells what each of them shows.
 simulate: setup
