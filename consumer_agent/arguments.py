@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from consumer_agent.batch import Record
+from consumer_agent.buffer import Finished
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -38,12 +40,25 @@ def checked_partitions(method: str, partitions: Iterable[TopicPartition]) -> set
     return checked
 
 
-def checked_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def checked_positions(method: str, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Require (topic, partition) -> offset."""
     if not isinstance(positions, Mapping):
-        raise ConfigurationError(f"seek: positions must map (topic, partition) to an offset, not {positions!r:.80}")
-    checked_partitions("seek", positions)
+        raise ConfigurationError(f"{method}: positions must map (topic, partition) to an offset, not {positions!r:.80}")
+    checked_partitions(method, positions)
     for partition, offset in positions.items():
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
-            raise ConfigurationError(f"seek: the offset of {partition} must be 0 to {MAX_OFFSET}, not {offset!r:.80}")
+            text = f"the offset of {partition} must be 0 to {MAX_OFFSET}, not {offset!r:.80}"
+            raise ConfigurationError(f"{method}: {text}")
     return dict(positions)
+
+
+def checked_commit(what: object) -> dict[TopicPartition, Finished] | None:
+    """Require a record, or (topic, partition) -> next offset, or None; return the same as next offsets."""
+    if what is None:
+        return None
+    if isinstance(what, Record):
+        return {(what.topic, what.partition): Finished(what.offset + 1, what.generation)}
+    if not isinstance(what, Mapping):
+        wanted = "a record, or a mapping of (topic, partition) to the next offset"
+        raise ConfigurationError(f"commit: {wanted} is expected, not {what!r:.80}")
+    return {partition: Finished(offset) for partition, offset in checked_positions("commit", what).items()}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -28,6 +29,13 @@ class Run(NamedTuple):
     partition: int
     generation: int
     messages: Messages
+
+
+class Finished(NamedTuple):
+    """What the application says of a partition: the next offset after what is finished, and under which generation."""
+
+    offset: int
+    generation: int | None = None  # that of the record which it names
 
 
 class Fairness(Enum):
@@ -201,6 +209,26 @@ class RecordBuffer:
             taken.append(part)
             count -= len(part)
         return taken[0] if len(taken) == 1 else [message for part in taken for message in part]
+
+    def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
+        """Count as finished what the application says, also less than before; all of it, or nothing.
+
+        Raises:
+            CommitFailedError: a partition is not held any more, or was started again since.
+            ConsumerStateError: more than was returned.
+
+        """
+        for (topic, number), (offset, generation) in finished.items():
+            held, where = self._partitions.get((topic, number)), f"{topic}/{number}"
+            if held is None:
+                raise CommitFailedError(f"{where} is not this consumer's any more; others read its records again")
+            if generation not in {None, held.generation}:
+                text = f"was fetched under generation {generation}, and the partition started again under"
+                raise CommitFailedError(f"{where}: the record {text} {held.generation}")
+            if offset > held.returned:
+                raise ConsumerStateError(f"commit: {where} was returned up to {held.returned}, not up to {offset}")
+        for partition, (offset, _generation) in finished.items():
+            self._partitions[partition].finished = offset
 
     def finish(self) -> None:
         """Count everything that was returned as finished."""

@@ -15,8 +15,8 @@ from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.core import Callback, Core
-from consumer_agent.errors import CommitFailedError, CommitTimeoutError, ConsumerStateError
+from consumer_agent.core import Callback, CommitCallback, Committable, Core, log_failed_commit
+from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.handover import Notice, Tell
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -175,18 +175,22 @@ class Consumer:
         """Return numbers by name, with their unit last; those that end in `_total` only grow. From any thread."""
         return self._core.metrics()
 
-    def commit(self, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
-        """Store that everything returned so far is finished; returns when ZooKeeper has it.
+    def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
+        """Store that everything returned so far is finished; returns when it is stored.
+
+        Or just `what`: a record, with all before it of its partition, or `{("orders", 0): 42}`, the next offsets to
+        read, also lower ones than before. Nothing is stored if one of them cannot be.
 
         Raises:
-            CommitFailedError: the partitions were lost; their records will be read again by others.
+            CommitFailedError: the partitions were lost, and others read the records again; or Kafka did not store it.
             CommitTimeoutError: the outcome is not known after `timeout_s` seconds.
-            ConsumerStateError: closed, or never polled.
+            ConfigurationError: `what` is none of those.
+            ConsumerStateError: closed, never polled, or more than was returned.
 
         """
         arguments.check_timeout("commit", timeout_s)
         core = self._core
-        token = core.begin_commit()
+        token = core.begin_commit(what)
         is_over = self._wait(lambda: core.handover.has_commit(token), time.monotonic() + timeout_s)
         if not core.in_callback:
             self._run_notices()
@@ -194,7 +198,38 @@ class Consumer:
             raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
         error = core.handover.take_commit(token)
         if error is not None:
-            raise CommitFailedError(f"the offsets are not committed: {error}")
+            raise error
+
+    def commit_async(self, what: Committable = None, on_commit: CommitCallback | None = None) -> None:
+        """Begin the same as `commit`, and do not wait: `on_commit(error)`, None if it is stored, runs in this thread.
+
+        Within poll, commit or close, in the order of the commits. Without it a failure is logged. Commits that are
+        begun while one is written are one together, so that it costs little to begin one for every record.
+
+        Raises:
+            CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, what is known at once.
+
+        """
+        self._core.begin_commit(what, on_commit or log_failed_commit)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = COMMIT_TIMEOUT_S
+    ) -> dict[TopicPartition, int | None]:
+        """Return the stored offsets of assigned partitions (None: of all), None where nothing is stored.
+
+        Raises:
+            CommitTimeoutError: no answer after `timeout_s` seconds.
+            ConsumerStateError: closed, never polled, or one of the partitions is not assigned to this consumer.
+
+        """
+        arguments.check_timeout("committed", timeout_s)
+        handover, token = self._core.handover, self._core.begin_to_ask(partitions)
+        if not self._wait(lambda: handover.has_stored(token), time.monotonic() + timeout_s):
+            raise CommitTimeoutError(f"what is stored is not known after {timeout_s:g} s")
+        offsets, error = handover.take_stored(token)
+        if error is not None:
+            raise ConsumerStateError(f"committed: {error}")
+        return dict(offsets)
 
     # ---- leaving
 
@@ -227,6 +262,7 @@ class Consumer:
             self._run_notices()
         finally:
             core.end(deadline_s)
+        self._run_notices()  # commits that could not be stored
 
     def __enter__(self) -> Self:
         """Return the consumer."""

@@ -6,6 +6,7 @@ Whoever uses it looks for the next thing to do (`next`), does it, and waits for 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import time
@@ -17,11 +18,11 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from consumer_agent import arguments
-from consumer_agent.batch import Batch
+from consumer_agent.batch import Batch, Record
 from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.engine import Engine, now_ms
-from consumer_agent.errors import ConsumerStateError
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
 from consumer_agent.kafka_client import store_settings
@@ -29,7 +30,7 @@ from consumer_agent.kafka_store import KafkaStore
 from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
-from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked, StoredRequested
 from consumer_agent.storage import Storage
 from consumer_agent.telemetry import Telemetry
 from zkrebalancer.observe.events import EventLog
@@ -43,6 +44,10 @@ MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 THREAD_END_TIMEOUT_S = 2.0
 
 Callback = Callable[[list[TopicPartition]], object]
+_log = logging.getLogger(__name__)
+
+CommitCallback = Callable[[CommitFailedError | None], object]
+Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: all that was returned
 Step = Notice | Batch
 
 
@@ -70,6 +75,7 @@ class Core:
         self._fetcher: FetcherKeeper | None = None
         self._telemetry = Telemetry(None, self.config.group)
         self._tokens = itertools.count(1)
+        self._commit_callbacks: dict[int, CommitCallback] = {}
         self._member = ""
         self._process = os.getpid()
 
@@ -160,6 +166,9 @@ class Core:
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
         """Return what the application wants to be called for a notice, None for nothing."""
+        if notice.tell is Tell.COMMITTED:
+            on_commit = self._commit_callbacks.pop(notice.token)
+            return lambda: on_commit(notice.error)
         callback = self._callbacks[notice.tell]
         if callback is None or not notice.partitions:
             return None
@@ -176,7 +185,7 @@ class Core:
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on from other offsets; what is buffered of these partitions is dropped."""
-        checked = arguments.checked_positions(positions)
+        checked = arguments.checked_positions("seek", positions)
         handover, finishes = self.handover, self.config.enable_auto_commit
 
         def move() -> Mapping[TopicPartition, int | None]:
@@ -215,15 +224,33 @@ class Core:
 
     # ---- committing and leaving
 
-    def begin_commit(self) -> int:
-        """Ask for a commit of everything returned so far; return its token."""
-        if self.engine is None or (self.is_closed and not self.in_callback):
-            raise ConsumerStateError("commit is possible between the first poll and close")
-        self.require_process("commit")
-        self.handover.finish()
+    def begin_commit(self, what: Committable = None, on_commit: CommitCallback | None = None) -> int:
+        """Ask for a commit, and count what it is about as finished; return its token.
+
+        With `on_commit` its end is a notice, in the order of the commits; without, it is waited for.
+        """
+        engine = self._require_commits("commit")
+        finished = arguments.checked_commit(what)
         token = next(self._tokens)
-        self.engine.send(CommitRequested(token))
+        self.handover.begin_commit(token, finished, by_notice=on_commit is not None)
+        if on_commit is not None:
+            self._commit_callbacks[token] = on_commit
+        engine.send(CommitRequested(token))
         return token
+
+    def begin_to_ask(self, partitions: Iterable[TopicPartition] | None) -> int:
+        """Ask what is stored of these partitions, or of all; return the question's token."""
+        engine = self._require_commits("committed")
+        checked = None if partitions is None else frozenset(arguments.checked_partitions("committed", partitions))
+        token = next(self._tokens)
+        engine.send(StoredRequested(token, checked))
+        return token
+
+    def _require_commits(self, method: str) -> Engine:
+        if self.engine is None or (self.is_closed and not self.in_callback):
+            raise ConsumerStateError(f"{method} is possible between the first poll and close")
+        self.require_process(method)
+        return self.engine
 
     @property
     def is_own_process(self) -> bool:
@@ -288,6 +315,12 @@ def _buffer_settings(config: ConsumerConfig) -> BufferSettings:
     fairness, prefetch = Fairness(config.poll_fairness), Prefetch(config.prefetch)
     least = MIN_BUFFERED_RECORDS if prefetch is Prefetch.TOTAL else MANY_RECORDS
     return BufferSettings(limit, max(least, 2 * limit), MAX_BUFFERED_BYTES, fairness, prefetch)
+
+
+def log_failed_commit(error: CommitFailedError | None) -> None:
+    """Be the callback of a commit that nobody waits for."""
+    if error is not None:
+        _log.warning("%s", error)
 
 
 def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:

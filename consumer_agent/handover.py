@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer_agent.buffer import RecordBuffer, Run
+from consumer_agent.buffer import Finished, RecordBuffer, Run
+from consumer_agent.errors import CommitFailedError
 from consumer_agent.native import Condition, new_lock
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
+MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
 MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
@@ -29,6 +31,7 @@ class Tell(Enum):
     ASSIGNED = "assign"
     REVOKE = "revoke"
     LOST = "lost"
+    COMMITTED = "commit"
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class Notice:
     tell: Tell
     partitions: set[TopicPartition]
     token: int = 0
+    error: CommitFailedError | None = None  # of COMMITTED
 
 
 def _counted(tell: Tell) -> str:
@@ -58,12 +62,15 @@ class Handover:
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._told: set[TopicPartition] = set()  # what the application knows to be its own
-        self._commits: dict[int, str | None] = {}
+        self._awaited_commit = 0  # the application's thread waits for one at a time
+        self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
+        self._commits: dict[int, CommitFailedError | None] = {}
         self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
         self._placeless: dict[TopicPartition, RebalancerError] = {}  # nothing says where they go on
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
-        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in Tell}}
+        shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
+        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in shown}}
         self.away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
         self._longest_away_ms = 0
         self.is_out = True
@@ -116,7 +123,7 @@ class Handover:
         with self.changed:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
-                self._notices.clear()
+                self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
                 partitions, self._told = self._told, set()
             if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
                 last.partitions.update(partitions)
@@ -126,8 +133,14 @@ class Handover:
 
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
         """Tell that commits are stored, or failed."""
+        failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
         with self.changed:
-            self._commits = dict.fromkeys(tokens, error)  # one waits at a time, for it is the application's thread
+            for token in tokens:
+                if token == self._awaited_commit:
+                    self._commits = {token: failure}
+                elif token in self._announced:
+                    del self._announced[token]
+                    self._notices.append(Notice(Tell.COMMITTED, set(), token, failure))
             self.changed.notify()
 
     def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
@@ -156,6 +169,7 @@ class Handover:
 
     def become_closed(self) -> None:
         """Nothing follows."""
+        self.commit_finished(list(self._announced), "the consumer is in its group no more")
         with self.changed:
             self.is_closed = True
             self.changed.notify()
@@ -205,12 +219,13 @@ class Handover:
         """
         while self.has_notice:
             notice = self._notices.popleft()
-            self._counts[_counted(notice.tell)] += len(notice.partitions)
+            if notice.partitions:
+                self._counts[_counted(notice.tell)] += len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
                 self._told |= notice.partitions
             elif notice.tell is Tell.REVOKE:
                 self._told -= notice.partitions
-            if notice.partitions or notice.tell is Tell.REVOKE:
+            if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
                 return notice
         return None
 
@@ -235,12 +250,42 @@ class Handover:
 
     def has_commit(self, token: int) -> bool:
         """Whether a commit is over; the lock must be held."""
-        return token in self._commits
+        return token in self._commits or self.is_closed
 
-    def take_commit(self, token: int) -> str | None:
+    def take_commit(self, token: int) -> CommitFailedError | None:
         """Return the error of a commit that is over."""
         with self.lock:
-            return self._commits.pop(token, None)
+            return self._commits.pop(token, CommitFailedError("the consumer is in its group no more"))
+
+    def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
+        """Count as finished what is to be committed (None: all that was returned), and await the commit.
+
+        Raises:
+            CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`; or too many commits wait already.
+
+        """
+        with self.lock:
+            if self.is_closed:
+                raise CommitFailedError("the consumer is in its group no more")
+            if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
+                raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits wait already; poll, or commit less often")
+            if finished is None:
+                self.buffer.finish()
+            else:
+                self.buffer.finish_at(finished)
+            if by_notice:
+                self._announced[token] = None
+            else:
+                self._awaited_commit = token
+
+    def has_stored(self, token: int) -> bool:
+        """Whether it is known what is stored; the lock must be held."""
+        return token in self._stored or self.is_closed
+
+    def take_stored(self, token: int) -> tuple[Mapping[TopicPartition, int | None], str | None]:
+        """Return what is stored, and why that is not known."""
+        with self.lock:
+            return self._stored.pop(token, ({}, "the consumer is in its group no more"))
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""

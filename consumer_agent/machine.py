@@ -294,12 +294,13 @@ class Machine:
         self.member = None
         if self.state is State.LEAVING:
             self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
+            self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
             self._become_closed()
         else:
             self.former = member.name
             self._outbox.forget_calls()
             self._outbox.add(TellLost(), Forget(frozenset(member.lane.record.partitions)))
-            self._fail_commits(member, "the application had not polled in time")
+            self._end_commits(member, "the application had not polled in time")
             self._become_out()
 
     # ---- out of the group
@@ -336,11 +337,11 @@ class Machine:
         if partitions:
             generation = member.lane.record.generation
             self._outbox.add(RecordLost(member.name, generation, partitions), Forget(partitions))
-        self._fail_commits(member, reason)
+        self._end_commits(member, reason)
 
-    def _fail_commits(self, member: Member, reason: str) -> None:
+    def _end_commits(self, member: Member, error: str | None) -> None:
         if member.commits.tokens:
-            self._outbox.add(CommitFinished(member.commits.tokens, reason))
+            self._outbox.add(CommitFinished(member.commits.tokens, error))
 
     def _fail(self, error: RebalancerError) -> None:
         self._outbox.add(Failed(error))

@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent import CommitFailedError, NoOffsetError
+from consumer_agent import CommitFailedError, ConsumerStateError, NoOffsetError
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
 from zkrebalancer.protocol import calls, paths
 
@@ -143,3 +143,42 @@ def test_a_time_is_where_a_partition_begins(stage: Stage) -> None:
         wait_until(lambda: application.offsets(0) == [5, 6, 7], "the records since then")
         stage.produce([1], 2)
         wait_until(lambda: application.offsets(1) == [5, 6], "what comes after the end")
+
+
+# ---- what an application commits
+
+
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
+def test_a_record_given_offsets_and_a_commit_that_is_not_waited_for(stage: Stage, storage: str) -> None:
+    stage.produce([0, 1], 20)
+    told: list[tuple[str, bool]] = []
+
+    def note(name: str, error: Exception | None) -> None:
+        told.append((name, error is None))
+
+    with Application(stage, offsets_storage=storage, enable_auto_commit=False).start() as application:
+        stage.wait_ack(stage.start(stage.wait_member(), 0, 1))
+        wait_until(lambda: len(application.records) == 40, "the records")
+        application.hold()
+        consumer, topic = application.consumer, stage.topic
+        consumer.commit(next(record for record in application.records if record[1:3] == (0, 4)))
+        assert consumer.committed() == {(topic, 0): 5, (topic, 1): 0}
+        consumer.commit({(topic, 0): 9, (topic, 1): 3})
+        consumer.commit({(topic, 0): 7})
+        assert consumer.committed([(topic, 0)]) == {(topic, 0): 7}
+        for number in range(10, 15):
+            consumer.commit_async({(topic, 0): number}, partial(note, str(number)))
+        with pytest.raises(ConsumerStateError, match="returned up to 20"):
+            consumer.commit({(topic, 0): 21})
+        with pytest.raises(CommitFailedError, match="not this consumer's"):
+            consumer.commit({(topic, 3): 0})
+        application.release()
+        wait_until(lambda: len(told) == 5, "the callbacks")
+        application.hold()
+        consumer.commit_async({(topic, 1): 4}, partial(note, "last"))
+        application.release()
+    assert told == [*((str(number), True) for number in range(10, 15)), ("last", True)]
+    if storage == "kafka":
+        assert [in_kafka(stage, 0), in_kafka(stage, 1)] == [(14, "zkrebalancer:"), (4, "zkrebalancer:")]
+    else:
+        assert [stage.offset(0), stage.offset(1)] == [14, 4]

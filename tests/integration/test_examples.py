@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from tests.integration.scenario import Scenario
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
@@ -259,3 +260,13 @@ def test_stuck(examples: Examples) -> None:
         "the first record, again", example, lambda: " ".join(first) in output(example).partition("lost ")[2]
     )
     examples.interrupt(example)
+
+
+def test_commit(examples: Examples) -> None:
+    example = examples.start("commit.py")
+    wanted = {f"{examples.topic}/{p} is stored up to {RECORDS}" for p in range(PARTITIONS)}
+    examples.wait_for("all offsets", example, lambda: wanted <= set(output(example).splitlines()))
+    examples.interrupt(example)
+    assert "not stored" not in output(example)
+    stored = StoredInKafka(examples.lab.cluster.bootstrap, examples.group).read()
+    assert stored == {(examples.topic, p): RECORDS for p in range(PARTITIONS)}

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
+from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.operations.reset_offsets import ResetRefusedError, reset_offsets
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.reset_offsets import Change, ResetRefusedError, reset_offsets
 from zkrebalancer.protocol import cluster_nodes, paths, settings
 from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Done, Get, ListChildren, Multi, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
 GROUP = "g"
+STORES = ("offset", "offset_in_kafka")
+WAIT_S = 20.0
 PARTITIONS = 1_200  # more than one transaction carries
 
 
@@ -55,14 +65,14 @@ def stored(client: BlockingZk, path: str) -> bytes:
 def test_every_offset_is_replaced_and_the_settings_are_as_before(zk: BlockingZk) -> None:
     changes = reset_offsets(zk, GROUP, to_nine, dry_run=False)
     assert len(changes) == PARTITIONS
-    assert changes["t", 0] == (5, 9)
+    assert changes["t", 0] == Change(5, None, 9)
     assert {stored(zk, paths.offsets(GROUP, "t", number)) for number in range(PARTITIONS)} == {b"9"}
     assert not settings.decode(stored(zk, paths.group(GROUP))).starts_paused
     assert b'"custom":7' in stored(zk, paths.group(GROUP))
 
 
 def test_a_dry_run_writes_nothing(zk: BlockingZk) -> None:
-    assert reset_offsets(zk, GROUP, to_nine, dry_run=True)["t", 3] == (5, 9)
+    assert reset_offsets(zk, GROUP, to_nine, dry_run=True)["t", 3] == Change(5, None, 9)
     assert stored(zk, paths.offsets(GROUP, "t", 3)) == b"5"
     assert stored(zk, paths.group(GROUP)) == b'{"version":1,"custom":7}'
 
@@ -101,3 +111,53 @@ def test_an_operator_who_interferes_stops_the_reset(zk: BlockingZk) -> None:
     with pytest.raises(ResetRefusedError, match="changed"):
         reset_offsets(zk, GROUP, interfering, dry_run=False)
     assert cluster_nodes.decode_counter("offset", stored(zk, paths.offsets(GROUP, "t", 0))) == 5
+
+
+# ---- with offsets in Kafka
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(chroot="/reset-kafka") as started:
+        yield started
+
+
+def zkrebalancer(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
+    """Run a command with --json and return what it prints."""
+    options = ["--zookeeper", cluster.zookeeper, "--bootstrap", cluster.bootstrap, "--json"]
+    result = CliRunner().invoke(main.zkrebalancer, ["groups", *arguments, *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def offset_of(document: dict[str, Any], number: int) -> dict[str, Any]:
+    row: dict[str, Any] = next(row for row in document["offsets"] if row["partition"] == number)
+    return row
+
+
+def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(cluster: LocalCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(WAIT_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(30):
+        producer.produce("t", b"", partition=number % 3)
+    assert producer.flush(WAIT_S) == 0
+    StoredInKafka(cluster.bootstrap, GROUP).write({("t", 1): 4, ("t", 2): 6})
+    with BlockingZk(cluster.zookeeper) as zk:
+        made = [Create(paths.GROUPS), Create(paths.group(GROUP))]  # the broker has made what is above
+        made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]
+        made += [Create(paths.offsets(GROUP, "t"), b"incarnation")]
+        made += [Create(paths.offsets(GROUP, "t", number), b"5") for number in (0, 1)]
+        assert isinstance(zk.perform(Multi(tuple(made))), Done)
+    described = zkrebalancer(cluster, "describe", GROUP, "--offsets")
+    known = {"topic": "t", "partition": 1, "offset": 5, "offset_in_kafka": 4, "log_end_offset": 10, "lag": 5}
+    assert offset_of(described, 1) == known
+    assert [offset_of(described, number)["lag"] for number in range(3)] == [5, 5, 4]
+    before = zkrebalancer(cluster, "reset-offsets", GROUP, "--to-earliest", "--dry-run")
+    assert offset_of(before, 1) == {"topic": "t", "partition": 1, "before": 5, "before_in_kafka": 4, "after": 0}
+    assert zkrebalancer(cluster, "describe", GROUP, "--offsets") == described
+    assert offset_of(zkrebalancer(cluster, "reset-offsets", GROUP, "--to-offset", "9"), 2)["after"] == 9
+    described = zkrebalancer(cluster, "describe", GROUP, "--offsets")
+    stored = {key: [offset_of(described, number)[key] for number in range(3)] for key in STORES}
+    assert stored == {"offset": [9, 9, None], "offset_in_kafka": [None, 9, 9]}

@@ -117,9 +117,9 @@ class Application:
     def _processed(self, runs: list[list[Record]]) -> None:
         self._tell_processed(self.host, runs)
         if self.host.settings.auto_commit_ms is None and self.host.random.random() < 0.5:
-            self.host.handover.finish()
             self._token += 1
             self._awaited_commit = self._token
+            self.host.handover.begin_commit(self._token, None, by_notice=False)
             self.host.engine.send(CommitRequested(self._token))
 
     def close(self) -> None:

@@ -14,7 +14,9 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
-from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations import group_lag, kafka_offsets
+from zkrebalancer.operations.group_lag import PartitionLag
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
@@ -70,31 +72,44 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
 @groups.command()
 @click.argument("group")
 @click.option("--members", is_flag=True, help="One line per consumer.")
-@click.option("--offsets", is_flag=True, help="With the stored offset of each partition.")
+@click.option("--offsets", is_flag=True, help="With the stored offset of each partition, and with --bootstrap its lag.")
 @click.option("--state", is_flag=True, help="Only the state, the settings and what is wrong.")
+@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka brokers: ends, lag and Kafka's own offsets.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def describe(group: str, members: bool, offsets: bool, state: bool, zookeeper: str, as_json: bool) -> None:
+def describe(
+    group: str,
+    members: bool,
+    offsets: bool,
+    state: bool,
+    bootstrap: str | None,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
     """Show one group: who owns which partition, or with options its members, offsets or state.
 
     \b
     Example:
       zkrebalancer groups describe payments --members --zookeeper localhost:2181/kafka
+      zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
+    if bootstrap is not None and not offsets:
+        raise click.UsageError("--bootstrap is of use with --offsets only")
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
         if offsets:
             inspection.read_offsets(zk, report)
+    lag = group_lag.read_lag(report, bootstrap) if bootstrap is not None else None
     if as_json:
-        click.echo(json.dumps(_document(report)))
+        click.echo(json.dumps(_document(report, lag)))
         return
     if state:
         _print(_state_table(report))
     elif members:
         _print(_members_table(report))
     else:
-        _print(_partitions_table(report, offsets))
+        _print(_partitions_table(report, offsets, lag))
     for problem in report.problems:
         click.echo(f"problem: {problem}", err=True)
 
@@ -140,7 +155,11 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
     callback=lambda _context, _option, moment: _require_kafka_time(moment),
     help="To a time.",
 )
-@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka brokers; needed for all but --to-offset.")
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT[,…]",
+    help="Kafka brokers: needed for all but --to-offset, and to reset the offsets that Kafka itself stores.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.zookeeper_option
 @options.json_option
@@ -176,17 +195,25 @@ def reset(
         return {partition: low if target == "earliest" else high for partition, (low, high) in ends.items()}
 
     with BlockingZk(zookeeper) as zk:
-        changes = reset_offsets(zk, group, new_offsets, dry_run)
+        kafka = StoredInKafka(bootstrap, group) if bootstrap is not None else None
+        changes = reset_offsets(zk, group, new_offsets, dry_run, kafka)
     if as_json:
         rows = [
-            {"topic": topic, "partition": partition, "before": before, "after": after}
-            for (topic, partition), (before, after) in changes.items()
+            {
+                "topic": topic,
+                "partition": partition,
+                "before": change.in_zookeeper,
+                "before_in_kafka": change.in_kafka,
+                "after": change.after,
+            }
+            for (topic, partition), change in changes.items()
         ]
         click.echo(json.dumps({"group": group, "dry_run": dry_run, "offsets": rows}))
         return
-    table = Table("topic", "partition", "before", "would be" if dry_run else "now")
-    for (topic, partition), (before, after) in changes.items():
-        table.add_row(topic, str(partition), str(before), str(after))
+    table = Table("topic", "partition", "in ZooKeeper", "in Kafka", "would be" if dry_run else "now")
+    for (topic, partition), change in changes.items():
+        shown = (partition, change.in_zookeeper, change.in_kafka, change.after)
+        table.add_row(topic, *("-" if value is None else str(value) for value in shown))
     _print(table)
 
 
@@ -209,7 +236,7 @@ def _summary(report: GroupReport) -> dict[str, object]:
     }
 
 
-def _document(report: GroupReport) -> dict[str, object]:
+def _document(report: GroupReport, lag: Mapping[fields.TopicPartition, PartitionLag] | None) -> dict[str, object]:
     return {
         **_summary(report),
         "settings": asdict(report.settings),
@@ -227,6 +254,11 @@ def _document(report: GroupReport) -> dict[str, object]:
         "offsets": [
             {"topic": topic, "partition": partition, "offset": offset}
             for (topic, partition), offset in sorted(report.offsets.items())
+        ]
+        if lag is None
+        else [
+            {"topic": topic, "partition": partition, **asdict(known), "lag": known.lag}
+            for (topic, partition), known in lag.items()
         ],
     }
 
@@ -256,14 +288,21 @@ def _members_table(report: GroupReport) -> Table:
     return table
 
 
-def _partitions_table(report: GroupReport, with_offsets: bool) -> Table:
-    table = Table("topic", "partition", "consumer thread", *(["offset"] if with_offsets else []))
+def _partitions_table(
+    report: GroupReport, with_offsets: bool, lag: Mapping[fields.TopicPartition, PartitionLag] | None
+) -> Table:
+    columns = ["offset"] if with_offsets else []
+    columns += ["offset in Kafka", "log end", "lag"] if lag is not None else []
+    table = Table("topic", "partition", "consumer thread", *columns)
     owned = report.owned()
-    for topic, partition in sorted(owned.keys() | report.offsets.keys()):
-        row = [topic, str(partition), owned.get((topic, partition), "-")]
-        if with_offsets:
-            row.append(str(report.offsets.get((topic, partition), "-")))
-        table.add_row(*row)
+    for topic, partition in sorted(owned.keys() | report.offsets.keys() | (lag or {}).keys()):
+        row: list[object] = [topic, partition, owned.get((topic, partition))]
+        if lag is not None:
+            known = lag[topic, partition]
+            row += [known.offset, known.offset_in_kafka, known.log_end_offset, known.lag]
+        elif with_offsets:
+            row.append(report.offsets.get((topic, partition)))
+        table.add_row(*("-" if value is None else str(value) for value in row))
     return table
 
 

@@ -3,20 +3,22 @@
 A consumer that registers meanwhile must not start from an offset that is about to be replaced. So starts are paused
 first (a setting of the group, whose version every command checks), then it is looked again that nobody is registered,
 then the offsets are written, each transaction checking that the pause still stands, and then starts go on. A reset that
-was interrupted leaves the pause behind; the next reset, finished or refused, takes it away.
+was interrupted leaves the pause behind; the next reset, finished or refused, takes it away. Offsets in Kafka's own
+store are written last, right after a transaction that has checked the pause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.protocol import cluster_nodes, fields, paths
 from zkrebalancer.protocol.calls import (
     Check,
     Children,
     Content,
-    Create,
     Done,
     Get,
     ListChildren,
@@ -32,6 +34,15 @@ STARTS_PAUSED = "starts_paused"
 MAX_WRITES_PER_TRANSACTION = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of one partition's offset: what each store has, and what those that have one get."""
+
+    in_zookeeper: int | None
+    in_kafka: int | None
+    after: int
+
+
 class ResetRefusedError(RebalancerError):
     """The group has consumers, or was changed by somebody else meanwhile; nothing more was written."""
 
@@ -41,27 +52,32 @@ def reset_offsets(
     group: str,
     new_offsets: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
     dry_run: bool,
-) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Give every stored offset of the group a new value; return partition -> (before, after), sorted.
+    kafka: StoredInKafka | None = None,
+) -> dict[TopicPartition, Change]:
+    """Give every stored offset of the group a new value, in ZooKeeper and in Kafka; return the changes, sorted.
 
     `new_offsets` is asked for the partitions that have a stored offset. With `dry_run` nothing is written.
 
     Raises:
         UnknownGroupError: there is no such group.
         ResetRefusedError: the group has consumers, or changed meanwhile.
+        KafkaOffsetsError: Kafka does not answer, or refuses; those in ZooKeeper may be written already.
 
     """
     report = inspection.read_group(zk, group)
     _refuse_consumers(zk, group)
     if dry_run:
-        return _changes(zk, report, new_offsets)
+        return _changes(zk, report, new_offsets, kafka)
     version = _set_paused(zk, group, paused=True)
     try:
         _refuse_consumers(zk, group)
-        changes = _changes(zk, report, new_offsets)
+        changes = _changes(zk, report, new_offsets, kafka)
         for operations in _writes(group, changes, version):
             if not isinstance(zk.perform(Multi(operations)), Done):
                 raise ResetRefusedError(f"group {group}: it was changed while its offsets were reset; reset again")
+        in_kafka = {partition: change.after for partition, change in changes.items() if change.in_kafka is not None}
+        if kafka is not None and in_kafka:
+            kafka.write(in_kafka)
     finally:
         _set_paused(zk, group, paused=False)
     return changes
@@ -91,19 +107,22 @@ def _changes(
     zk: BlockingZk,
     report: inspection.GroupReport,
     new_offsets: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]],
-) -> dict[TopicPartition, tuple[int | None, int]]:
+    kafka: StoredInKafka | None,
+) -> dict[TopicPartition, Change]:
     inspection.read_offsets(zk, report)
-    wanted = new_offsets(sorted(report.offsets))
-    return {partition: (report.offsets.get(partition), wanted[partition]) for partition in sorted(wanted)}
+    in_zookeeper, in_kafka = report.offsets, {} if kafka is None else kafka.read()
+    wanted = new_offsets(sorted(in_zookeeper.keys() | in_kafka.keys()))
+    return {tp: Change(in_zookeeper.get(tp), in_kafka.get(tp), wanted[tp]) for tp in sorted(wanted)}
 
 
 def _writes(
-    group: str, changes: Mapping[TopicPartition, tuple[int | None, int]], settings_version: int
+    group: str, changes: Mapping[TopicPartition, Change], settings_version: int
 ) -> Iterator[tuple[Operation, ...]]:
-    operations: list[Operation] = []
-    for (topic, partition), (before, after) in changes.items():
-        path, content = paths.offsets(group, topic, partition), cluster_nodes.encode_counter(after)
-        operations.append(Create(path, content) if before is None else SetContent(path, content))
-    for begin in range(0, len(operations), MAX_WRITES_PER_TRANSACTION):
+    operations = [
+        SetContent(paths.offsets(group, *partition), cluster_nodes.encode_counter(change.after))
+        for partition, change in changes.items()
+        if change.in_zookeeper is not None
+    ]
+    for begin in range(0, max(1, len(operations)), MAX_WRITES_PER_TRANSACTION):
         chunk = operations[begin : begin + MAX_WRITES_PER_TRANSACTION]
         yield (Check(paths.group(group), settings_version), *chunk)

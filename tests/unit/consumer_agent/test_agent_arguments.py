@@ -17,11 +17,11 @@ def new_consumer() -> Consumer:
     return Consumer(zookeeper="z:1", bootstrap="b:1", group="g")
 
 
-@pytest.mark.parametrize("method", ["poll", "commit", "close", "unsubscribe"])
+@pytest.mark.parametrize("method", ["poll", "commit", "committed", "close", "unsubscribe"])
 @pytest.mark.parametrize("timeout_s", [-1, math.nan, math.inf, "1", None, True])
 def test_a_timeout_is_a_number_of_seconds(method: str, timeout_s: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{method}: timeout_s must be a number of at least 0, not "):
-        getattr(new_consumer(), method)(timeout_s)
+        getattr(new_consumer(), method)(timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("name", ["on_assign", "on_revoke", "on_lost"])

@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from zkrebalancer.operations import kafka_offsets
-from zkrebalancer.operations.kafka_offsets import NO_OFFSET, KafkaOffsetsError, offsets_at
+from zkrebalancer.operations.kafka_offsets import END, FIRST, NO_OFFSET, KafkaOffsetsError, log_ends, offsets_at
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS = {FIRST: 3, END: 90}
 
 
 class Answer:
@@ -29,11 +30,11 @@ class Brokers:
         self.closed = 0
 
     def offsets_for_times(self, asked: list[TopicPartition], **_timeout: float) -> list[Answer]:
-        assert {partition.offset for partition in asked} == {int(MOMENT.timestamp() * 1_000)}
+        (time_ms,) = {partition.offset for partition in asked}
+        if time_ms in ENDS:
+            return [Answer(partition.partition, ENDS[time_ms]) for partition in asked]
+        assert time_ms == int(MOMENT.timestamp() * 1_000)
         return list(self.answers)
-
-    def get_watermark_offsets(self, _partition: TopicPartition, **_timeout: float) -> tuple[int, int]:
-        return 3, 90
 
     def close(self) -> None:
         self.closed += 1
@@ -61,3 +62,9 @@ def test_a_partition_that_kafka_does_not_know_is_an_error(answering: Callable[..
     with pytest.raises(KafkaOffsetsError, match="no offset of t/1 from Kafka at b:1"):
         offsets_at("b:1", [("t", 0), ("t", 1)], MOMENT)
     assert brokers.closed == 1
+
+
+def test_both_ends_of_all_partitions_are_two_questions(answering: Callable[..., Brokers]) -> None:
+    brokers = answering()
+    assert log_ends("b:1", [("t", 0), ("t", 1)]) == {("t", 0): (3, 90), ("t", 1): (3, 90)}
+    assert brokers.closed == 2

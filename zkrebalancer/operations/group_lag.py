@@ -1,0 +1,33 @@
+"""How far behind a group is: its stored offsets against the ends of Kafka's logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition; what is not known is None."""
+
+    offset: int | None  # in ZooKeeper
+    offset_in_kafka: int | None
+    log_end_offset: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """How many records are still to be read, after the higher of the two offsets."""
+        stored = max((offset for offset in (self.offset, self.offset_in_kafka) if offset is not None), default=None)
+        return None if stored is None or self.log_end_offset is None else max(0, self.log_end_offset - stored)
+
+
+def read_lag(report: GroupReport, bootstrap: str) -> dict[TopicPartition, PartitionLag]:
+    """Return all partitions that the group owns or has an offset of, sorted; raises KafkaOffsetsError."""
+    in_kafka = StoredInKafka(bootstrap, report.name).read()
+    partitions = sorted(report.owned().keys() | report.offsets.keys() | in_kafka.keys())
+    ends = kafka_offsets.known_log_ends(bootstrap, partitions)
+    return {tp: PartitionLag(report.offsets.get(tp), in_kafka.get(tp), ends.get(tp)) for tp in partitions}
