@@ -55,7 +55,10 @@ class Consumer:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Say which topics to read: names, names with numbers of threads, or a pattern. Once, before the first poll.
+        """Say which topics to read: names, names with numbers of threads, or a pattern.
+
+        Again, also while running, it changes what is read and who is called. What it goes on to read it keeps, and
+        records of the rest are returned until it is revoked.
 
         The callbacks get a sorted list of (topic, partition) and run in this thread, within poll, commit and close:
         `on_assign` before the first record of the partitions (it may seek), `on_revoke` when they are to be given up
@@ -63,7 +66,7 @@ class Consumer:
 
         Raises:
             ConfigurationError, InvalidNameError, PatternError: what was asked for is not allowed.
-            ConsumerStateError: subscribed already, or closed.
+            ConsumerStateError: closed.
 
         """
         wanted = configuration.subscription(topics, pattern, pattern_type)

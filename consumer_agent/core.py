@@ -30,7 +30,15 @@ from consumer_agent.kafka_store import KafkaStore
 from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
-from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked, StoredRequested
+from consumer_agent.signals import (
+    Abandoned,
+    CloseRequested,
+    CommitRequested,
+    Polled,
+    Resubscribed,
+    Revoked,
+    StoredRequested,
+)
 from consumer_agent.storage import Storage
 from consumer_agent.telemetry import Telemetry
 from zkrebalancer.observe.events import EventLog
@@ -83,11 +91,15 @@ class Core:
 
     def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
         """Take in what to read, and whom to tell."""
-        if self._subscription is not None or self.is_closed:
-            raise ConsumerStateError("subscribe may be called once, before the first poll")
         arguments.check_callbacks({f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        if self.is_closed:
+            raise ConsumerStateError("subscribe: the consumer is closed")
+        self.require_process("subscribe")
         self._subscription = wanted
         self._callbacks = dict(callbacks)
+        if self.engine is not None:
+            asks = self._callbacks[Tell.REVOKE] is not None
+            self.engine.send(Resubscribed(_registration(self.config, wanted), asks))
 
     def unsubscribe(self) -> None:
         """Forget the subscription, after `end`: another one may follow, which begins anew."""

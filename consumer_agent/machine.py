@@ -38,6 +38,7 @@ from consumer_agent.signals import (
     Progress,
     RecordLost,
     RecordQuarantined,
+    Resubscribed,
     Revoked,
     StoredRequested,
     TellLost,
@@ -147,16 +148,22 @@ class Machine:
                 self.member.handle_application_seen(event, now_ms)
             case Polled() if self.state is State.OUT:
                 self._begin_joining(event, now_ms)
+            case Resubscribed():
+                self._resubscribe(event)
             case CloseRequested():
                 self._close_requested()
             case Abandoned():
                 self._become_closed()
-            case CommitRequested(token) if self.member is None:
-                self._outbox.add(CommitFinished((token,), "the consumer is in no group"))
-            case StoredRequested(token) if self.member is None:
-                self._outbox.add(TellStored(token, {}, "the consumer is in no group"))
+            case _ if self.member is None:
+                self._answer_outside(event)
             case _:
                 self._tell_member(event, now_ms)
+
+    def _answer_outside(self, event: Event) -> None:
+        if isinstance(event, CommitRequested):
+            self._outbox.add(CommitFinished((event.token,), "the consumer is in no group"))
+        elif isinstance(event, StoredRequested):
+            self._outbox.add(TellStored(event.token, {}, "the consumer is in no group"))
 
     def _tell_member(self, event: Event, now_ms: int) -> None:
         if self.member is None:
@@ -253,6 +260,12 @@ class Machine:
             self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
         self._outbox.add(OpenSession())
 
+    def _resubscribe(self, event: Resubscribed) -> None:
+        member = replace(self._settings.member, ask_application=event.ask_application)
+        self._settings = replace(self._settings, member=member, registration=event.registration)
+        if self.member is not None:
+            self.member.handle_resubscribed(member, event.registration)
+
     def _settle(self, now_ms: int) -> None:
         """Draw the conclusions from what joining or membership have come to."""
         joining, member = self.joining, self.member
@@ -264,9 +277,10 @@ class Machine:
             self.joining = None
             self._move(State.ACTIVE)
             self._outbox.add(Failpoint("after-registration"))
-            timeout_ms = joining.registration.session_timeout_ms
-            self.member = Member(self._outbox, self._settings.member, joining.consumer, timeout_ms, now_ms)
+            written = joining.registration
+            self.member = Member(self._outbox, self._settings.member, joining.consumer, written, now_ms)
             self.member.begin(joining.lease_from_ms, now_ms)
+            self.member.handle_resubscribed(self._settings.member, self._settings.registration)  # while it registered
         elif member is not None and member.ending is not None and self.state is not State.RESIGNING:
             self._membership_ended(member, member.ending, now_ms)
         elif member is not None and member.attendance.is_over and self.state is State.ACTIVE:

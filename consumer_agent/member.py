@@ -6,20 +6,22 @@ Lives as long as one registration. When that is over (`ending` is set) the machi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from consumer_agent.attendance import Attendance
 from consumer_agent.channel import Channel
 from consumer_agent.committing import Committing
 from consumer_agent.departure import Departure, Leaving
+from consumer_agent.errors import RegistrationError
 from consumer_agent.outbox import Outbox, Purpose
-from consumer_agent.signals import ApplicationSeen, EmitUntil, Position
+from consumer_agent.resubscribing import OwnRegistration
+from consumer_agent.signals import ApplicationSeen, EmitUntil, Failed, Position
 from consumer_agent.starting import Start
 from consumer_agent.stopping import Stop
 from consumer_agent.storage import Storage
 from consumer_agent.writes import Outcome, WriteLane
-from zkrebalancer.protocol import command, paths, registration
+from zkrebalancer.protocol import command, paths
 from zkrebalancer.protocol.calls import (
     Check,
     Children,
@@ -35,6 +37,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import CommandError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
 
 FOREVER_MS = 2**63 - 1
 NEVER_MS = 0
@@ -77,13 +80,14 @@ class Member:
     """Everything about one registration."""
 
     def __init__(
-        self, outbox: Outbox, settings: MemberSettings, name: str, session_timeout_ms: int, now_ms: int
+        self, outbox: Outbox, settings: MemberSettings, name: str, registered: Registration, now_ms: int
     ) -> None:
         """Begin right after the registration has succeeded, on a connected session."""
         self._outbox = outbox
         self._settings = settings
         self.name = name
-        self.lease_ms = registration.lease_ms(session_timeout_ms)
+        self.lease_ms = registered.lease_ms
+        self.registration = OwnRegistration(outbox, paths.ids(settings.group, name), registered, registered)
         self.lane = WriteLane(outbox, settings.group, name, self.lease_ms, settings.storage)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
@@ -255,6 +259,7 @@ class Member:
             self.channel.finish()
             self.work = None
         if self.departure is None:
+            self.registration.proceed()
             name = self.channel.begin_next()
             if name is not None and name != self.reading:
                 self._read_command(name)
@@ -320,6 +325,21 @@ class Member:
             self.work.handle_kafka_offsets(token, found, now_ms)
         self._proceed()
 
+    def handle_resubscribed(self, settings: MemberSettings, wanted: Registration) -> None:
+        """Say in its registration that the application wants other topics; the coordinator decides what follows."""
+        self._settings, written = settings, self.registration.written
+        self.registration.wanted = replace(
+            wanted, timestamp=written.timestamp, session_timeout_ms=written.session_timeout_ms
+        )
+        self._proceed()
+
+    def _registration_answered(self, purpose: Purpose, sent: object, reply: Reply) -> None:
+        self.registration.handle_reply(purpose, sent, reply)
+        refusal, self.registration.refused = self.registration.refused, None
+        if refusal is not None:
+            text = f"ZooKeeper refused to change the subscription of {self.name}: {refusal}"
+            self._outbox.add(Failed(RegistrationError(text)))
+
     def handle_close_requested(self) -> None:
         """Leave: a command that is not being acknowledged is dropped, it goes with the channel."""
         waits = isinstance(self.work, Stop) and self.work.waits_for_application
@@ -353,6 +373,8 @@ class Member:
             self.work.handle_offset(argument, reply, self.connected)
         elif purpose is Purpose.READ_MARK and isinstance(self.work, Start):
             self.work.handle_mark(str(argument), reply, self.connected)
+        elif purpose in {Purpose.WRITE_REGISTRATION, Purpose.READ_REGISTRATION}:
+            self._registration_answered(purpose, argument, reply)
         elif purpose in {Purpose.WRITE, Purpose.SYNC_WRITE, Purpose.VERIFY_WRITE}:
             self._maybe_end_write(self.lane.handle_reply(purpose, reply))
         elif purpose in {Purpose.LEAVE, Purpose.LIST_BEFORE_LEAVING} and self.departure is not None:

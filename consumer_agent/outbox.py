@@ -24,6 +24,8 @@ class Purpose(Enum):
     READ_COMMAND = auto()
     READ_OFFSET = auto()
     READ_MARK = auto()
+    READ_REGISTRATION = auto()
+    WRITE_REGISTRATION = auto()
     WRITE = auto()
     SYNC_WRITE = auto()
     VERIFY_WRITE = auto()

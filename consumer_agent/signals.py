@@ -13,6 +13,7 @@ from typing import NamedTuple
 from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
 
 
 class Position(NamedTuple):
@@ -50,6 +51,14 @@ class CommitRequested:
     """The application waits until all that it has finished is stored."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resubscribed:
+    """The application wants other topics, from now on and in every later membership."""
+
+    registration: Registration  # timestamp and session timeout are filled in when it registers
+    ask_application: bool  # on_revoke is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,7 @@ Event = (
     | Revoked
     | CommitRequested
     | StoredRequested
+    | Resubscribed
     | CloseRequested
     | Abandoned
     | Progress

@@ -48,6 +48,13 @@ class Application:
         """Let it poll again."""
         self._may_poll.set()
 
+    def subscribe(self, topics: list[str]) -> None:
+        """Ask for other topics, between two polls."""
+        self.block()
+        assert self.is_blocked.wait(END_TIMEOUT_S)
+        self.consumer.subscribe(topics, on_revoke=self.revoked.append, on_lost=self.lost.append)
+        self.unblock()
+
     def expire_session(self) -> None:
         """End its ZooKeeper session as if it had expired."""
         engine = self.consumer._core.engine

@@ -153,6 +153,19 @@ def test_fair_poll(examples: Examples) -> None:
         assert values == [f"b'{number}'" for number in range(RECORDS)]
 
 
+def test_resubscribe(examples: Examples) -> None:
+    """What it reads goes on; of the second topic it gets the partitions, and nothing of the first is stopped."""
+    second = f"{examples.topic}-more"
+    examples.lab.create_topic(second, 1)
+    example = examples.start("resubscribe.py", TOPIC2=second, END=str(RECORDS))
+    examples.wait_for("the second topic", example, lambda: f"also gets [('{second}', 0)]" in output(example))
+    examples.produce(1)
+    printed = [f"{examples.topic}/{partition} {RECORDS}" for partition in range(PARTITIONS)]
+    examples.wait_for("new records", example, lambda: set(printed) <= set(output(example).splitlines()))
+    examples.interrupt(example)
+    assert output(example).count("gets") == 2
+
+
 class Sink:
     """The database of `exactly_once.py`, as the test looks at it."""
 

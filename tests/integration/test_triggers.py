@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
 from tests.integration.commands import run
 from tests.integration.scenario import MODES, PARTITIONS, Scenario, owners_of
+from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 pytestmark = pytest.mark.timeout(120)
@@ -148,3 +150,34 @@ def test_consumers_with_several_threads(scenario: Scenario) -> None:
         threads = Counter(thread for record in owners for thread in record.partitions.values())
         assert set(threads) == {0, 1}
     scenario.verify()
+
+
+def test_a_consumer_changes_its_subscription(scenario: Scenario) -> None:
+    """It stays the same consumer and loses nothing of what it goes on to read; later it wants all again."""
+    scenario.begin(members=0)
+    second = scenario.add_topic("u")
+    applications = {group: scenario.join_here(group) for group in scenario.groups}
+    scenario.join_all()
+    scenario.settle()
+    first = scenario.topic("t")
+    registered = {group: consumers(scenario, group) for group in scenario.groups}
+    for application in applications.values():
+        application.subscribe([first])
+    for group, application in applications.items():
+        scenario.wait_group("the change", group, partial(reads_only, client=application.name, topic=first))
+    scenario.settle()
+    for application in applications.values():
+        application.subscribe([first, second])
+    scenario.verify()
+    assert {group: consumers(scenario, group) for group in scenario.groups} == registered
+    assert not any(application.lost for application in applications.values())
+
+
+def consumers(scenario: Scenario, group: str) -> set[str]:
+    """Return who has ever got partitions in a group."""
+    return {event["member"] for event in scenario.events("fetcher_started", group=group)}
+
+
+def reads_only(report: GroupReport, client: str, topic: str) -> bool:
+    """Whether a client owns partitions of this topic and of no other."""
+    return {name for (name, _), consumer in owners_of(report).items() if consumer.startswith(client)} == {topic}

@@ -7,7 +7,7 @@ which the three threads take turns (`threads.py`). The application is `applicati
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -195,6 +195,11 @@ class AgentHost(Host):
     def emits_until_us(self) -> int:
         """Until when, by its own clock, it believes that it may emit."""
         return self.handover._emit_until_ms * 1_000
+
+    def resubscribe(self, topics: dict[str, int]) -> None:
+        """The application wants other topics."""
+        registration = _machine_settings(self.name, replace(self.settings, subscription=topics)).registration
+        self.engine.send(signals.Resubscribed(registration, self.settings.has_on_revoke))
 
     def end(self) -> None:
         """The process ends by itself."""

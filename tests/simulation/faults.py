@@ -203,6 +203,21 @@ def _stop_polling(cluster: Cluster, draw: Random) -> None:
 # Coordinators ---------------------------------------------------------------------------------------------------------
 
 
+def _resubscribe(cluster: Cluster, draw: Random) -> None:
+    agent = _agent(cluster, draw)
+    if agent is not None:
+        topics = draw.choice([{"t": 1}, {"u": 1}])
+        _tell(cluster, agent, f"subscribes to {sorted(topics)}, and later to all again")
+        agent.resubscribe(topics)
+        agent.after(draw.randrange(3_000_000), _subscribe_to_all, cluster, agent, draw)
+
+
+def _subscribe_to_all(cluster: Cluster, agent: AgentHost, draw: Random) -> None:
+    agent.resubscribe(agent.settings.subscription)
+    if draw.random() < 0.7:  # while that is written
+        agent.after(draw.randrange(1_000), _drop, cluster, agent)
+
+
 def _kill_coordinator(cluster: Cluster, draw: Random) -> None:
     process = _coordinator(cluster, draw)
     _tell(cluster, process, "is killed")

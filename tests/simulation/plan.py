@@ -25,6 +25,7 @@ WEIGHTS = {
     "strand_agent": 5,
     "block_application": 6,
     "stop_polling": 3,
+    "resubscribe": 5,
     "kill_coordinator": 5,
     "freeze_coordinator": 5,
     "cut_coordinator": 5,

@@ -259,13 +259,13 @@ def read_registration(group: Group, consumer: str, content: bytes) -> registrati
 
 
 def read_owners(group: Group, member: Member, reply: Content) -> None:
-    """Decode `owners/<consumer>` into its member; one that cannot be read counts as holding all of its topics."""
+    """Decode `owners/<consumer>` into its member; one that cannot be read counts as holding everything."""
     member.owners_version = reply.stat.version
     try:
         member.owners = ownership.decode_owners(reply.content)
     except NodeContentError as error:
         member.owners = None
-        group.desk.warn(f"group {group.name}: {member.consumer} holds all of its topics until evicted: {error}")
+        group.desk.warn(f"group {group.name}: {member.consumer} may hold anything until it is evicted: {error}")
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

@@ -304,7 +304,7 @@ class Moving:
         self._group.desk.wake(self._group.name, ("command", member.consumer), at_us, self._late, member.consumer)
 
     def expect_readable(self, member: Member) -> None:
-        """A consumer whose record or commands cannot be read blocks its topics: it has a time limit too."""
+        """A consumer whose record or commands cannot be read blocks every topic: it has a time limit too."""
         key = ("unreadable", member.consumer)
         if not member.blocked_topics():
             self._group.desk.cancel_wake(self._group.name, key)

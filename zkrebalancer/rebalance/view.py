@@ -64,13 +64,11 @@ class Member:
         return bool(self.pending) or self.evicting or self.owners is None or self.unreadable_commands
 
     def blocked_topics(self) -> tuple[str, ...]:
-        """Topics of which everything counts as held, because what the consumer holds cannot be read."""
-        if self.owners is not None and not self.unreadable_commands:
-            return ()
-        registration = self.registration
-        if registration is None or registration.pattern != "static":
-            return (ALL_TOPICS,)
-        return tuple(sorted(registration.subscription))
+        """Topics of which everything counts as held, because what the consumer holds cannot be read.
+
+        That is every topic: its subscription may have changed since, and says nothing of what it still holds.
+        """
+        return () if self.owners is not None and not self.unreadable_commands else (ALL_TOPICS,)
 
 
 @dataclass(frozen=True, slots=True)
