@@ -7,15 +7,20 @@ fetching it; so a `Batch` keeps the messages, and for an application that wants 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from confluent_kafka import Message
 
 from consumer_agent.buffer import Run
 from zkrebalancer.protocol.fields import TopicPartition
+
+UNREADABLE = (SystemError, UnicodeDecodeError)  # what confluent-kafka raises for a header whose name is not UTF-8
+
+_log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -86,9 +91,29 @@ def _records(run: Run) -> Iterator[Record]:
         map(Message.offset, messages),
         map(Message.key, messages),
         map(Message.value, messages),
-        (tuple(headers) if headers else () for headers in map(Message.headers, messages)),
+        (tuple(headers) if headers else () for headers in _headers(messages)),
         (moment_ms if kind else None for kind, moment_ms in map(Message.timestamp, messages)),
         repeat(run.generation),
         strict=False,
     )
     return map(_as_record, columns)
+
+
+def _headers(messages: Sequence[Message]) -> list[Any]:
+    """Return the headers of each message; none of one that has a name which is not UTF-8.
+
+    confluent-kafka refuses to return those, and keeps them half made: whoever asks that message again crashes. So it is
+    given others, which replace them.
+    """
+    column = map(Message.headers, messages)
+    found: list[Any] = []
+    while len(found) < len(messages):
+        try:
+            found.extend(column)
+        except UNREADABLE:
+            message = messages[len(found)]
+            message.set_headers([])
+            found.append(None)
+            place = (message.topic(), message.partition(), message.offset())
+            _log.warning("%s/%s offset %s: the name of a header is not UTF-8; it is returned without headers", *place)
+    return found
