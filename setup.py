@@ -27,7 +27,17 @@ setup(
         "consumer_agent": ["py.typed"],
         "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"],
     },
-    install_requires=["click", "confluent-kafka", "gevent", "google-re2", "kazoo", "msgpack", "numpy", "rich"],
+    install_requires=[
+        "click",
+        "confluent-kafka",
+        "gevent",
+        "google-re2",
+        "kazoo",
+        "msgpack",
+        "numpy",
+        "prometheus-client",
+        "rich",
+    ],
     extras_require={"cluster": CLUSTER, "spark": ["pyspark>=4.0,<5"], "docker": ["docker"], "dev": CLUSTER + DEV},
     entry_points={
         "console_scripts": [

@@ -237,6 +237,13 @@ class RecordBuffer:
 
     # ---- whose records they are
 
+    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Count what was returned below these offsets as finished; partitions that are not there are passed over."""
+        for partition, offset in offsets.items():
+            held = self._partitions.get(partition)
+            if held is not None:
+                held.finished = max(held.finished, min(offset, held.returned))
+
     def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
         """Take in records of a partition from `position` on."""
         self.forget([partition])

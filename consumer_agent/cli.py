@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import click
 
-from consumer_agent.batch import Batch, Record
+from consumer_agent.batch import Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
-from consumer_agent.sidecar import Sidecar, StoppedInFlightError, record_document
+from consumer_agent.dead_letters import open_dead_letters
+from consumer_agent.frames import record_document
+from consumer_agent.settings import (
+    LOG_LEVELS,
+    Settings,
+    as_toml,
+    effective,
+    find_faults,
+    gather,
+    subscription_arguments,
+)
+from consumer_agent.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 from consumer_agent.storage import Storage
+from consumer_agent.tally import Tally
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
-from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 
 POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
-LOG_LEVELS = ("debug", "info", "warning", "error")
+_log = logging.getLogger(__name__)
 RecordPrinter = Callable[[Record], None]
 
 
-@dataclass(slots=True)
-class Tally:
-    """What was read."""
+class FaultsError(ConfigurationError):
+    """Settings that are not allowed, a line each."""
 
-    records: int = 0
-    partitions: set[TopicPartition] = field(default_factory=set)
-
-    def add(self, batch: Batch) -> None:
-        """Count a batch."""
-        self.records += len(batch)
-        self.partitions.update(batch.by_partition())
+    def __init__(self, faults: list[str]) -> None:
+        """Take the lines."""
+        super().__init__("; ".join(faults))
+        self.faults = faults
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -51,62 +59,104 @@ def consumer_agent() -> None:
 
 
 @consumer_agent.command()
-@click.option("--zookeeper", envvar="ZKREBALANCER_ZOOKEEPER", required=True, metavar="HOST:PORT[,…][/CHROOT]")
-@click.option("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="Kafka's brokers.")
-@click.option("--group", required=True)
+@click.option("--config", metavar="FILE", help="Settings in TOML; the environment and the flags count more.")
+@click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="Also ZKREBALANCER_ZOOKEEPER.")
+@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka's brokers.")
+@click.option("--group")
 @click.option("--topic", "topics", multiple=True, metavar="NAME[:THREADS]", help="May be given several times.")
 @click.option("--pattern", metavar="RE", help="Topics by a regular expression (RE2) instead of by name.")
-@click.option("--pattern-type", type=click.Choice([WHITE_LIST, BLACK_LIST]), default=WHITE_LIST, show_default=True)
-@click.option("--exec", "command", metavar="CMD", help="Hand the records to this command as JSON lines.")
+@click.option("--pattern-type", metavar=f"{WHITE_LIST}|{BLACK_LIST}", help=f"Default: {WHITE_LIST}.")
+@click.option("--exec", metavar="CMD", help="Hand the records to this command, and take its acknowledgements.")
+@click.option("--frames", metavar="json|msgpack", help="How to speak with it: lines (default), or length-prefixed.")
+@click.option("--dead-letter", metavar="topic:NAME|file:PATH", help="Where records go that it cannot process.")
+@click.option("--max-failures", metavar="N", help="of one record, before it is given up. Default: 3.")
+@click.option("--max-restarts", metavar="N", help="of the command in a row without an answer. Default: 10.")
+@click.option("--max-in-flight-records", metavar="N", help="that the command has not acknowledged. Default: 500.")
+@click.option("--max-in-flight-bytes", metavar="N", help="the same in bytes. Default: 16 MiB.")
+@click.option("--revoke-timeout-ms", metavar="N", help="for the command to let partitions go. Default: 20000.")
+@click.option("--drain-timeout-ms", metavar="N", help="for it to finish when the agent stops. Default: 5000.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /metrics and /assignment there.")
 @click.option("--events", "events_directory", metavar="DIR", help="Write telemetry events there.")
 @click.option("--client-id")
 @click.option("--instance-id", "group_instance_id", help="A name that outlives a restart.")
 @click.option("--rack")
-@click.option("--capacity", type=float)
-@click.option("--session-timeout-ms", type=int)
-@click.option("--max-poll-records", type=int)
-@click.option("--auto-commit-interval-ms", type=int, help="How often what was read is stored as finished.")
+@click.option("--capacity", metavar="NUMBER")
+@click.option("--session-timeout-ms", metavar="N")
+@click.option("--max-poll-records", metavar="N")
+@click.option("--max-poll-interval-ms", metavar="N", help="An agent that hangs for so long leaves. Default: 300000.")
+@click.option("--poll-fairness", metavar="greedy|proportional")
+@click.option("--prefetch", metavar="total|per_partition")
+@click.option("--suspended-policy", metavar="pause|continue", help="What to do when ZooKeeper cannot be reached.")
+@click.option("--enable-auto-commit", metavar="true|false")
+@click.option("--auto-commit-interval-ms", metavar="N", help="How often what was read is stored as finished.")
 @click.option("--auto-offset-reset", metavar="WHERE", help="earliest, latest, none, or a time with its zone.")
-@click.option("--offsets-storage", type=click.Choice([storage.value for storage in Storage]))
+@click.option("--offsets-storage", metavar="|".join(storage.value for storage in Storage))
+@click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A setting of librdkafka.")
+@click.option("--print-config", is_flag=True, help="Print the settings that count, and where each comes from; end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
 @click.option("--quiet", is_flag=True, help="Print no records, only how many there were.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="warning", show_default=True)
-def run(
-    *,
-    topics: tuple[str, ...],
-    pattern: str | None,
-    pattern_type: str,
-    command: str | None,
-    as_json: bool,
-    quiet: bool,
-    log_level: str,
-    **settings: Any,  # noqa: ANN401  # those of ConsumerConfig, as click has read them
-) -> None:
+@click.option("--log-level", metavar="|".join(LOG_LEVELS), help="Default: warning.")
+def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, **flags: Any) -> None:  # noqa: ANN401
     """Read until SIGTERM or SIGINT; then finish, commit and leave the group.
+
+    Every setting may also stand in the file (`session_timeout_ms = 6000`) and in the environment
+    (CONSUMER_AGENT_SESSION_TIMEOUT_MS=6000); librdkafka's own in its table kafka_config, and as
+    CONSUMER_AGENT_KAFKA_SASL_PASSWORD=….
 
     \b
     Example:
       consumer-agent run --bootstrap localhost:9092 --zookeeper localhost:2181/kafka --group g --topic orders
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    signals = _Signals()
+    given = {key: list(value) if key == "topics" else value for key, value in flags.items() if value not in {None, ()}}
+    settings = gather(config, os.environ, given)
+    faults = find_faults(settings)
+    if faults:
+        raise FaultsError(faults)
+    if print_config:
+        shown = effective(settings)
+        document = {key: {"value": value, "origin": origin} for key, (value, origin) in shown.items()}
+        click.echo(json.dumps(document) if as_json else as_toml(shown))
+        return
+    level = settings.values.get("log_level", "warning").upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for name in settings.ignored:
+        _log.warning("%s is not a setting, and is ignored", name)
+    printer = _silent if quiet else _print_json if as_json else _print_line
     tally = Tally()
-    try:
-        given = {key: value for key, value in settings.items() if value is not None}
-        config = ConsumerConfig.from_settings(given)
-        consumer = Consumer(config)
-        wanted = {"topics": dict(map(_topic, topics))} if topics else {}
-        subscribe: dict[str, Any] = {**wanted, "pattern": pattern, "pattern_type": pattern_type}
-        if command is None:
-            printer = _silent if quiet else _print_json if as_json else _print_line
-            _read(consumer, subscribe, printer, tally, signals)
-        else:
-            _serve(consumer, subscribe, command, tally, signals)
-    except StoppedInFlightError as error:
-        click.echo(f"warning: {error}", err=True)
-    if quiet or command is not None:
+    _run(settings, printer, tally)
+    if quiet or "exec" in settings.values:
         counts = {"records": tally.records, "partitions": len(tally.partitions)}
         click.echo(json.dumps(counts) if as_json else f"records: {tally.records} of {len(tally.partitions)} partitions")
+
+
+def _run(settings: Settings, printer: RecordPrinter, tally: Tally) -> None:
+    signals = _Signals()
+    subscribe = subscription_arguments(settings.values)
+    own = settings.group_of(SidecarSettings)
+    with_child = "exec" in settings.values
+    config = ConsumerConfig(**settings.group_of(ConsumerConfig), enable_auto_finish=not with_child)
+    consumer = Consumer(config)
+    with _served(settings.values.get("http"), consumer, config, tally):
+        if not with_child:
+            _read(consumer, subscribe, printer, tally, signals)
+            return
+        target = settings.values.get("dead_letter")
+        letters = None if target is None else open_dead_letters(target, config)
+        sidecar_settings = SidecarSettings(command=settings.values["exec"], **own)
+        try:
+            Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, tally).run(subscribe)
+        except StoppedInFlightError as error:
+            click.echo(f"warning: {error}", err=True)
+
+
+def _served(
+    address: str | None, consumer: Consumer, config: ConsumerConfig, tally: Tally
+) -> AbstractContextManager[object]:
+    if address is None:
+        return contextlib.nullcontext()
+    from consumer_agent.endpoints import Endpoints, serving  # noqa: PLC0415  # only this needs prometheus_client
+
+    return serving(address, Endpoints(consumer, tally, {"group": config.group, "client_id": config.client_id}))
 
 
 def main() -> NoReturn:
@@ -118,6 +168,10 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
+    except FaultsError as error:
+        for line in error.faults[:-1]:
+            click.echo(_error_line(line), err=True)
+        _fail(error.faults[-1], error.exit_code)
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -129,20 +183,24 @@ def main() -> NoReturn:
 
 
 def _fail(line: str, code: int) -> NoReturn:
-    click.echo(f"Error: {' '.join(line.split())}", err=True)
+    click.echo(_error_line(line), err=True)
     sys.exit(code)
+
+
+def _error_line(line: str) -> str:
+    return f"Error: {' '.join(line.split())}"
 
 
 class _Signals:
     """Notes SIGTERM and SIGINT; whoever waits looks from time to time."""
 
     def __init__(self) -> None:
-        self.received = False
+        self.count = 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 
     def _note(self, _number: int, _frame: object) -> None:
-        self.received = True
+        self.count += 1
 
 
 def _read(
@@ -150,29 +208,13 @@ def _read(
 ) -> None:
     with consumer:
         consumer.subscribe(**subscribe)
-        while not signals.received:
+        while not signals.count:
             batch = consumer.poll(POLL_TIMEOUT_S)
             tally.add(batch)
             for record in batch:
                 printer(record)
             if batch:
                 sys.stdout.flush()
-
-
-def _serve(consumer: Consumer, subscribe: dict[str, Any], command: str, tally: Tally, signals: _Signals) -> None:
-    with Sidecar(command, lambda: signals.received) as child, consumer:
-        consumer.subscribe(**subscribe, on_revoke=child.revoke)
-        while not signals.received:
-            batch = consumer.poll(POLL_TIMEOUT_S)
-            child.process(batch)
-            tally.add(batch)
-
-
-def _topic(text: str) -> tuple[str, int]:
-    name, colon, threads = text.partition(":")
-    if colon and not (threads.isascii() and threads.isdigit()):
-        raise ConfigurationError(f"--topic {text!r:.80}: the number of threads after ':' is not a number")
-    return name, int(threads) if colon else 1
 
 
 def _silent(_record: Record) -> None:

@@ -72,6 +72,7 @@ class ConsumerConfig:
     max_poll_interval_ms: int = 300_000
     prefetch: str = Prefetch.TOTAL.value
     enable_auto_commit: bool = True
+    enable_auto_finish: bool = True  # False: only what `Consumer.finish` names is finished
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: str = "earliest"  # or "latest", "none", or a time: "2026-01-31T12:00:00+00:00"
     offsets_storage: str = "zookeeper"  # or "kafka", or "dual": both
@@ -235,6 +236,7 @@ _CHECKS: dict[str, Check] = {
     "poll_fairness": choice(*(fairness.value for fairness in Fairness)),
     "prefetch": choice(*(prefetch.value for prefetch in Prefetch)),
     "enable_auto_commit": _boolean,
+    "enable_auto_finish": _boolean,
     "auto_commit_interval_ms": integer(10, 86_400_000),
     "auto_offset_reset": _offset_reset,
     "offsets_storage": choice(*(storage.value for storage in Storage)),

@@ -85,7 +85,8 @@ class Consumer:
     def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds.
 
-        At most `max_records` of them, or `max_poll_records` without it; -1 is no limit. What was fetched beyond that
+        At most `max_records` of them, or `max_poll_records` without it; -1 is no limit, 0 is for an application that
+        has enough to do, but wants its callbacks run and to be known as alive. What was fetched beyond that
         stays for the next call: positions and commits follow what was returned.
 
         With `enable_auto_commit` the records of earlier polls count as finished now.
@@ -97,7 +98,7 @@ class Consumer:
 
         """
         arguments.check_timeout("poll", timeout_s)
-        if max_records is not None and (fault := configuration.max_records_fault(max_records)) is not None:
+        if max_records and (fault := configuration.max_records_fault(max_records)) is not None:
             raise ConfigurationError(f"poll: max_records {fault}")
         return self._poll(timeout_s, self._core.config.max_poll_records if max_records is None else max_records)
 
@@ -177,6 +178,23 @@ class Consumer:
     def metrics(self) -> dict[str, float]:
         """Return numbers by name, with their unit last; those that end in `_total` only grow. From any thread."""
         return self._core.metrics()
+
+    def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Count what was returned below these offsets as finished: `{("orders", 0): 42}`. Nothing waits.
+
+        For `enable_auto_finish=False`, where nothing else is finished. What is finished is stored every
+        `auto_commit_interval_ms`, when its partition is given up, and at `close`. Partitions that this consumer does
+        not have are passed over. From any thread, and from within callbacks.
+
+        Raises:
+            ConfigurationError: not a mapping of (topic, partition) to offsets.
+
+        """
+        self._core.handover.finish_below(arguments.checked_positions("finish", offsets))
+
+    def finished(self) -> dict[TopicPartition, int]:
+        """Return the offset of each partition below which all is finished."""
+        return {partition: position.finished for partition, position in self._core.handover.positions().items()}
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Store that everything returned so far is finished; returns when it is stored.

@@ -142,13 +142,16 @@ class Core:
     # ---- reading
 
     def begin_poll(self) -> None:
-        """Begin a poll: with `enable_auto_commit` the records of earlier polls count as finished now."""
+        """Begin a poll: with automatic commits the records of earlier polls count as finished now."""
         self.require_usable("poll")
         self._in_poll = True
         self.handover.come()
         if self.engine is None:
             self._start()
-        if self.config.enable_auto_commit:
+        self._maybe_finish()
+
+    def _maybe_finish(self) -> None:
+        if self.config.enable_auto_commit and self.config.enable_auto_finish:
             self.handover.finish()
 
     def end_poll(self) -> None:
@@ -174,6 +177,8 @@ class Core:
         failure = self.handover.take_failure()
         if failure is not None:
             raise failure
+        if max_records == 0:
+            return Batch()
         return Batch(self.handover.take(None if max_records == NO_LIMIT else max_records, self._record_delivery))
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
@@ -271,8 +276,8 @@ class Core:
 
     def begin_leaving(self, *, is_finished: bool) -> None:
         """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
-        if is_finished and self.config.enable_auto_commit:
-            self.handover.finish()
+        if is_finished:
+            self._maybe_finish()
         if self.engine is not None:
             self.engine.send(CloseRequested())
 

@@ -305,3 +305,8 @@ class Handover:
         """All that was returned is finished."""
         with self.lock:
             self.buffer.finish()
+
+    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """All that was returned below these offsets is finished."""
+        with self.lock:
+            self.buffer.finish_below(offsets)

@@ -1,276 +1,252 @@
-"""An application in a child process, spoken to in JSON lines: records go in, acks come out.
+"""An application in a child process: records go in, acknowledgements come out, and the agent stays alive meanwhile.
 
-A batch is sent and then waited for, record by record, so at most one batch is in flight. What was not acknowledged is
-not finished: it will be read again. The frames are written down in `docs/consumer.md`.
+One thread does it all, in rounds: poll the consumer for as many records as there is room for, exchange bytes with the
+child, finish what it has acknowledged. A slow child therefore only fills what is bounded, and never keeps the agent
+from polling. `ledger.py` decides what is given and given again; `child.py` is the process.
 """
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import os
-import queue
-import select
-import shlex
-import subprocess
-import threading
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from consumer_agent.batch import Record
+from consumer_agent.child import Child, ChildEndedError, command_line
+from consumer_agent.consumer import CLOSE_TIMEOUT_S, Consumer
+from consumer_agent.dead_letters import DeadLetters
 from consumer_agent.errors import ConsumerError
-from zkrebalancer.protocol import fields
-from zkrebalancer.protocol.errors import NodeContentError
+from consumer_agent.frames import CODECS, Ack, Fail, Frame, Revoked
+from consumer_agent.ledger import Ledger, backoff_ms
+from consumer_agent.tally import Tally
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_LINE_BYTES = 1_000_000
-MAX_WAITING_FRAMES = 10_000
-QUOTED_CHARACTERS = 200
-LOOK_INTERVAL_S = 0.1  # between two looks at whether the agent is to stop
-DRAIN_TIMEOUT_S = 5.0  # for the child to take and acknowledge the last batch, when the agent is to stop
-REVOKE_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 5.0  # for the child to end after its input was closed
+IDLE_POLL_S = 0.2  # nothing is open: how soon a signal, or the child's end, is noticed
+BUSY_POLL_S = 0.02  # something is open: how soon an acknowledgement is, while no records come
+LOOK_INTERVAL_S = 0.05  # the child is waited for: how often the consumer is polled, and signals are noticed
+END_TIMEOUT_S = 5.0  # for a child that holds nothing to end after its input was closed
+
+_log = logging.getLogger(__name__)
 
 
 class ChildError(ConsumerError):
-    """The child ended, failed, or said something that is not a frame."""
+    """The child fails too often; or a record does, and there is nowhere to put it."""
 
 
 class StoppedInFlightError(ConsumerError):
-    """The agent was stopped before the child had acknowledged its last batch."""
+    """The agent was stopped before the child had acknowledged what it had."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """All records of the partition up to and with `offset` are done."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """How the child is run; times in milliseconds."""
 
-    partition: TopicPartition
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """A record could not be processed."""
-
-    partition: TopicPartition
-    offset: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """The child has let go of the partitions."""
-
-    partitions: frozenset[TopicPartition]
-
-
-Frame = Ack | Fail | Revoked
-
-
-def record_document(record: Record) -> dict[str, Any]:
-    """Describe a record as a JSON object."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "generation": record.generation,
-        "key_base64": _base64(record.key),
-        "value_base64": _base64(record.value),
-        "headers": [[name, _base64(value)] for name, value in record.headers],
-    }
-
-
-def read_frame(line: bytes) -> Frame:
-    """Read a line of the child.
-
-    Raises:
-        ChildError: it is no frame; the text quotes it.
-
-    """
-    try:
-        document = fields.read_document("frame", line)
-        match document:
-            case {"ack": _}:
-                body = fields.mapping("frame", document, "ack")
-                return Ack(_partition("ack", body), fields.integer("ack", body, "offset"))
-            case {"fail": _}:
-                body = fields.mapping("frame", document, "fail")
-                reason = fields.text("fail", body, "reason")
-                return Fail(_partition("fail", body), fields.integer("fail", body, "offset"), reason)
-            case {"revoked": _}:
-                body = fields.mapping("frame", document, "revoked")
-                return Revoked(frozenset(_revoked(body)))
-    except NodeContentError as error:
-        raise ChildError(f"the child wrote a line that is no frame ({error}): {_quote(line)}") from None
-    raise ChildError(f"the child wrote a line that is no frame (neither ack, fail nor revoked): {_quote(line)}")
+    command: str
+    frames: str = "json"
+    max_in_flight_records: int = 500
+    max_in_flight_bytes: int = 16 * 1024 * 1024
+    max_failures: int = 3  # of one record
+    max_restarts: int = 10  # in a row, without a single answer
+    revoke_timeout_ms: int = 20_000  # has to be below the group's rebalance_timeout_ms
+    drain_timeout_ms: int = 5_000
 
 
 class Sidecar:
-    """The child process; a context manager that ends it."""
+    """Runs a consumer with a child until `signal_count` is no longer 0; a second signal ends the child at once."""
 
-    def __init__(self, command: str, is_stopping: Callable[[], bool]) -> None:
-        """Start `command` (split as a shell would, but not run by one).
-
-        Raises:
-            ChildError: it cannot be started.
-
-        """
-        self._is_stopping = is_stopping
-        self._has_failed = False
-        self._give_up_s: float | None = None  # known once the agent is to stop
-        self._frames: queue.Queue[Frame | ChildError] = queue.Queue(MAX_WAITING_FRAMES)
-        try:
-            self._process = subprocess.Popen(  # the user's own command
-                shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        except (OSError, ValueError, IndexError) as error:
-            raise ChildError(f"--exec {command!r:.200} cannot be started: {error}") from None
-        self._input: int = self._stdin.fileno()
-        os.set_blocking(self._input, False)
-        self._input_has_room = select.poll()
-        self._input_has_room.register(self._input, select.POLLOUT)
-        self._reader = threading.Thread(target=self._read, name="consumer-agent-sidecar", daemon=True)
-        self._reader.start()
-
-    def __enter__(self) -> Self:
-        """Return the sidecar."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        consumer: Consumer,
+        letters: DeadLetters | None,
+        signal_count: Callable[[], int],
+        tally: Tally,
     ) -> None:
-        """Close the child's input and wait for its end; after END_TIMEOUT_S it is killed."""
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
-            self._stdin.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def process(self, batch: Sequence[Record]) -> None:
-        """Give a batch to the child and wait until all of it is acknowledged.
+        """Prepare.
 
         Raises:
-            ChildError: the child failed or ended.
-            StoppedInFlightError: the agent is to stop and the child was not done within DRAIN_TIMEOUT_S.
+            ConfigurationError: there is no such command.
 
         """
-        waiting: dict[TopicPartition, int] = {}
-        for record in batch:
-            waiting[record.topic, record.partition] = record.offset
-            self._write({"record": record_document(record)})
-            self._settle(waiting)
-        while waiting:
-            self._require_time()
-            self._settle(waiting, LOOK_INTERVAL_S)
+        self._settings = settings
+        self._words = command_line(settings.command)
+        self._consumer = consumer
+        self._letters = letters
+        self._signal_count = signal_count
+        self._tally = tally
+        tally.has_child = True
+        self._ledger = Ledger(settings.max_in_flight_records, settings.max_in_flight_bytes, settings.max_failures)
+        self._child: Child | None = None
+        self._has_failed = False
+        self._silent_ends = 0  # children in a row that answered nothing
+        self._start_at_ms = 0
+        self._revoking: set[TopicPartition] = set()
+        self._give_up_s: float | None = None  # known once the agent is to stop
+        self._left_behind = 0
 
-    def revoke(self, partitions: list[TopicPartition]) -> None:
-        """Tell the child to let go of partitions and wait until it has.
+    def run(self, subscribe: dict[str, Any]) -> None:
+        """Read, until a signal or an error.
 
         Raises:
-            ChildError: the child failed, ended, or did not answer within REVOKE_TIMEOUT_S.
+            ChildError, FrameError, DeadLetterError: as named; nothing that is not acknowledged is finished.
+            StoppedInFlightError: stopped, and the child was not done in time.
 
         """
-        if self._has_failed:
-            return  # it holds nothing any more
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            by_topic.setdefault(topic, []).append(partition)
-        self._write({"revoke": by_topic})
-        open_partitions = set(partitions)
-        give_up_s = time.monotonic() + REVOKE_TIMEOUT_S
-        while open_partitions:
-            frame = self._next(LOOK_INTERVAL_S)
-            if isinstance(frame, Revoked):
-                open_partitions -= frame.partitions
-            elif time.monotonic() > give_up_s:
-                raise ChildError(f"the child did not answer a revoke within {REVOKE_TIMEOUT_S:g} s")
-
-    def _settle(self, waiting: dict[TopicPartition, int], timeout_s: float = 0.0) -> None:
-        """Take in one frame, if one comes in time; a partition whose last record is acknowledged is done."""
-        frame = self._next(timeout_s)
-        if isinstance(frame, Fail):
-            topic, partition = frame.partition
-            raise ChildError(f"the child failed at {topic}/{partition} offset {frame.offset}: {frame.reason}")
-        if isinstance(frame, Ack) and frame.offset >= waiting.get(frame.partition, frame.offset + 1):
-            del waiting[frame.partition]
-
-    def _next(self, timeout_s: float) -> Frame | None:
         try:
-            frame = self._frames.get(timeout=timeout_s) if timeout_s else self._frames.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(frame, ChildError):
-            self._has_failed = True
-            raise frame
-        return frame
+            self._start()
+            with self._consumer as consumer:
+                consumer.subscribe(**subscribe, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+                self._read()
+                consumer.close(self._settings.drain_timeout_ms / 1_000 + CLOSE_TIMEOUT_S)
+            self._left_behind += self._ledger.given_count
+        finally:
+            self._end()
+        if self._left_behind:
+            raise StoppedInFlightError(
+                f"stopped before the child had acknowledged {self._left_behind} records; they will be read again"
+            )
 
-    def _require_time(self) -> None:
-        if self._give_up_s is None and self._is_stopping():
-            self._give_up_s = time.monotonic() + DRAIN_TIMEOUT_S
-        if self._give_up_s is not None and time.monotonic() > self._give_up_s:
-            raise StoppedInFlightError("stopped before the child had acknowledged its last batch")
-
-    def _write(self, document: dict[str, Any]) -> None:
-        """Write a line; a child that does not read holds the agent up until it is to stop, and no longer."""
-        left = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-        try:
-            while left:
-                if self._input_has_room.poll(LOOK_INTERVAL_S * 1_000):
-                    left = left[os.write(self._input, left) :]
-                else:
-                    self._require_time()
-        except BrokenPipeError:
-            raise ChildError(self._end()) from None
+    # ---- rounds
 
     def _read(self) -> None:
-        """Run in a thread: hand over frames until the child ends or says something else."""
-        while line := self._stdout.readline(MAX_LINE_BYTES):
-            try:
-                self._frames.put(read_frame(line))
-            except ChildError as error:
-                self._frames.put(error)
-                return
-        self._frames.put(ChildError(self._end()))
-
-    def _end(self) -> str:
         try:
-            return f"the child ended with exit status {self._process.wait(END_TIMEOUT_S)}"
-        except subprocess.TimeoutExpired:
-            return "the child closed its input or output"
+            while not self._signal_count():
+                self._round()
+        except BaseException:
+            self._has_failed = True  # the child is not asked any more
+            raise
 
-    @property
-    def _stdin(self) -> Any:  # noqa: ANN401  # typeshed's optional pipe, which Popen has opened here
-        return self._process.stdin
+    def _round(self) -> None:
+        ledger, room = self._ledger, self._ledger.room
+        is_held_up = self._child is not None and (room == 0 or ledger.open_count > ledger.given_count)
+        timeout_s = 0.0 if is_held_up else BUSY_POLL_S if ledger.open_count or self._child is None else IDLE_POLL_S
+        batch = self._consumer.poll(timeout_s, max_records=room)
+        self._tally.add(batch)
+        ledger.take(batch)
+        self._exchange(LOOK_INTERVAL_S if is_held_up else 0.0)
 
-    @property
-    def _stdout(self) -> Any:  # noqa: ANN401  # as above
-        return self._process.stdout
+    def _exchange(self, timeout_s: float) -> None:
+        """Give the child what it may have, take in what it says, and finish what is done."""
+        now_ms = time.monotonic_ns() // 1_000_000
+        if self._child is None and now_ms >= self._start_at_ms and not self._signal_count():
+            self._start()
+        child, ledger = self._child, self._ledger
+        if child is not None:
+            child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
+            try:
+                for frame in child.exchange(timeout_s):
+                    self._take_in(frame, now_ms)
+            except ChildEndedError as error:
+                self._child_ended(str(error))
+        self._bury()
+        self._consumer.finish(ledger.finished())
+        self._tally.in_flight = ledger.given_count
 
+    def _take_in(self, frame: Frame, now_ms: int) -> None:
+        if isinstance(frame, Revoked):
+            self._revoking -= frame.partitions
+            return
+        count = 0
+        if isinstance(frame, Ack):
+            count = self._ledger.ack(frame.partition, frame.offset)
+        elif isinstance(frame, Fail):
+            count = self._ledger.fail(frame.partition, frame.offset, frame.reason, now_ms)
+            self._tally.failures += count
+        if count:
+            self._silent_ends = 0
 
-def _partition(what: str, body: dict[str, Any]) -> TopicPartition:
-    return fields.text(what, body, "topic"), fields.integer(what, body, "partition")
+    def _bury(self) -> None:
+        for letter in self._ledger.letters():
+            record = letter.record
+            place = f"{record.topic}/{record.partition} offset {record.offset}"
+            if self._letters is None:
+                raise ChildError(f"the child failed at {place} {letter.failures} times: {letter.reason}")
+            _log.warning("%s failed %s times and becomes a dead letter: %s", place, letter.failures, letter.reason)
+            self._letters.write(letter)
+        if self._letters is not None:
+            for partition, offset in self._letters.written():
+                self._ledger.buried(partition, offset)
+                self._tally.dead_letters += 1
 
+    # ---- the child
 
-def _revoked(body: dict[str, Any]) -> list[TopicPartition]:
-    found: list[TopicPartition] = []
-    for topic, partitions in body.items():
-        if not isinstance(partitions, list) or not all(type(partition) is int for partition in partitions):
-            raise NodeContentError(f"revoked: {topic:.80} must be a list of partitions")
-        found.extend((topic, partition) for partition in partitions)
-    return found
+    def _start(self) -> None:
+        try:
+            self._child = Child(self._words, CODECS[self._settings.frames]())
+            self._tally.is_child_running = True
+        except ChildEndedError as error:
+            self._child_ended(str(error))
 
+    def _child_ended(self, reason: str) -> None:
+        """Take back what the child had; another one follows after a while."""
+        self._kill()
+        held = self._ledger.child_ended(reason)
+        self._revoking.clear()
+        if self._signal_count():
+            self._left_behind += held
+            return
+        self._silent_ends += 1
+        if self._silent_ends > self._settings.max_restarts:
+            raise ChildError(f"{reason}; {self._silent_ends} children in a row have ended without an answer")
+        pause_ms = backoff_ms(self._silent_ends)
+        self._start_at_ms = time.monotonic_ns() // 1_000_000 + pause_ms
+        self._tally.restarts += 1
+        _log.warning("%s, %s records in hand; another one is started in %s ms", reason, held, pause_ms)
 
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
+    def _kill(self) -> None:
+        child, self._child = self._child, None
+        self._tally.is_child_running = False
+        if child is not None:
+            child.kill()
 
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
+            child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
+        if self._letters is not None:
+            self._letters.close()
 
-def _quote(line: bytes) -> str:
-    text = line.decode(errors="backslashreplace").rstrip("\n")
-    return repr(text if len(text) <= QUOTED_CHARACTERS else text[:QUOTED_CHARACTERS] + "…")
+    # ---- what the consumer calls back
+
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        """Begin where all is finished: a revoke that is taken back has dropped what was not."""
+        finished, position = self._consumer.finished(), self._consumer.position()
+        again = {tp: finished[tp] for tp in partitions if tp in finished and finished[tp] != position[tp]}
+        if again:
+            self._consumer.seek(again)
+
+    def _revoke(self, partitions: list[TopicPartition]) -> None:
+        """Let the child finish what it has of these partitions; one that takes too long is killed.
+
+        It has to be: what it still does to records of these partitions would be done beside their next consumer.
+        """
+        ledger = self._ledger
+        ledger.withhold(partitions)
+        if self._child is not None and not self._has_failed:
+            self._revoking = set(partitions)
+            self._child.send(self._child.codec.revoke(partitions))
+            timeout_s = self._settings.revoke_timeout_ms / 1_000
+            deadline_s = time.monotonic() + timeout_s
+            while self._revoking or ledger.is_burying(partitions):
+                self._exchange(LOOK_INTERVAL_S)
+                if self._is_over(deadline_s) and self._tally.is_child_running:
+                    self._child_ended(f"the child has not let go of revoked partitions within {timeout_s:g} s")
+                if not self._tally.is_child_running:
+                    break
+            self._consumer.finish(ledger.finished())
+        ledger.drop(partitions)
+
+    def _lose(self, partitions: list[TopicPartition]) -> None:
+        """Tell the child too; it has nothing to save."""
+        self._ledger.drop(partitions)
+        if self._child is not None:
+            self._child.send(self._child.codec.revoke(partitions))
+
+    def _is_over(self, deadline_s: float) -> bool:
+        now_s = time.monotonic()
+        if self._signal_count() and self._give_up_s is None:
+            self._give_up_s = now_s + self._settings.drain_timeout_ms / 1_000
+        is_given_up = self._give_up_s is not None and now_s > self._give_up_s
+        return now_s > deadline_s or is_given_up or self._signal_count() > 1

@@ -67,6 +67,18 @@ class Examples:
         program.spawn()
         return program
 
+    def start_child(self, file: str, *options: str) -> Program:
+        """Begin `consumer-agent run --exec` with an example as its child."""
+        cluster = self.lab.cluster
+        where = ["--zookeeper", cluster.zookeeper, "--bootstrap", cluster.bootstrap]
+        wanted = ["--group", self.group, "--topic", self.topic, "--log-level", "error"]
+        interpreter = sys.executable if file.endswith(".py") else "sh"
+        command = [sys.executable, "-m", "consumer_agent.cli", "run", "--exec", f"{interpreter} {FOLDER / file}"]
+        program = cluster.program(file, [*command, *where, *wanted, *options])
+        self.lab.programs[file] = program
+        program.spawn()
+        return program
+
     def wait_for(self, what: str, example: Program, is_so: Callable[[], bool]) -> None:
         """Wait until something is so, which the example has to bring about before it ends."""
 
@@ -104,7 +116,7 @@ def output(example: Program) -> str:
 
 
 def test_every_example_has_a_test() -> None:
-    names = [path.stem for path in FOLDER.glob("*.py")]
+    names = [path.stem for path in FOLDER.iterdir()]
     assert names
     assert [name for name in names if f"test_{name}" not in globals()] == []
 
@@ -283,3 +295,29 @@ def test_commit(examples: Examples) -> None:
     assert "not stored" not in output(example)
     stored = StoredInKafka(examples.lab.cluster.bootstrap, examples.group).read()
     assert stored == {(examples.topic, p): RECORDS for p in range(PARTITIONS)}
+
+
+def test_msgpack_child(examples: Examples) -> None:
+    """A record that is no number becomes a dead letter, and the others are printed."""
+    producer = Producer({"bootstrap.servers": examples.lab.cluster.bootstrap})
+    producer.produce(examples.topic, b"ten", partition=0)
+    assert producer.flush(FLUSH_DEADLINE_S) == 0
+    letters = examples.lab.events / "dead-letters"
+    example = examples.start_child("msgpack_child.py", "--frames", "msgpack", "--dead-letter", f"file:{letters}")
+    wanted = sorted(f"{examples.topic}/{p} {n} {n}" for p in range(PARTITIONS) for n in range(RECORDS))
+    examples.wait_for("all records", example, lambda: len(output(example).splitlines()) >= len(wanted))
+    examples.wait_for("the letter", example, lambda: letters.exists() and b"b'ten' is not" in letters.read_bytes())
+    examples.interrupt(example)
+    assert sorted(line for line in output(example).splitlines() if examples.topic in line) == wanted
+
+
+def test_shell_child(examples: Examples) -> None:
+    example = examples.start_child("shell_child.sh")
+    wanted = sorted(
+        f'"topic":"{examples.topic}","partition":{p},"offset":{n} {n}'
+        for p in range(PARTITIONS)
+        for n in range(RECORDS)
+    )
+    examples.wait_for("all records", example, lambda: len(output(example).splitlines()) >= len(wanted))
+    examples.interrupt(example)
+    assert sorted(line for line in output(example).splitlines() if examples.topic in line) == wanted
