@@ -1,5 +1,6 @@
 """The consumer agent: a thin consumer whose partitions are decided by the coordinator. `Consumer` is the public API."""
 
+from consumer_agent.aio import AsyncConsumer
 from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
@@ -17,6 +18,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [
+    "AsyncConsumer",
     "Batch",
     "CommitFailedError",
     "CommitTimeoutError",

@@ -61,7 +61,7 @@ class Examples:
             "GROUP": self.group,
             "TOPIC": self.topic,
         }
-        name = f"{file}-{len(self.lab.programs)}"
+        name = f"{self.group}-{file}-{len(self.lab.programs)}"  # the log is appended to
         program = self.lab.cluster.program(name, [sys.executable, str(FOLDER / file)], {**known, **environment})
         self.lab.programs[name] = program
         program.spawn()
@@ -176,6 +176,28 @@ def test_resubscribe(examples: Examples) -> None:
     examples.wait_for("new records", example, lambda: set(printed) <= set(output(example).splitlines()))
     examples.interrupt(example)
     assert output(example).count("gets") == 2
+
+
+def expect_records_beside_ticks(examples: Examples, example: Program) -> None:
+    """Others have their turn while the consumer waits for records, also long after all have come."""
+    wanted = {f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(RECORDS)}
+    examples.wait_for("all records", example, lambda: wanted <= set(output(example).splitlines()))
+    ticks = output(example).count("tick")
+    examples.wait_for("ticks", example, lambda: output(example).count("tick") > ticks + 20)
+    examples.interrupt(example)
+    assert sum("/" in line for line in output(example).splitlines() if "gets" not in line) == len(wanted)
+    assert examples.lab.group(examples.group).members == []
+
+
+def test_asynchronous(examples: Examples) -> None:
+    example = examples.start("asynchronous.py")
+    expect_records_beside_ticks(examples, example)
+    assert "gets [" in output(example)
+
+
+@pytest.mark.parametrize("patch", ["0", "1"])
+def test_greenlets(examples: Examples, patch: str) -> None:
+    expect_records_beside_ticks(examples, examples.start("greenlets.py", PATCH=patch))
 
 
 class Sink:

@@ -1,0 +1,162 @@
+"""The consumer for asyncio: the same machine and threads, but who waits is a task, and callbacks run in its event loop.
+
+Nothing polls in between: the engine and the fetcher ring the loop when there is something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from consumer_agent import arguments
+from consumer_agent import config as configuration
+from consumer_agent.base import ConsumerBase
+from consumer_agent.batch import Batch
+from consumer_agent.consumer import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, ITERATION_TIMEOUT_S
+from consumer_agent.core import Committable
+from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
+from consumer_agent.handover import Notice
+from zkrebalancer.protocol.errors import ConfigurationError
+
+
+class AsyncConsumer(ConsumerBase):
+    """`Consumer` with `await`: one task polls, commits and closes; its callbacks may be coroutine functions.
+
+    Everything that does not wait (`seek`, `pause`, `position` …) is called as it is.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
+        """Return records as soon as there are any, or none after `timeout_s` seconds; as `Consumer.poll`."""
+        arguments.check_timeout("poll", timeout_s)
+        if max_records and (fault := configuration.max_records_fault(max_records)) is not None:
+            raise ConfigurationError(f"poll: max_records {fault}")
+        core = self._core
+        limit = core.config.max_poll_records if max_records is None else max_records
+        self._listen()
+        core.begin_poll()
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while True:
+                self._changed.clear()
+                with core.handover.lock:
+                    step = core.next(limit)
+                if isinstance(step, Notice):
+                    await self._run(step)
+                elif step or time.monotonic() >= deadline_s:
+                    return step
+                else:
+                    await self._change(deadline_s)
+        finally:
+            core.end_poll()
+
+    async def __aiter__(self) -> AsyncIterator[Batch]:
+        """Return batches of records, until the consumer is closed."""
+        while not self._core.is_closed:
+            batch = await self.poll(ITERATION_TIMEOUT_S)
+            if batch:
+                yield batch
+
+    async def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
+        """Store that everything returned so far, or `what`, is finished; as `Consumer.commit`."""
+        arguments.check_timeout("commit", timeout_s)
+        core = self._core
+        token = core.begin_commit(what)
+        is_over = await self._wait(lambda: core.handover.has_commit(token), time.monotonic() + timeout_s)
+        if not core.in_callback:
+            await self._run_notices()
+        if not is_over:
+            raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
+        error = core.handover.take_commit(token)
+        if error is not None:
+            raise error
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Leave the group; as `Consumer.close`."""
+        arguments.check_timeout("close", timeout_s)
+        await self._close(timeout_s, is_finished=True)
+
+    async def _close(self, timeout_s: float, *, is_finished: bool) -> None:
+        core, handover = self._core, self._core.handover
+        if core.in_callback:
+            raise ConsumerStateError("close may not be called from within a callback")
+        if core.is_closed or core.engine is None or not core.is_own_process:
+            core.is_closed = True
+            return
+        core.is_closed = True
+        deadline_s = time.monotonic() + timeout_s
+        core.begin_leaving(is_finished=is_finished)
+        try:
+            while not handover.is_closed and time.monotonic() < deadline_s:
+                await self._run_notices()
+                await self._wait(lambda: handover.is_closed or handover.has_notice, deadline_s)
+            await self._run_notices()
+        finally:
+            await asyncio.to_thread(core.end, deadline_s)
+            core.listeners.clear()
+
+    async def __aenter__(self) -> Self:
+        """Return the consumer."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; after an exception the last batch does not count as finished."""
+        await self._close(CLOSE_TIMEOUT_S, is_finished=error is None)
+
+    # ---- waiting in the event loop
+
+    def _listen(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._changed = asyncio.Event()
+            self._core.listeners.append(self._ring)
+
+    def _ring(self) -> None:
+        """Wake the task, from any thread."""
+        if self._loop is not None and not self._changed.is_set():
+            with suppress(RuntimeError):  # the loop was closed, and the consumer was not
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def _change(self, deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                await self._changed.wait()
+
+    async def _wait(self, is_so: Callable[[], bool], deadline_s: float) -> bool:
+        while True:
+            self._changed.clear()  # before looking: a change after it is not missed
+            with self._core.handover.lock:
+                if is_so():
+                    return True
+            if time.monotonic() >= deadline_s:
+                return False
+            await self._change(deadline_s)
+
+    async def _run_notices(self) -> None:
+        while True:
+            with self._core.handover.lock:
+                notice = self._core.handover.next_notice()
+            if notice is None:
+                return
+            await self._run(notice)
+
+    async def _run(self, notice: Notice) -> None:
+        core = self._core
+        callback = core.callback(notice)
+        core.in_callback = True
+        try:
+            if callback is not None:
+                answer = callback()
+                if inspect.isawaitable(answer):
+                    await answer
+        finally:
+            core.in_callback = False
+            core.called_back(notice)

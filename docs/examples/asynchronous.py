@@ -1,0 +1,38 @@
+"""Prints every record from within an event loop, beside another task, until Ctrl-C."""
+
+import asyncio
+import os
+from contextlib import suppress
+
+from consumer_agent import AsyncConsumer, TopicPartition
+
+
+async def tell(assigned: list[TopicPartition]) -> None:
+    """Be told of partitions, in the event loop; a plain function would do as well."""
+    await asyncio.sleep(0)
+    print(f"gets {assigned}", flush=True)
+
+
+async def tick() -> None:
+    """Have something else to do."""
+    while True:
+        await asyncio.sleep(0.05)
+        print("tick", flush=True)
+
+
+async def main() -> None:
+    """Consume."""
+    ticking = asyncio.create_task(tick())
+    async with AsyncConsumer(
+        zookeeper=os.environ["ZOOKEEPER"], bootstrap=os.environ["BOOTSTRAP"], group=os.environ["GROUP"]
+    ) as consumer:
+        consumer.subscribe([os.environ["TOPIC"]], on_assign=tell)
+        async for batch in consumer:
+            for record in batch:
+                print(f"{record.topic}/{record.partition} {record.offset} {record.value!r}", flush=True)
+            await consumer.commit()
+    ticking.cancel()
+
+
+with suppress(KeyboardInterrupt):
+    asyncio.run(main())

@@ -1,0 +1,42 @@
+"""Prints every record in a greenlet, beside another one, until Ctrl-C; with PATCH=1 all of Python waits in gevent."""
+
+import os
+
+from gevent import monkey
+
+if os.environ.get("PATCH") == "1":
+    monkey.patch_all()
+
+from contextlib import suppress
+
+import gevent
+
+from consumer_agent import Consumer
+
+
+def consume() -> None:
+    """Consume in a greenlet."""
+    with Consumer(
+        zookeeper=os.environ["ZOOKEEPER"], bootstrap=os.environ["BOOTSTRAP"], group=os.environ["GROUP"]
+    ) as consumer:
+        consumer.subscribe([os.environ["TOPIC"]])
+        for batch in consumer:
+            for record in batch:
+                print(f"{record.topic}/{record.partition} {record.offset} {record.value!r}", flush=True)
+            consumer.commit()
+
+
+def tick() -> None:
+    """Have something else to do."""
+    while True:
+        gevent.sleep(0.05)
+        print("tick", flush=True)
+
+
+with suppress(KeyboardInterrupt):
+    gevent.spawn(tick)
+    consuming = gevent.spawn(consume)
+    try:
+        consuming.get()
+    finally:
+        consuming.kill()  # leaves the group
