@@ -155,6 +155,10 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
     known: dict[str, Any] = {entry.name: entry.default for entry in (*fields(ConsumerConfig), *fields(SidecarSettings))}
     known.update(values)
     found = []
+    if known["enable_auto_commit"] is False:
+        found.append(
+            Fault("enable_auto_commit", "must be true with --exec: what the command acknowledges is committed")
+        )
     failures, restarts = known["max_failures"], known["max_restarts"]
     if not refused & {"max_failures", "max_restarts"} and failures > restarts:
         text = f"{failures} is more than max_restarts ({restarts}): what kills its child would never be given up"
@@ -171,7 +175,7 @@ def _subscription_faults(values: Mapping[str, Any]) -> list[Fault]:
     try:
         wanted = configuration.subscription(**subscription_arguments(values))
     except RebalancerError as error:
-        return [Fault(key, str(error))]
+        return [Fault(key, str(error).removeprefix("subscribe: "))]
     letters = str(values.get("dead_letter", "")).removeprefix("topic:")
     if letters in wanted.topics or (wanted.kind != "static" and _matches(wanted.kind, values["pattern"], letters)):
         return [Fault("dead_letter", f"topic {letters} is one of those that are read")]

@@ -139,8 +139,10 @@ class Sidecar:
                     self._take_in(frame, now_ms)
             except ChildEndedError as error:
                 self._child_ended(str(error))
-        self._bury()
-        self._consumer.finish(ledger.finished())
+        try:
+            self._bury()
+        finally:
+            self._consumer.finish(ledger.finished())
         self._tally.in_flight = ledger.given_count
 
     def _take_in(self, frame: Frame, now_ms: int) -> None:

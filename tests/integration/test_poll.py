@@ -44,8 +44,9 @@ def counts(batch: Batch) -> Counter[int]:
 def test_a_poll_returns_no_more_than_its_limit_and_the_rest_later(stage: Stage) -> None:
     stage.produce(range(3), 100)
     with consumer_of(stage, 0, 1, 2) as consumer:
-        with pytest.raises(ConfigurationError, match="max_records must be 1 to 100000, not 0, or -1 for"):
-            consumer.poll(0, max_records=0)
+        with pytest.raises(ConfigurationError, match="max_records must be 1 to 100000, not -2, or -1 for"):
+            consumer.poll(0, max_records=-2)
+        assert len(consumer.poll(0, max_records=0)) == 0
         assert len(consumer.poll(0, max_records=7)) == 7
         assert sum(consumer.position().values()) == 7
         consumer.commit()

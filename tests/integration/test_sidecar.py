@@ -175,6 +175,16 @@ def test_a_record_that_fails_becomes_a_dead_letter_in_a_file(stage: Stage, tmp_p
     agent.stop()
 
 
+def test_a_record_is_not_finished_if_its_dead_letter_cannot_be_written(stage: Stage, tmp_path: Path) -> None:
+    stage.produce([0], 5)
+    act = f'if offset == 3:\n        say({{"fail": {{**place, "reason": "out of milk"}}}})\n    else:\n        {ACK}'
+    agent = Agent(stage, tmp_path, act, "--dead-letter", "file:/dev/full", "--max-failures", "1")
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    assert "Error: /dev/full: a dead letter cannot be written: No space left on device" in agent.end(1)
+    assert stage.offset(0) == 3
+    assert stage.members() == ()
+
+
 def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: Stage, tmp_path: Path) -> None:
     """The others that the child had are not blamed: only the one that it had alone."""
     stage.produce([0, 1], 10)

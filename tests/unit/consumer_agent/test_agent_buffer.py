@@ -94,6 +94,12 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.finish()
         self.finished.update(self.returned)
 
+    @rule(partition=st.sampled_from(PARTITIONS), offset=st.integers(0, 80))
+    def finish_below(self, partition: tuple[str, int], offset: int) -> None:
+        self.buffer.finish_below({partition: offset})
+        if partition in self.finished:
+            self.finished[partition] = max(self.finished[partition], min(offset, self.returned[partition]))
+
     @rule(partitions=st.sets(st.sampled_from(PARTITIONS)))
     def stop(self, partitions: set[tuple[str, int]]) -> None:
         self.buffer.stop(partitions)

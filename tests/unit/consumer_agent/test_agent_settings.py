@@ -124,6 +124,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"pattern": "^t", "exec": "c", "dead_letter": "topic:t-dead"}, "--dead-letter: topic t-dead is one of"),
         ({"topics": ["t"], "exec": "c", "max_failures": "11"}, "--max-failures: 11 is more than max_restarts (10)"),
         ({"topics": ["t"], "exec": "c", "max_in_flight_records": "0"}, "--max-in-flight-records: must be"),
+        ({"topics": ["t"], "exec": "c", "enable_auto_commit": "false"}, "--enable-auto-commit: must be true"),
         ({"topics": ["t"], "exec": "c", "revoke_timeout_ms": "300000"}, "--revoke-timeout-ms: 300000 is not below"),
     ],
 )
