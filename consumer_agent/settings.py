@@ -134,6 +134,9 @@ def find_faults(settings: Settings) -> list[str]:
 
 
 def _origin(settings: Settings, fault: Fault) -> str:
+    kafka_key = fault.text.partition(" ")[0].strip("'")
+    if f"{fault.key}.{kafka_key}" in settings.origins:
+        return settings.origins[f"{fault.key}.{kafka_key}"]
     if fault.key in settings.origins:
         return settings.origins[fault.key]
     flag = f"--{_FLAGS.get(fault.key, fault.key).replace('_', '-')}"

@@ -161,6 +161,25 @@ def test_a_child_that_is_killed_is_replaced(stage: Stage, tmp_path: Path) -> Non
     assert "the child was killed by SIGKILL" in agent.stop()
 
 
+def test_the_child_of_a_killed_agent_ends_and_another_agent_goes_on(stage: Stage, tmp_path: Path) -> None:
+    stage.produce([0], 20)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    agent = Agent(stage, folders[0], f"if offset < 5:\n        {ACK}")
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0))
+    wait_until(lambda: len(agent.given(0)) == 20 and stage.offset(0) == 5, "the records")
+    agent.process.kill()
+    agent.process.communicate()
+    wait_until(lambda: agent.notes()[-1] == "end", "the child to end")
+    successor = Agent(stage, folders[1], ACK)
+    stage.wait_ack(stage.start(stage.wait_member(member), 0))
+    wait_until(lambda: stage.offset(0) == 20, "the rest")
+    assert successor.given(0) == list(range(5, 20))
+    successor.stop()
+
+
 def test_a_record_that_fails_becomes_a_dead_letter_in_a_file(stage: Stage, tmp_path: Path) -> None:
     stage.produce([0], 10)
     act = f'if offset == 3:\n        say({{"fail": {{**place, "reason": "out of milk"}}}})\n    else:\n        {ACK}'

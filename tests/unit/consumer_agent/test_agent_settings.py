@@ -134,6 +134,14 @@ def test_what_is_refused(flags: dict[str, Any], origin: str) -> None:
     assert found.startswith(origin)
 
 
+def test_a_setting_of_librdkafka_is_refused_where_it_was_written(tmp_path: Path) -> None:
+    file = written(tmp_path, '[kafka_config]\n"enable.partition.eof" = false\n')
+    (found,) = faults(file=file, **FLAGS, kafka_config=["fetch.wait.max.ms=7"])
+    assert found.startswith(f"{file}: kafka_config: enable.partition.eof is decided")
+    (found,) = faults(file=None, **FLAGS, kafka_config=["group.id=x", "fetch.wait.max.ms=7"])
+    assert found.startswith("--kafka group.id: ")
+
+
 def test_a_dead_letter_topic_of_its_own_is_allowed() -> None:
     assert faults(**FLAGS, exec="c", dead_letter="topic:t-dead") == []
     assert faults(**FLAGS, exec="c", dead_letter="file:t") == []
