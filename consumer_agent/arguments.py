@@ -9,6 +9,7 @@ from consumer_agent.batch import Record
 from consumer_agent.buffer import Finished
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import MAX_THREADS
 
 MAX_OFFSET = 2**63 - 1
 
@@ -25,6 +26,14 @@ def check_callbacks(callbacks: Mapping[str, object]) -> None:
     for name, callback in callbacks.items():
         if callback is not None and not isinstance(callback, Callable):  # type: ignore[arg-type]  # it is a protocol
             raise ConfigurationError(f"subscribe: {name} must be callable, not {callback!r:.80}")
+
+
+def check_run(handler: object, threads: object) -> None:
+    """Require a callable and a number of threads."""
+    if not isinstance(handler, Callable):  # type: ignore[arg-type]  # it is a protocol
+        raise ConfigurationError(f"run: handler must be callable, not {handler!r:.80}")
+    if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+        raise ConfigurationError(f"run: threads must be 1 to {MAX_THREADS}, not {threads!r:.80}")
 
 
 def checked_partitions(method: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:

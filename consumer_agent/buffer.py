@@ -76,6 +76,7 @@ class _Partition:
     returned: int
     finished: int
     next_offset: int  # the lowest offset that may still be put
+    thread: int = 0  # the consumer thread that it is for
     emitting: bool = True
     wanted: bool = True  # False: paused by the application
     held_back: bool = False  # not fetched until its share is no longer there
@@ -166,8 +167,17 @@ class RecordBuffer:
         """How many records are retained."""
         return self._record_count
 
-    def take(self, max_records: int | None) -> list[Run]:
-        """Return at most `max_records` records (None: all that are there), a run per partition, partitions in turn."""
+    def take(self, max_records: int | None, among: Collection[TopicPartition] | None = None) -> list[Run]:
+        """Return at most `max_records` records (None: all that are there), a run per partition, partitions in turn.
+
+        Of all partitions, or `among` some.
+        """
+        if among is not None:
+            others = [partition for partition in self._ready if partition not in among]
+            self._ready = deque(partition for partition in self._ready if partition in among)
+            taken = self.take(max_records)
+            self._ready.extend(others)
+            return taken
         limit = self._record_count if max_records is None else max_records
         runs: list[Run] = []
         for count in self._shares(limit):
@@ -237,6 +247,15 @@ class RecordBuffer:
 
     # ---- whose records they are
 
+    def of_thread(self, thread: int, count: int) -> set[TopicPartition]:
+        """Return the partitions that are for one of `count` consumer threads."""
+        return {partition for partition, held in self._partitions.items() if held.thread % count == thread}
+
+    def has_unfinished(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether the application has something of these partitions that it has not finished."""
+        held = (self._partitions[partition] for partition in partitions if partition in self._partitions)
+        return any(partition.finished < partition.returned for partition in held)
+
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Count what was returned below these offsets as finished; partitions that are not there are passed over."""
         for partition, offset in offsets.items():
@@ -244,10 +263,10 @@ class RecordBuffer:
             if held is not None:
                 held.finished = max(held.finished, min(offset, held.returned))
 
-    def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
+    def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Take in records of a partition from `position` on."""
         self.forget([partition])
-        self._partitions[partition] = _Partition(generation, position, position, position)
+        self._partitions[partition] = _Partition(generation, position, position, position, thread)
 
     def reset(self, partition: TopicPartition, position: int) -> bool:
         """Go on from another position, also a lower one; False if the partition is not emitted."""

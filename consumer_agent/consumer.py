@@ -18,6 +18,7 @@ from consumer_agent.batch import Batch, Record
 from consumer_agent.core import Committable
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.handover import Notice
+from consumer_agent.workers import Handler, Workers
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -135,6 +136,23 @@ class Consumer(ConsumerBase):
         if error is not None:
             raise ConsumerStateError(f"committed: {error}")
         return dict(offsets)
+
+    def run(self, handler: Handler, *, threads: int = 1) -> None:
+        """Call `handler(batch)` in `threads` threads of its own, each with its own partitions, until one raises.
+
+        What a handler has returned from is finished. The callbacks run in the caller's thread; `on_revoke` only when no
+        handler works on its partitions any more. Raises what a handler or a callback has raised, or Ctrl-C, when all
+        handlers have returned.
+
+        Raises:
+            ConfigurationError: not a callable, or not a number of threads.
+            ConsumerStateError: not subscribed, closed, or called from within a callback.
+
+        """
+        arguments.check_run(handler, threads)
+        self._core.require_usable("run")
+        self._core.set_threads(threads)
+        Workers(self._core, handler, threads, self._run).run()
 
     # ---- leaving
 

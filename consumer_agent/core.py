@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,15 @@ class Core:
 
     # ---- reading
 
-    def begin_poll(self) -> None:
+    def begin_poll(self, *, finishes: bool = True) -> None:
         """Begin a poll: with automatic commits the records of earlier polls count as finished now."""
         self.require_usable("poll")
         self._in_poll = True
         self.handover.come()
         if self.engine is None:
             self._start()
-        self._maybe_finish()
+        if finishes:
+            self._maybe_finish()
 
     def _maybe_finish(self) -> None:
         if self.config.enable_auto_commit and self.config.enable_auto_finish:
@@ -180,6 +182,18 @@ class Core:
         if max_records == 0:
             return Batch()
         return Batch(self.handover.take(None if max_records == NO_LIMIT else max_records, self._record_delivery))
+
+    def take_of(self, thread: int, count: int) -> list[Run]:
+        """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held."""
+        limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
+        return self.handover.take(limit, self._record_delivery, self.handover.buffer.of_thread(thread, count))
+
+    def set_threads(self, count: int) -> None:
+        """Ask for partitions for so many consumer threads."""
+        if self._subscription is None:
+            raise ConsumerStateError("subscribe before run")
+        threads = dict.fromkeys(self._subscription.threads, count)
+        self.subscribe(replace(self._subscription, threads=threads), self._callbacks)
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
         """Return what the application wants to be called for a notice, None for nothing."""

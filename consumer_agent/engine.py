@@ -209,7 +209,7 @@ class Engine:
 
     def _start_fetching(self, effect: signals.StartFetching) -> None:
         for partition, position in effect.positions.items():
-            self._handover.admit(partition, effect.generation, position)
+            self._handover.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
             if position == NO_OFFSET:
                 self._tell_placeless(partition)
         self._fetcher.assign({tp: position for tp, position in effect.positions.items() if position != NO_OFFSET})

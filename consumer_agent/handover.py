@@ -84,10 +84,10 @@ class Handover:
             self._emit_until_ms = until_ms
             self.changed.notify()
 
-    def admit(self, partition: TopicPartition, generation: int, position: int) -> None:
+    def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Take in records of a partition."""
         with self.changed:
-            self.buffer.admit(partition, generation, position)
+            self.buffer.admit(partition, generation, position, thread)
             self.changed.notify()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
@@ -186,8 +186,15 @@ class Handover:
         """The application is at its own work, or in a callback."""
         self.away_since_ms = self.now_ms()
 
-    def take(self, max_records: int | None, record_delivery: DeliveryRecorder) -> list[Run]:
+    def take(
+        self,
+        max_records: int | None,
+        record_delivery: DeliveryRecorder,
+        among: Collection[TopicPartition] | None = None,
+    ) -> list[Run]:
         """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
+
+        Of all partitions, or `among` some.
 
         The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
         at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
@@ -196,7 +203,9 @@ class Handover:
         looked_at_us = time.monotonic_ns() // 1_000
         if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
             return []
-        runs = self.buffer.take(max_records)
+        runs = self.buffer.take(max_records, among)
+        if not runs:
+            return []
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record_delivery(runs, looked_at_us)

@@ -7,7 +7,7 @@ answers an effect carries the effect's token.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
@@ -222,10 +222,12 @@ class StartFetching:
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
     A partition at NO_OFFSET is not fetched: the application is told, and has to say where it begins.
+    `threads` names the consumer threads that they are for, other than 0.
     """
 
     positions: Mapping[TopicPartition, int]
     generation: int
+    threads: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

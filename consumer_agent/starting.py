@@ -179,8 +179,11 @@ class Start:
                     late_ms=self.lane.learned_late_ms(),
                 ),
                 TellAssigned(self.partitions),
-                StartFetching(dict(self.offsets), self.command.generation),
+                StartFetching(dict(self.offsets), self.command.generation, self._threads()),
             )
+
+    def _threads(self) -> dict[TopicPartition, int]:
+        return {partition: thread for partition, thread in self.command.partitions.items() if thread}
 
     def handle_cancelled(self) -> None:
         """Drop the start."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from consumer_agent import Consumer, ConsumerStateError, Record, TopicPartition
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
+from consumer_agent import Batch, Consumer, ConsumerStateError, Record, TopicPartition
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
@@ -151,3 +153,40 @@ def test_unsubscribing_leaves_the_group_and_another_subscription_begins_anew(sta
     consumer.subscribe([stage.topic])
     joined(stage, consumer, 0)
     assert read(consumer, 5) == {0: list(range(10, 15))}
+
+
+def test_a_revoke_waits_for_the_handler_and_an_error_of_one_ends_all(stage: Stage) -> None:
+    """What the handler has returned from is stored; of the batch that failed nothing is."""
+    stage.produce([0], 10)
+    consumer = new_consumer(stage, max_poll_records=10)
+    told: list[str] = []
+    may_return, working = threading.Event(), threading.Event()
+
+    def handle(batch: Batch) -> None:
+        if batch[0].partition == 1:
+            raise ValueError("the handler fails")
+        working.set()
+        assert may_return.wait(WAIT_S)
+        told.append("handled")
+
+    def consume() -> None:
+        with consumer:
+            consumer.subscribe([stage.topic], on_revoke=lambda _: told.append("revoked"))
+            consumer.run(handle, threads=2)
+
+    with ThreadPoolExecutor(1) as executor:
+        consuming = executor.submit(consume)
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        assert working.wait(WAIT_S)
+        stop = stage.stop(member, 0)
+        assert_stays(lambda: stage.is_pending(stop), 0.3)
+        may_return.set()
+        stage.wait_ack(stop)
+        stage.produce([1], 10)
+        stage.start(member, 1)
+        with pytest.raises(ValueError, match="the handler fails"):
+            consuming.result(WAIT_S)
+    assert told[:2] == ["handled", "revoked"]
+    assert stage.offset(0) == 10
+    assert stage.offset(1) in {None, 0}

@@ -21,6 +21,8 @@ from tests.integration.scenario import Scenario
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get
 from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
@@ -198,6 +200,26 @@ def test_asynchronous(examples: Examples) -> None:
 @pytest.mark.parametrize("patch", ["0", "1"])
 def test_greenlets(examples: Examples, patch: str) -> None:
     expect_records_beside_ticks(examples, examples.start("greenlets.py", PATCH=patch))
+
+
+def test_threads(examples: Examples) -> None:
+    """Each partition is read by one thread, in order."""
+    example = examples.start("threads.py")
+
+    def printed() -> list[list[str]]:
+        return [line.split() for line in output(example).splitlines()]
+
+    examples.wait_for("all records", example, lambda: len(printed()) == PARTITIONS * RECORDS)
+    examples.interrupt(example)
+    assert len({(thread, partition) for thread, partition, _ in printed()}) == PARTITIONS
+    assert len({thread for thread, _, _ in printed()}) == PARTITIONS
+    for number in range(PARTITIONS):
+        partition = f"{examples.topic}/{number}"
+        offsets = [int(offset) for _, name, offset in printed() if name == partition]
+        assert offsets == list(range(RECORDS))
+        stored = examples.lab.zk.perform(Get(paths.offsets(examples.group, examples.topic, number)))
+        assert isinstance(stored, Content)
+        assert stored.content == str(RECORDS).encode()
 
 
 class Sink:

@@ -239,8 +239,8 @@ MUTATIONS = (
             Edit(
                 Start,
                 "handle_outcome",
-                "StartFetching(dict(self.offsets), self.command.generation)",
-                "StartFetching(dict(self.offsets), 0 if self.command.generation > 3 else 9)",
+                "StartFetching(dict(self.offsets), self.command.generation, self._threads())",
+                "StartFetching(dict(self.offsets), 0 if self.command.generation > 3 else 9, self._threads())",
             ),
         ),
     ),
@@ -309,7 +309,7 @@ MUTATIONS = (
                 "begin_ack",
                 "self.stage = Starting.ACKING",
                 "self.stage = Starting.ACKING; "
-                "self.outbox.add(StartFetching(dict(self.offsets), self.command.generation))",
+                "self.outbox.add(StartFetching(dict(self.offsets), self.command.generation, self._threads()))",
             ),
         ),
     ),

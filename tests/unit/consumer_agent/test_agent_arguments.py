@@ -82,3 +82,9 @@ def test_unsubscribing_from_nothing_does_nothing() -> None:
     consumer.subscribe(["orders"])
     consumer.unsubscribe()
     consumer.subscribe(["payments"])
+
+
+@pytest.mark.parametrize(("handler", "threads"), [("print", 1), (None, 1), (print, 0), (print, True), (print, 1_001)])
+def test_a_handler_is_callable_and_threads_are_a_number(handler: Any, threads: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^run: (handler must be callable|threads must be 1 to 1000), not "):
+        new_consumer().run(handler, threads=threads)

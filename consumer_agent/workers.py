@@ -1,0 +1,92 @@
+"""A handler in several consumer threads, each with the partitions that the coordinator gave to that thread.
+
+The threads take their records by themselves. Who called `run` only sees to the callbacks, and holds an
+`on_revoke` back until no thread works on its partitions any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from consumer_agent.batch import Batch
+from consumer_agent.buffer import Run
+from consumer_agent.core import Core
+from consumer_agent.handover import Notice, Tell
+
+Handler = Callable[[Batch], object]
+LOOK_INTERVAL_S = 1.0
+
+
+class Workers:
+    """The threads of one `Consumer.run`."""
+
+    def __init__(self, core: Core, handler: Handler, count: int, run_notice: Callable[[Notice], None]) -> None:
+        """Prepare; nothing runs before `run`."""
+        self._core = core
+        self._handler = handler
+        self._count = count
+        self._run_notice = run_notice
+        self._ending = False
+        self._futures: list[Future[None]] = []
+
+    def run(self) -> None:
+        """Work until a handler or a callback raises; raises that, once all threads have finished their batch."""
+        core = self._core
+        core.begin_poll(finishes=False)
+        try:
+            with ThreadPoolExecutor(self._count, "consumer-agent-worker") as executor:
+                try:
+                    self._futures = [executor.submit(self._work, number) for number in range(self._count)]
+                    for future in self._futures:
+                        future.add_done_callback(lambda _: self._ring())
+                    while not self._is_over():
+                        self._attend()
+                finally:
+                    self._ending = True
+                    self._ring()
+        finally:
+            core.end_poll()
+        for future in self._futures:
+            future.result()
+
+    def _attend(self) -> None:
+        """Do what there is for the application besides records, or wait for it."""
+        core, changed = self._core, self._core.handover.changed
+        with changed:
+            step = core.next(0)
+            if not step and not self._is_over():
+                changed.wait(LOOK_INTERVAL_S)
+        if isinstance(step, Notice):
+            if step.tell is Tell.REVOKE:
+                with changed:
+                    while core.handover.buffer.has_unfinished(step.partitions) and not self._is_over():
+                        changed.wait(LOOK_INTERVAL_S)
+            self._run_notice(step)
+
+    def _is_over(self) -> bool:
+        return any(future.done() for future in self._futures)
+
+    def _ring(self) -> None:
+        with self._core.handover.changed:
+            self._core.handover.changed.notify()
+
+    # ---- in each of the threads
+
+    def _work(self, number: int) -> None:
+        while runs := self._wait_for_records(number):
+            self._handler(Batch(runs))
+            last = {(run.topic, run.partition): run.messages[-1].offset() for run in runs}
+            self._core.handover.finish_below({partition: offset + 1 for partition, offset in last.items()})
+            self._ring()
+
+    def _wait_for_records(self, number: int) -> list[Run]:
+        """Return records of a thread's partitions, none at the end."""
+        changed = self._core.handover.changed
+        with changed:
+            while not self._ending:
+                runs = self._core.take_of(number, self._count)
+                if runs:
+                    return runs
+                changed.wait()
+        return []
