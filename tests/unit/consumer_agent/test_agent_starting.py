@@ -78,7 +78,7 @@ def test_offsets_are_read_together_and_nothing_is_emitted_before_the_ack(driver:
         Failpoint("after-ack"),
         RecordFetcher("fetcher_started", CONSUMER, 4, CAUSE.id, positions),
         TellAssigned(frozenset(positions)),
-        StartFetching(positions, 4),
+        StartFetching(positions, 4, {T1: 1}),
     ]
 
 
