@@ -105,7 +105,7 @@ def test_partitions_without_a_stored_offset_are_resolved_before_the_ack(driver: 
     assert driver.writes() == []
     driver.step(OffsetsResolved(question.token, {T1: 5}))
     effects = driver.answer_write(Done((1, None)))
-    assert of_type(effects, StartFetching) == [StartFetching({T0: 10, T1: 5}, 4)]
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 10, T1: 5}, 4, {T1: 1})]
 
 
 def test_kafka_is_asked_again_ever_more_slowly_when_it_gives_no_answer(driver: Driver) -> None:
