@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,20 @@ note("end")
 """
 
 
+RUNNING: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays() -> Iterator[None]:
+    """End the agents of a test that has failed."""
+    yield
+    for process in RUNNING:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    RUNNING.clear()
+
+
 class Agent:
     """An agent with a child that does what the test says with each record, and notes what it was given."""
 
@@ -78,6 +93,7 @@ class Agent:
             stderr=subprocess.PIPE,
             text=True,
         )
+        RUNNING.append(self.process)
 
     def notes(self) -> list[str]:
         return self.seen.read_text().splitlines()
