@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 5
 
-.PHONY: setup demo test test-long lint bench bench-assign bench-poll simulate mutations interruptions model campaign clean
+.PHONY: setup demo test test-long lint bench bench-assign bench-poll bench-offsets simulate mutations interruptions model campaign clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ bench-assign: setup
 
 bench-poll: setup
 	$(BIN)/python -m tests.benchmarks.fairness docs/benchmarks-poll.svg
+
+bench-offsets: setup
+	$(BIN)/python -m tests.benchmarks.commits
+	$(BIN)/python -m tests.benchmarks.restarts
 
 # What the promises rest on; docs/reliability.md tells what each of them shows.
 simulate: setup

@@ -235,7 +235,7 @@ class Engine:
 
     def _commit_to_kafka(self, effect: signals.CommitToKafka) -> None:
         """Send a commit if it can be over in time: later than `until_ms` somebody else may own the partitions."""
-        left_ms = effect.until_ms - now_ms()
+        left_ms = effect.until_ms - self._handover.now_ms()
 
         def answer(failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
             self.send(signals.KafkaCommitted(effect.token, failed, is_hopeless))

@@ -242,10 +242,7 @@ class Machine:
         elif self.state in {State.REGISTERING, State.ACTIVE, State.YIELDING, State.RESIGNING}:
             is_fenced = self.member is not None and self.member.is_fenced
             self._lose_member("the session expired")
-            if is_fenced:
-                self._be_fenced()
-            else:
-                self._become_out()
+            (self._be_fenced if is_fenced else self._become_out)()
 
     # ---- into the group
 

@@ -36,6 +36,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack goes on without
+KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
 KAFKA_RETRY_MS = 200
 KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
 
@@ -227,7 +228,7 @@ class WriteLane:
 
     def _commit_to_kafka(self, write: Write) -> None:
         write.phase, write.token = Phase.IN_KAFKA, self._outbox.token()
-        write.until_ms = self._sent_ms + self._lease_ms
+        write.until_ms = min(self._sent_ms + self._lease_ms, self._outbox.now_ms + KAFKA_REQUEST_LIMIT_MS)
         self._outbox.add(CommitToKafka(write.token, self.kafka_book.marked(write.to_kafka), write.until_ms))
 
     def _verify(self, write: Write) -> None:

@@ -15,6 +15,7 @@ from consumer_agent.joining import Joining
 from consumer_agent.member import Member
 from consumer_agent.starting import Start
 from consumer_agent.stopping import Stop
+from consumer_agent.storage import KafkaBook
 from consumer_agent.writes import WriteLane
 from tests.mutations.editing import Edit
 from zkrebalancer.rebalance import loading, planning
@@ -95,6 +96,7 @@ MUTATIONS = (
             Edit(CoordinatorElector, "session_lost", "", "return"),
             Edit(CoordinatorElector, "elect", "", "if self.state is ElectionState.LEADING: return"),
         ),
+        seeds=20,
     ),
     Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),), seeds=10),
     Mutation(
@@ -267,6 +269,37 @@ MUTATIONS = (
     Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),), seeds=10),
     Mutation(
         "static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),), seeds=100
+    ),
+    Mutation(
+        "of two with one instance id nobody is fenced", 17, (Edit(StaticMembers, "fenced", "", "return {}"),), seeds=100
+    ),
+    Mutation(
+        "a commit to Kafka follows no check",
+        9,
+        (
+            Edit(
+                WriteLane,
+                "_go_on",
+                "self._check(write)",
+                "self._sent_ms = self._outbox.now_ms; self._commit_to_kafka(write)",
+            ),
+        ),
+        seeds=200,
+    ),
+    Mutation(
+        "a commit to Kafka is not limited by the lease",
+        9,
+        (Edit(WriteLane, "_commit_to_kafka", "min(self._sent_ms + self._lease_ms, ", "max(self._sent_ms + 60_000, "),),
+        seeds=20,
+    ),
+    Mutation(
+        "an offset in Kafka of a topic that is gone counts",
+        15,
+        (Edit(KafkaBook, "_is_of_another_topic", "", "return False"),),
+        seeds=50,
+    ),
+    Mutation(
+        "in both stores the lower offset wins", None, (Edit(Start, "_read", "max(offset, ", "min(offset, "),), seeds=50
     ),
     Mutation("starts do not mind a pause", 18, (Edit(Group, "may_start", "self.view.settings.starts_paused or", ""),)),
     Mutation("the channels of the dead stay", 19, (Edit(Departures, "sweep", "", "return"),)),

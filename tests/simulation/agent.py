@@ -20,12 +20,14 @@ from consumer_agent.handover import Handover
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
 from consumer_agent.signals import Event
+from consumer_agent.storage import Storage
 from consumer_agent.telemetry import Telemetry
 from tests.simulation.host import Host
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.kafka import Brokers, Client
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
+from tests.simulation.store import SimulatedStore
 from tests.simulation.threads import SwitchingLock
 from zkrebalancer.protocol.calls import Call, Check, Create, Multi
 from zkrebalancer.protocol.registration import Registration
@@ -55,6 +57,8 @@ class AgentSettings:
     fairness: Fairness = Fairness.GREEDY
     prefetch: Prefetch = Prefetch.TOTAL
     max_poll_interval_ms: int = 300_000
+    storage: Storage = Storage.ZOOKEEPER
+    has_reliable_kafka: bool = False
     slowness: int = 1  # how long the application takes over a batch, as a factor
 
 
@@ -63,7 +67,8 @@ class SimulatedEngine(Engine):
 
     def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: Machine, telemetry: Telemetry) -> None:
         fetcher: Any = agent.fetcher  # it has the methods of FetcherKeeper that an engine uses
-        super().__init__(config, machine, agent.handover, fetcher, telemetry)
+        store: Any = agent.store
+        super().__init__(config, machine, agent.handover, fetcher, telemetry, store)
         self._agent = agent
 
     def send(self, event: Event) -> None:
@@ -166,6 +171,9 @@ class AgentHost(Host):
         with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=Client(brokers)):
             self.fetcher = SimulatedFetcher(config, (), self.handover)
         self.machine = Machine(_machine_settings(name, settings))
+        self.store = SimulatedStore(
+            brokers, self, settings.group, lambda: self.consumer, is_reliable=settings.has_reliable_kafka
+        )
         self.engine = SimulatedEngine(self, config, self.machine, Telemetry(None, settings.group))
         self.true_lease_us = 0  # until when, by this host's clock, a write of this session proves that it may emit
         self.room = 0  # of the fetcher's round that is under way
@@ -311,6 +319,7 @@ def _machine_settings(name: str, settings: AgentSettings) -> MachineSettings:
         settings.group,
         settings.auto_commit_ms,
         settings.has_on_revoke,
+        storage=settings.storage,
         max_poll_interval_ms=settings.max_poll_interval_ms,
     )
     return MachineSettings(member, Registration(**fields))

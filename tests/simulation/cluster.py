@@ -14,8 +14,9 @@ from tests.simulation.emission import EmissionInvariants
 from tests.simulation.invariants import OPERATOR, BrokenPromiseError, TreeInvariants
 from tests.simulation.kafka import Brokers
 from tests.simulation.network import Ensemble
-from tests.simulation.plan import GROUPS, Plan
+from tests.simulation.plan import GROUPS, Plan, Scenario
 from tests.simulation.schedule import Schedule
+from tests.simulation.store import CHOICES
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
@@ -47,11 +48,13 @@ class Cluster:
         self.schedule = Schedule(tells=tells)
         self.ensemble = Ensemble(self.schedule, plan.seed)
         self.brokers = Brokers(self.schedule)
+        self.storages = {group: self.random.choice(CHOICES) for group in GROUPS}
         self.coordinators: list[CoordinatorHost] = []
         self.agents: list[AgentHost] = []
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
         self.emission = EmissionInvariants(self.ensemble, self.is_sound, lambda: self.agents)
+        self.brokers.tell_commit = self.emission.kafka_committed
         self.events: Counter[str] = Counter()  # telemetry, by kind
         self.faults: Counter[str] = Counter()
         self.incarnations = dict.fromkeys(TOPICS, 0)
@@ -97,6 +100,8 @@ class Cluster:
             fairness=draw.choice(list(Fairness)),
             prefetch=draw.choice(list(Prefetch)),
             max_poll_interval_ms=draw.choice(MAX_POLL_INTERVALS_MS),
+            storage=draw.choice(self.storages[group]),
+            has_reliable_kafka=self.plan.scenario is Scenario.ONE_BAD_AGENT,
         )
         agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
         self.agents.append(agent)

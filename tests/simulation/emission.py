@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from consumer_agent.batch import Record
+from consumer_agent.storage import MARK_PREFIX
 from tests.simulation.agent import AgentHost
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.network import Ensemble
+from tests.simulation.store import Commit
 from tests.support.zk_model import Change
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Operation
@@ -23,6 +25,19 @@ class Interval:
     incarnation: str  # of the topic, as the mark of the group's offsets says
     next_offset: int | None = None  # after what was emitted; None: nothing yet
     is_mixed: bool = False  # records of another incarnation came in between: Kafka was quicker than ZooKeeper
+
+
+def has_given_up(agent: AgentHost) -> bool:
+    """Whether the write that an agent has under way goes on without Kafka, which did not answer in time."""
+    member = agent.machine.member
+    return member is not None and member.lane.write is not None and member.lane.write.failure is not None
+
+
+def _owned(ensemble: Ensemble, group: str, consumer: str) -> Collection[TopicPartition]:
+    try:
+        return ownership.decode_owners(ensemble.zk.nodes[paths.owners(group, consumer)].content).partitions
+    except NodeContentError:
+        return ()
 
 
 class EmissionInvariants:
@@ -79,12 +94,35 @@ class EmissionInvariants:
         self, agent: AgentHost | None, group: str, partition: TopicPartition, interval: Interval
     ) -> None:
         """Who stops in good order, and counts what it has polled as finished, leaves nothing to be read twice."""
-        is_sure = agent is not None and agent.settings.auto_commit_ms is not None and not interval.is_mixed
-        if is_sure and interval.next_offset is not None and self.is_sound(group, partition):
-            stored = int(self.ensemble.zk.nodes[paths.offsets(group, *partition)].content)
+        if agent is None or agent.settings.auto_commit_ms is None or interval.is_mixed or has_given_up(agent):
+            return
+        if interval.next_offset is not None and self.is_sound(group, partition):
+            stored = self._stored(agent, group, partition)
             if stored != interval.next_offset:
                 text = f"{partition} of {group} was stopped at {interval.next_offset}, stored is {stored}"
                 raise BrokenPromiseError("final offset", text)
+
+    def _stored(self, agent: AgentHost, group: str, partition: TopicPartition) -> int:
+        if agent.settings.storage.in_zookeeper:
+            return int(self.ensemble.zk.nodes[paths.offsets(group, *partition)].content)
+        offset, _text = agent.brokers.offsets[group, partition]
+        return offset
+
+    def kafka_committed(self, host: AgentHost, commit: Commit) -> None:
+        """An offset arrives in Kafka's store: within the lease of its sender, so nobody else can own the partition."""
+        group, partition, (offset, text) = commit.group, commit.partition, commit.after
+        for other in self.ensemble.zk.children(paths.owners(group)):
+            if other != commit.consumer and partition in _owned(self.ensemble, group, other):
+                raise BrokenPromiseError("commit", f"{commit.consumer} wrote the offset of {partition} of {other}")
+        interval = self.intervals.get((group, commit.consumer), {}).get(partition)
+        if interval is None or interval.is_mixed or text != MARK_PREFIX + interval.incarnation:
+            return
+        if not self.is_sound(group, partition):
+            return
+        if commit.before is not None and commit.before[1] == text and offset < commit.before[0]:
+            raise BrokenPromiseError("commit", f"{commit.consumer} set {partition} back from {commit.before} in Kafka")
+        if offset > self.finished.get((group, partition, interval.incarnation), 0):
+            raise BrokenPromiseError("commit", f"{host.name} committed {partition} at {offset}, which is not finished")
 
     def _others_that_emit(self, group: str, consumer: str, partition: TopicPartition) -> Iterable[AgentHost]:
         for other in self.agents():

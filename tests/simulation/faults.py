@@ -62,7 +62,7 @@ def _tell(cluster: Cluster, host: Host, text: str) -> None:
 
 
 def _join(cluster: Cluster, draw: Random) -> None:
-    static = draw.random() < 0.2
+    static = draw.random() < 0.4
     group = draw.choice(list(GROUPS))
     instance_id = draw.choice(["i1", "i2"]) if static else None
     cluster.add_agent(group, instance_id)  # which may be taken: the older of the two is fenced
@@ -175,7 +175,10 @@ def _strand_agent(cluster: Cluster, draw: Random) -> None:
         group = agent.settings.group
         cluster.write(SetContent(paths.group(group), cluster.settings(group, SETTINGS[1])))
         cluster.add_agent(group)
-        agent.connection.slow_down(draw.randrange(2_000_000, 5_000_000), VERY_SLOW_US)
+        duration_us = draw.randrange(2_000_000, 5_000_000)
+        agent.connection.slow_down(duration_us, VERY_SLOW_US)
+        if draw.random() < 0.5:  # and it finishes something that it was given long ago
+            cluster.applications[agent.name].block(duration_us * 3 // 4)
 
 
 def _slow_down(cluster: Cluster, host: Host, connection: Connection, draw: Random) -> None:

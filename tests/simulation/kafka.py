@@ -30,6 +30,8 @@ class Brokers:
         self.stopped_us: int | None = None  # when the producers stopped
         self.down_until_us = 0
         self.on_change: list[Callable[[], None]] = []
+        self.offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}  # group, partition -> offset, text
+        self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # of what arrives in `offsets`
 
     def end(self, partition: tuple[str, int]) -> int:
         """Return the offset after the last record; the log begins at 0."""
@@ -56,6 +58,7 @@ class Brokers:
 
     def delete_topic(self, topic: str) -> None:
         self.logs = {partition: log for partition, log in self.logs.items() if partition[0] != topic}
+        self.offsets = {key: stored for key, stored in self.offsets.items() if key[1][0] != topic}
 
 
 class Client:

@@ -197,6 +197,9 @@ def reset(
     with BlockingZk(zookeeper) as zk:
         kafka = StoredInKafka(bootstrap, group) if bootstrap is not None else None
         changes = reset_offsets(zk, group, new_offsets, dry_run, kafka)
+    if not changes:
+        where = "in ZooKeeper; with --bootstrap those in Kafka are looked for too" if kafka is None else "anywhere"
+        click.echo(f"group {group} has no offset stored {where}", err=True)
     if as_json:
         rows = [
             {

@@ -1,0 +1,146 @@
+"""`python -m tests.benchmarks.commits`: what it takes to commit one partition, and a thousand, in each store.
+
+One ZooKeeper, one broker, one consumer that owns all partitions. Beside it, in the same run, what it is compared with:
+a call for each partition, all under way at once, and `commit` of confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from consumer_agent import Consumer
+from tests.benchmarks.transactions import count_transactions
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster import zookeeper
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Check, Multi, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import GroupSettings
+
+STORAGES = ("zookeeper", "kafka", "dual")
+POLL_S = 0.5
+READ_DEADLINE_S = 120.0
+
+
+def produce(bootstrap: str, topic: str, partitions: int, rounds: int) -> None:
+    """Write `rounds` records into each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    for _ in range(rounds):
+        for number in range(partitions):
+            producer.produce(topic, b"", partition=number)
+        producer.poll(0)
+    if producer.flush(READ_DEADLINE_S):
+        raise SystemExit("the records were not written")
+
+
+def milliseconds(action: Callable[[int], object], rounds: int) -> list[float]:
+    """Return how long each of the rounds 1, 2, … has taken."""
+    taken = []
+    for number in range(1, rounds + 1):
+        began = time.perf_counter()
+        action(number)
+        taken.append((time.perf_counter() - began) * 1_000)
+    return taken
+
+
+def read_everything(consumer: Consumer, records: int) -> None:
+    """Poll until all records were returned."""
+    give_up_at = time.monotonic() + READ_DEADLINE_S
+    while records > 0:
+        records -= len(consumer.poll(POLL_S))
+        if time.monotonic() > give_up_at:
+            raise SystemExit(f"{records} records were not read")
+
+
+def measure(lab: Lab, storage: str, topic: str, partitions: int, rounds: int) -> dict[str, object]:
+    """Commit all partitions, and then one, `rounds` times each."""
+    group = f"commits-{storage}"
+    settings = {"zookeeper": lab.cluster.zookeeper, "bootstrap": lab.cluster.bootstrap, "group": group}
+    everything = [(topic, number) for number in range(partitions)]
+    with Consumer(**settings, offsets_storage=storage, enable_auto_commit=False, max_poll_records=-1) as consumer:
+        consumer.subscribe([topic])
+        read_everything(consumer, partitions * rounds)
+        consumer.commit(dict.fromkeys(everything, 0))  # so that the nodes exist
+        zxid = zookeeper.zxid(lab.cluster.zookeeper)
+        of_all = milliseconds(lambda offset: consumer.commit(dict.fromkeys(everything, offset)), rounds)
+        counts = count_transactions(lab.cluster.directory, zxid, zookeeper.zxid(lab.cluster.zookeeper))
+        of_one = milliseconds(lambda offset: consumer.commit({everything[0]: offset}), rounds)
+    return {
+        "storage": storage,
+        "partitions": partitions,
+        "all_ms": summary(of_all),
+        "one_ms": summary(of_one),
+        "zookeeper_transactions_per_commit": round(counts["periodic commit"] / rounds, 1),
+    }
+
+
+def a_call_each(lab: Lab, topic: str, partitions: int, rounds: int) -> dict[str, object]:
+    """Write the same nodes with a transaction for each partition, all under way at once."""
+    owners = paths.group("commits-zookeeper")
+    nodes = [paths.offsets("commits-zookeeper", topic, number) for number in range(partitions)]
+
+    def write(offset: int) -> None:
+        lab.zk.perform_all([Multi((Check(owners, -1), SetContent(node, str(offset).encode()))) for node in nodes])
+
+    return {"storage": "zookeeper, a call for each partition", "all_ms": summary(milliseconds(write, rounds))}
+
+
+def confluent(lab: Lab, topic: str, partitions: int, rounds: int) -> dict[str, object]:
+    """Commit with confluent-kafka."""
+    settings = {"bootstrap.servers": lab.cluster.bootstrap, "group.id": "commits-confluent"}
+    client = KafkaConsumer(settings)
+
+    def write(wanted: list[TopicPartition], offset: int) -> None:
+        client.commit(offsets=[KafkaPartition(*partition, offset) for partition in wanted], asynchronous=False)
+
+    everything = [(topic, number) for number in range(partitions)]
+    write(everything, 0)
+    of_all = milliseconds(lambda offset: write(everything, offset), rounds)
+    of_one = milliseconds(lambda offset: write(everything[:1], offset), rounds)
+    client.close()
+    return {"storage": "confluent-kafka", "all_ms": summary(of_all), "one_ms": summary(of_one)}
+
+
+def summary(taken: list[float]) -> dict[str, float]:
+    """Return the median and the longest."""
+    return {"median": round(statistics.median(taken), 2), "max": round(max(taken), 2)}
+
+
+def main() -> None:
+    """Measure every storage and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    arguments = parser.parse_args()
+    size = (arguments.partitions, arguments.rounds)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        LocalCluster(chroot="/bench") as cluster,
+        Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
+    ):
+        lab.start_coordinator(1)
+        lab.wait_leader()
+        lab.create_topic("commits", arguments.partitions)
+        for storage in STORAGES:
+            lab.configure(f"commits-{storage}", GroupSettings())
+        aside = gevent.get_hub().threadpool.apply  # the lab's ZooKeeper session lives on this hub
+        aside(produce, (cluster.bootstrap, "commits", *size))
+        results = [aside(measure, (lab, storage, "commits", *size)) for storage in STORAGES]
+        results += [a_call_each(lab, "commits", *size), aside(confluent, (lab, "commits", *size))]
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Kafka's own offset store in virtual time: what it keeps, and an agent's way to it.
+
+A commit may take as long as its sender has allowed, also while the sender is frozen or dead, and answers may be lost;
+one that comes later than that is not let in, as the sender has cut the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from consumer_agent.kafka_store import Committed, Found
+from consumer_agent.storage import Storage
+from tests.simulation.host import Host
+from tests.simulation.kafka import Brokers
+from zkrebalancer.protocol.fields import TopicPartition
+
+WAY_US = (150, 6_000)
+HELD_UP_PROBABILITY = 0.05
+LOST_PROBABILITY = 0.03
+READ_TIMEOUT_US = 500_000
+
+# What the agents of one group use, side by side: one store for good, or a group that moves from one to the other.
+CHOICES: tuple[tuple[Storage, ...], ...] = (
+    (Storage.ZOOKEEPER,),
+    (Storage.ZOOKEEPER,),
+    (Storage.KAFKA,),
+    (Storage.KAFKA,),
+    (Storage.DUAL,),
+    (Storage.ZOOKEEPER, Storage.DUAL),
+    (Storage.DUAL, Storage.KAFKA),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One offset that arrives at the brokers."""
+
+    group: str
+    consumer: str  # who it was when it sent this
+    partition: TopicPartition
+    before: tuple[int, str] | None
+    after: tuple[int, str]
+
+
+class SimulatedStore:
+    """Stands in for `KafkaStore`: what one agent asks of the brokers."""
+
+    def __init__(
+        self, brokers: Brokers, host: Host, group: str, consumer: Callable[[], str | None], *, is_reliable: bool
+    ) -> None:
+        self._brokers = brokers
+        self._is_reliable = is_reliable
+        self._host = host
+        self._group = group
+        self._consumer = consumer
+        self._random = Random(f"{host.name}/store")
+
+    def close(self) -> None:
+        """Do nothing: what is on its way arrives."""
+
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
+        timeout_us = int(timeout_s * 1_000_000)
+        way_us = self._random.randrange(*WAY_US)
+        if self._happens(HELD_UP_PROBABILITY):
+            way_us = self._random.randrange(2 * timeout_us + 1)
+        consumer, left_us = self._consumer() or "", timeout_us - way_us
+        self._brokers.schedule.after(way_us, self._arrive, consumer, dict(offsets), left_us, answer)
+
+    def _happens(self, probability: float) -> bool:
+        return not self._is_reliable and self._random.random() < probability
+
+    def _arrive(
+        self, consumer: str, offsets: dict[TopicPartition, tuple[int, str]], left_us: int, answer: Committed
+    ) -> None:
+        if left_us < 0 or not self._brokers.is_up:
+            self._host.after(max(0, left_us), lambda: answer(dict.fromkeys(offsets, "timed out"), is_hopeless=False))
+            return
+        refused = {partition: "unknown" for partition in offsets if partition not in self._brokers.logs}
+        for partition, after in offsets.items():
+            if partition not in refused:
+                before = self._brokers.offsets.get((self._group, partition))
+                self._brokers.offsets[self._group, partition] = after
+                self._brokers.tell_commit(self._host, Commit(self._group, consumer, partition, before, after))
+        if self._happens(LOST_PROBABILITY):
+            self._host.after(left_us, lambda: answer(dict.fromkeys(offsets, "timed out"), is_hopeless=False))
+        else:
+            self._host.after(self._random.randrange(*WAY_US), lambda: answer(refused, is_hopeless=False))
+
+    def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
+        self._host.after(self._random.randrange(*WAY_US), self._read, sorted(partitions), answer)
+
+    def _read(self, partitions: list[TopicPartition], answer: Found) -> None:
+        if not self._brokers.is_up or self._happens(LOST_PROBABILITY):
+            self._host.after(READ_TIMEOUT_US, answer, None)
+            return
+        known = self._brokers.offsets
+        found = {tp: known[self._group, tp] for tp in partitions if (self._group, tp) in known}
+        self._host.after(self._random.randrange(*WAY_US), answer, found)
