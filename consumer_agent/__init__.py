@@ -5,6 +5,7 @@ from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import (
+    AuthorizationError,
     CommitFailedError,
     CommitTimeoutError,
     ConsumerError,
@@ -19,6 +20,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [
     "AsyncConsumer",
+    "AuthorizationError",
     "Batch",
     "CommitFailedError",
     "CommitTimeoutError",
