@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 5
 
-.PHONY: setup demo test test-long lint bench bench-assign bench-poll bench-offsets simulate mutations interruptions model campaign clean
+.PHONY: setup demo test test-long lint bench bench-agent bench-assign bench-poll bench-offsets simulate mutations interruptions model campaign clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ lint: setup
 bench: setup
 	$(BIN)/python -m tests.benchmarks.rebalance
 	$(BIN)/python -m tests.benchmarks.floor
+
+bench-agent: setup
+	$(BIN)/python -m tests.benchmarks.agent
+	$(BIN)/python -m tests.benchmarks.agent.idle
 
 bench-assign: setup
 	$(BIN)/python -m tests.benchmarks.assign

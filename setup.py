@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
 DEV = [
     "hypothesis",
+    "kafka-python",  # what the benchmarks compare with
     "matplotlib",
     "mypy",
     "psutil",

@@ -28,7 +28,7 @@ from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
 POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new partition waits to be assigned
-MAX_ROUND_RECORDS = 2_000  # a round's cost besides its records: two threads take turns
+MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
 MESSAGE_OVERHEAD_BYTES = 256
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile

@@ -41,7 +41,7 @@ from zkrebalancer.protocol.registration import Registration
 
 FOREVER_MS = 2**63 - 1
 NEVER_MS = 0
-RENEWALS_PER_LEASE = 4
+RENEWALS_PER_LEASE = 3  # each is two calls: one a second with the default session
 
 
 @dataclass(frozen=True, slots=True)

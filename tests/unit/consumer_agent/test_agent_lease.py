@@ -58,14 +58,14 @@ def registered(*, pause: bool = True) -> Driver:
 
 def test_rule_11_a_tick_renews_with_a_multi_and_lists_the_channel() -> None:
     driver = registered()
-    assert driver.machine.wake_at_ms == 1_000 + LEASE_MS // 4
-    driver.now_ms += LEASE_MS // 4
+    assert driver.machine.wake_at_ms == 1_000 + LEASE_MS // 3
+    driver.now_ms += LEASE_MS // 3
     assert requests(driver.step(Tick())) == [RENEWAL, LIST_CHANNEL]
 
 
 def test_rule_11_the_lease_counts_from_when_the_renewal_was_sent() -> None:
     driver = registered()
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     sent_ms = driver.now_ms
     driver.step(Tick())
     driver.now_ms += 900
@@ -74,9 +74,9 @@ def test_rule_11_the_lease_counts_from_when_the_renewal_was_sent() -> None:
 
 def test_one_renewal_is_under_way_at_a_time() -> None:
     driver = registered()
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     driver.step(Tick())
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     assert requests(driver.step(Tick())) == []
     assert driver.machine.wake_at_ms == 1_000 + 200_000  # the next look at the application
     driver.answer(RENEWAL, Done())
@@ -127,7 +127,7 @@ def test_another_session_than_before_means_that_ours_was_lost() -> None:
 def test_rule_12_a_refused_renewal_means_evicted() -> None:
     driver = registered()
     driver.own({T0: 3})
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     driver.step(Tick())
     effects = driver.answer(RENEWAL, Refused(Refusal.NO_NODE, 0))
     assert effects[0] == EmitUntil(NEVER_MS)
@@ -144,7 +144,7 @@ def test_rule_12_a_channel_that_is_gone_means_evicted() -> None:
 
 def test_rule_12_after_an_eviction_only_the_applications_poll_registers_again() -> None:
     driver = registered()
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     driver.step(Tick())
     effects = driver.answer(RENEWAL, Refused(Refusal.NO_NODE, 0))
     assert requests(effects) == []
@@ -179,7 +179,7 @@ def test_a_change_while_the_channel_is_being_listed_lists_it_once_more() -> None
 
 def test_a_renewal_only_checks_the_own_record() -> None:
     driver = registered()
-    driver.now_ms += LEASE_MS // 4
+    driver.now_ms += LEASE_MS // 3
     assert Multi((Check(OWNERS, -1),)) in requests(driver.step(Tick()))
 
 

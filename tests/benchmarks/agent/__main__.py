@@ -1,0 +1,119 @@
+"""`make bench-agent`: records per second and processor time, beside the raw clients on one broker in one run.
+
+Every kind reads every topic `--repeat` times, in turn, so that what else the machine does meets all of them; the table
+has medians, and what the agent comes to as a ratio of the raw client that does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import gevent
+from confluent_kafka import Producer
+
+from tests.benchmarks.agent.readers import KINDS
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.server import child_environment
+
+READ_DEADLINE_S = 300.0
+SLOW = {"kafka-python": 10, "raw consume(500), defaults": 2, "raw poll(), tuned": 2}  # read so many times fewer records
+PEERS = {"agent, values": "raw consume(500), tuned", "agent, records": "raw consume(500), tuned, all fields"}
+FLUSH_DEADLINE_S = 120.0
+
+
+def produce(lab: Lab, topic: str, partitions: int, count: int, size: int) -> None:
+    """Fill a topic."""
+    producer = Producer(
+        {"bootstrap.servers": lab.cluster.bootstrap, "linger.ms": 50, "queue.buffering.max.kbytes": 65_536}
+    )
+    value = b"v" * size
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(FLUSH_DEADLINE_S):
+        raise SystemExit(f"{topic}: not everything was produced")
+
+
+def read(lab: Lab, kind: str, topic: str, partitions: int, count: int) -> dict[str, float]:
+    """Read a topic once; return the figures."""
+    arguments = [kind, topic, str(partitions), str(count), lab.cluster.bootstrap, lab.cluster.zookeeper]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.agent.readers", *arguments],
+        env=child_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=READ_DEADLINE_S,
+    )
+    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+
+
+def measure(
+    lab: Lab, kinds: list[str], partitions: int, size: int, count: int, repeat: int
+) -> dict[str, dict[str, float]]:
+    """Return kind -> medians for one topic."""
+    topic = f"p{partitions}-b{size}"
+    lab.create_topic(topic, partitions)
+    away = gevent.get_hub().threadpool.apply  # the lab has a ZooKeeper session on this hub
+    away(produce, (lab, topic, partitions, count, size))
+    measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for _ in range(repeat):
+        for kind in kinds:
+            measured[kind].append(away(read, (lab, kind, topic, partitions, count // SLOW.get(kind, 1))))
+    lab.delete_topic(topic)
+    return {
+        kind: {name: statistics.median(figures[name] for figures in runs) for name in runs[0]}
+        for kind, runs in measured.items()
+    }
+
+
+def print_rows(partitions: int, size: int, medians: Mapping[str, Mapping[str, float]]) -> None:
+    """Print a topic's rows in Markdown."""
+    for kind, figures in medians.items():
+        rate, cpu_s, peer = figures["records_per_s"], figures["cpu_s_per_million"], medians.get(PEERS.get(kind, ""))
+        ratios = "- | -"
+        if peer is not None:
+            ratios = f"{rate / peer['records_per_s']:.2f} | {cpu_s / peer['cpu_s_per_million']:.2f}"
+        print(f"| {size} B | {partitions} | {kind} | {rate / 1e6:.2f} | {cpu_s:.2f} | {ratios} |", flush=True)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 12, 120])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000], metavar="BYTES")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--megabytes", type=int, default=400, help="in each topic")
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        LocalCluster(chroot="/bench", kafka_properties={"offsets.topic.num.partitions": "1"}) as cluster,
+        Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
+    ):
+        lab.start_coordinator(1)
+        lab.wait_leader()
+        print(
+            "| record | partitions | client | million/s | CPU s/million | rate, ratio | CPU, ratio |\n"
+            "|---|---|---|---|---|---|---|"
+        )
+        for size in options.sizes:
+            for partitions in options.partitions:
+                count = options.megabytes * 1_000_000 // size
+                print_rows(partitions, size, measure(lab, options.kinds, partitions, size, count, options.repeat))
+
+
+if __name__ == "__main__":
+    main()
