@@ -284,7 +284,7 @@ MUTATIONS = (
                 "self._sent_ms = self._outbox.now_ms; self._commit_to_kafka(write)",
             ),
         ),
-        seeds=200,
+        seeds=500,
     ),
     Mutation(
         "a commit to Kafka is not limited by the lease",
