@@ -75,6 +75,7 @@ class ConsumerBase:
         """Go on from these offsets: `{("orders", 0): 42}`. What was fetched already is dropped, and commits follow.
 
         Allowed from a partition's `on_assign` on until its `on_revoke` or `on_lost`; all are moved, or none.
+        One that was lost since this poll began, or the last one, is passed over: `on_lost` follows.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.

@@ -219,36 +219,36 @@ class Core:
         checked = arguments.checked_positions("seek", positions)
         handover, finishes = self.handover, self.config.enable_auto_commit
 
-        def move() -> Mapping[TopicPartition, int | None]:
-            handover.placed(checked)
-            return handover.buffer.seek(checked, finishes)
+        def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+            handover.placed(there)
+            return handover.buffer.seek({partition: checked[partition] for partition in there}, finishes)
 
         self._change("seek", checked.keys(), move)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch and return nothing more of these partitions until `resume`."""
         checked = arguments.checked_partitions("pause", partitions)
-        self._change("pause", checked, lambda: self.handover.buffer.pause(checked))
+        self._change("pause", checked, self.handover.buffer.pause)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Go on with paused partitions where the application is."""
         checked = arguments.checked_partitions("resume", partitions)
-        self._change("resume", checked, lambda: self.handover.buffer.unpause(checked))
+        self._change("resume", checked, self.handover.buffer.unpause)
 
     def _change(
         self,
         method: str,
         partitions: Iterable[TopicPartition],
-        change: Callable[[], Mapping[TopicPartition, int | None]],
+        change: Callable[[set[TopicPartition]], Mapping[TopicPartition, int | None]],
     ) -> None:
         self.require_engine(method)
         fetcher, handover = self._fetcher, self.handover
 
         def checked_change() -> Mapping[TopicPartition, int | None]:
             for topic, number in sorted(partitions):
-                if not handover.is_told((topic, number)):
+                if not handover.is_told((topic, number)) and not handover.was_told((topic, number)):
                     raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
-            return change()
+            return change({partition for partition in partitions if handover.is_told(partition)})
 
         if fetcher is not None:
             fetcher.change(checked_change)

@@ -61,6 +61,7 @@ class Handover:
         self.now_ms = now_ms
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
+        self._view: set[TopicPartition] = set()  # what it could know of since its poll began
         self._told: set[TopicPartition] = set()  # what the application knows to be its own
         self._awaited_commit = 0  # the application's thread waits for one at a time
         self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
@@ -181,6 +182,8 @@ class Handover:
         since_ms, self.away_since_ms = self.away_since_ms, None
         if since_ms is not None:
             self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
+        with self.lock:
+            self._view = set(self._told)
 
     def go(self) -> None:
         """The application is at its own work, or in a callback."""
@@ -232,8 +235,10 @@ class Handover:
                 self._counts[_counted(notice.tell)] += len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
                 self._told |= notice.partitions
+                self._view |= notice.partitions
             elif notice.tell is Tell.REVOKE:
                 self._told -= notice.partitions
+                self._view -= notice.partitions
             if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
                 return notice
         return None
@@ -241,6 +246,10 @@ class Handover:
     def is_told(self, partition: TopicPartition) -> bool:
         """Whether the application knows a partition as its own, and it still is; the lock must be held."""
         return partition in self._told and self.buffer.holds({partition})
+
+    def was_told(self, partition: TopicPartition) -> bool:
+        """Whether the application has reason to take a partition for its own, though it may be gone by now."""
+        return partition in self._view
 
     def take_failure(self) -> RebalancerError | None:
         """Return what went wrong, once if it may pass; the lock must be held."""

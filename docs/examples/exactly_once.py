@@ -36,7 +36,7 @@ def claim(assigned: list[TopicPartition]) -> None:
     generation = consumer.generation()
     positions = {}
     with sink:
-        for topic, partition in assigned:
+        for topic, partition in generation.keys() & set(assigned):  # some may be lost already
             claimed = sink.execute(CLAIM, (topic, partition, generation[topic, partition])).fetchall()
             if claimed:  # else a younger consumer has claimed it, and `store` will do nothing
                 positions[topic, partition] = claimed[0][0]

@@ -110,6 +110,19 @@ def test_only_what_the_application_knows_as_its_own_may_be_moved() -> None:
     assert not handover.is_told(P0)
 
 
+def test_what_is_lost_while_the_application_is_busy_with_it_is_no_mistake_of_its() -> None:
+    handover = with_records(Clock())
+    handover.come()
+    handover.tell(Tell.ASSIGNED, [P0])
+    notices(handover)
+    handover.tell(Tell.LOST)
+    handover.forget([P0])
+    assert not handover.is_told(P0)
+    assert handover.was_told(P0)
+    handover.come()
+    assert not handover.was_told(P0)
+
+
 def test_the_metrics_count_what_was_returned_and_told() -> None:
     handover = with_records(Clock())
     handover.emit_until(2_000)
