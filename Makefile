@@ -43,6 +43,7 @@ bench-agent: setup
 bench-assign: setup
 	$(BIN)/python -m tests.benchmarks.assign
 	$(BIN)/python -m tests.benchmarks.balanced
+	$(BIN)/python -m tests.benchmarks.hub
 
 bench-poll: setup
 	$(BIN)/python -m tests.benchmarks.fairness docs/benchmarks-poll.svg

@@ -5,7 +5,6 @@ from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import (
-    AuthorizationError,
     CommitFailedError,
     CommitTimeoutError,
     ConsumerError,
@@ -20,7 +19,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [
     "AsyncConsumer",
-    "AuthorizationError",
     "Batch",
     "CommitFailedError",
     "CommitTimeoutError",

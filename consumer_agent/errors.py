@@ -34,10 +34,6 @@ class FencedInstanceError(ConsumerError):
     """A younger consumer has the same group_instance_id, and with it the partitions; this one is out for good."""
 
 
-class AuthorizationError(ConsumerError):
-    """ZooKeeper does not allow this consumer to write what is its own; it is out of the group until it polls again."""
-
-
 class CommitFailedError(ConsumerError):
     """The partitions were lost before their offsets were stored; other consumers will read these records again."""
 

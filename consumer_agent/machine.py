@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from consumer_agent.channel import quarantine
-from consumer_agent.errors import AuthorizationError, FencedInstanceError, IllegalTransitionError
+from consumer_agent.errors import FencedInstanceError, IllegalTransitionError
 from consumer_agent.joining import Joining, fenced_text
 from consumer_agent.member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
 from consumer_agent.outbox import Outbox, Purpose
@@ -292,12 +292,8 @@ class Machine:
             self._lose_member("a younger consumer has its group_instance_id")
             self._be_fenced()
         else:
-            denied = member.lane.denied
-            if denied is not None:
-                self._outbox.add(
-                    Failed(AuthorizationError(f"ZooKeeper does not allow {member.name} to write {denied}"))
-                )
-            self._lose_member(_reason(ending, denied))
+            evicted = ending is Ending.EVICTED
+            self._lose_member("evicted by the coordinator" if evicted else "its owners record is not as it wrote it")
             if self.state is State.LEAVING:
                 self._become_closed()
             elif member.is_fenced:
@@ -400,9 +396,3 @@ class Machine:
             story = "; ".join(self.story)
             raise IllegalTransitionError(f"{self.state.value} -> {state.value} is not allowed; story: {story}")
         self.state = state
-
-
-def _reason(ending: Ending, denied: str | None) -> str:
-    if denied is not None:
-        return f"ZooKeeper does not allow it to write {denied}"
-    return "evicted by the coordinator" if ending is Ending.EVICTED else "its owners record is not as it wrote it"

@@ -106,7 +106,6 @@ class WriteLane:
         self._consumer = consumer
         self._owners = paths.owners(group, consumer)
         self._channel = paths.channel(group, consumer)
-        self.denied: str | None = None  # the node that ZooKeeper does not allow this consumer to write
         self.connected = True
         self.version = 0
         self.record = NOTHING_OWNED
@@ -262,10 +261,6 @@ class WriteLane:
         return self._chunk_stored(write)
 
     def _refused(self, write: Write, reply: Refused) -> Outcome | None:
-        if reply.refusal is Refusal.NOT_ALLOWED:
-            known = reply.index is not None and reply.index < len(write.operations)
-            self.denied = write.operations[reply.index or 0].path if known else self._owners
-            return self._end(Outcome.UNCLEAR)
         if reply.index is None or reply.index >= len(write.operations):
             return self._end(Outcome.UNCLEAR)
         operation = write.operations[reply.index]

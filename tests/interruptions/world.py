@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
 from consumer_agent import signals
 from tests.interruptions.consumers import ConsumerProcess, Log
 from tests.interruptions.shapes import Shape
 from tests.support.world import GROUP, CoordinatorProcess, World
 from tests.support.zk_model import Session
-from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.columns import NOBODY, Columns, Rows
+from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.effects import Computed
+from zkrebalancer.rebalance.effects import Compute, Computed
 from zkrebalancer.rebalance.election import ElectionState
 
 TOPIC = "t"
@@ -166,20 +169,21 @@ class PlanWorld:
                 actor.feed(session.take(), self.now_ms)
         elif isinstance(actor, CoordinatorProcess) and actor.computing:
             task = actor.computing.pop(0)
-            self.cluster.feed(actor, Computed(task.group, task.ticket, self._assign(task.problem), 0))
+            self.cluster.feed(actor, Computed(task.group, task.ticket, self._transition(task), 0))
         else:
             return False
         return True
 
-    def _assign(self, problem: Problem) -> Assignment:
+    def _transition(self, task: Compute) -> Transition:
         """The strategy: whoever is wanted, if it is there."""
-        clients = {int(consumer.partition("-")[0].removeprefix("c")): consumer for consumer in sorted(problem.members)}
-        result: Assignment = {consumer: {} for consumer in problem.members}
-        for member, consumer in clients.items():
-            numbers = tuple(number for number, wanted in self.wanted.items() if wanted == member)
-            if numbers:
-                result[consumer] = {0: {TOPIC: numbers}}
-        return result
+
+        def give(columns: Columns, _options: object) -> tuple[Rows, Rows]:
+            clients = {int(name.partition("-")[0].removeprefix("c")): row for row, name in enumerate(columns.consumers)}
+            wanted = [clients.get(self.wanted.get(number, NOBODY), NOBODY) for number in range(len(columns.topic))]
+            member = np.array(wanted, np.int32)
+            return member, np.minimum(member, 0)
+
+        return place(give, task.problem, task.before, task.changed, task.everything)
 
     def _pass_time(self, end_us: int) -> None:
         deadlines = [consumer.machine.wake_at_ms for consumer in self.consumers]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tests.simulation.host import Host
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
-from zkrebalancer.assignment import STRATEGIES
+from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
+from zkrebalancer.assignment import PLACERS, WEIGHING
+from zkrebalancer.assignment.loads import UNKNOWN
 from zkrebalancer.protocol.calls import Replied
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import (
     Compute,
@@ -16,7 +21,9 @@ from zkrebalancer.rebalance.effects import (
     Effect,
     Emit,
     Event,
+    LoadsRead,
     Now,
+    ReadLoads,
     Request,
     ShutDown,
     Stopped,
@@ -24,8 +31,11 @@ from zkrebalancer.rebalance.effects import (
     Warn,
 )
 from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.rebalance.planning import answer
 
 COMPUTING_US = (100, 4_000)
+READING_US = (1_000, 3_000_000)
+UNREADABLE = 0.2  # part of the readings
 
 
 class CoordinatorHost(Host):
@@ -41,7 +51,7 @@ class CoordinatorHost(Host):
         on_emit: Callable[[Emit], None],
     ) -> None:
         super().__init__(name, schedule, seed)
-        self.machine = Coordinator(Identity(int(name.split("-")[1]), name))
+        self.machine = Coordinator(Identity(int(name.split("-")[1]), name), WEIGHING)
         self.connection = Connection(ensemble, self, session_timeout_ms, self.feed)
         self._on_emit = on_emit
 
@@ -60,7 +70,10 @@ class CoordinatorHost(Host):
         if isinstance(effect, Request):
             self.connection.request(effect.call_id, effect.call)
         elif isinstance(effect, Compute):
+            assert_kept_as_made_anew(self.machine.groups, effect)
             self.after(self.random.randrange(*COMPUTING_US), self._compute, effect)
+        elif isinstance(effect, ReadLoads):
+            self.after(self.random.randrange(*READING_US), self._read_loads, effect)
         elif isinstance(effect, Emit):
             self._on_emit(effect)
         elif isinstance(effect, Stopped):
@@ -70,11 +83,23 @@ class CoordinatorHost(Host):
             pass
 
     def _compute(self, effect: Compute) -> None:
-        strategy = STRATEGIES.get(effect.strategy)
-        if strategy is None:
-            self.feed(Computed(effect.group, effect.ticket, None, 0, f"unknown strategy {effect.strategy}"))
+        try:
+            transition = answer(effect, PLACERS)
+        except RebalancerError as error:
+            self.feed(Computed(effect.group, effect.ticket, None, 0, str(error)))
         else:
-            self.feed(Computed(effect.group, effect.ticket, strategy(effect.problem), 7))
+            assert_placed_as_anew(PLACERS[effect.strategy], effect, transition)
+            self.feed(Computed(effect.group, effect.ticket, transition, 7))
+
+    def _read_loads(self, effect: ReadLoads) -> None:
+        """Any numbers will do: whatever weighs how much, the promises hold."""
+        ends = {
+            topic: np.array([self.random.randrange(UNKNOWN, self.schedule.now_us) for _ in range(count)], np.int64)
+            for topic, count in effect.topics.items()
+        }
+        committed = {topic: values // 2 for topic, values in ends.items()}
+        error = "no broker answers" if self.random.random() < UNREADABLE else None
+        self.feed(LoadsRead(effect.group, self.clock_us(), ends, committed, error))
 
     def deadline_us(self) -> int | None:
         return self.machine.desk.next_deadline_us()

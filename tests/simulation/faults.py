@@ -25,6 +25,8 @@ HINDERING = (
     '"strategy":"nonsense"',
     '"strategy":"range"',
     '"strategy":"round_robin"',
+    '"strategy":"cooperative_sticky"',
+    '"strategy":"balanced"',
 )
 GARBAGE = (b"\xc1", b"", b"\x80", b"\x81\xa7version\x02")
 

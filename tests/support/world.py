@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
 from tests.support.zk_model import Session, ZkModel
-from zkrebalancer.assignment import STRATEGIES
+from zkrebalancer.assignment import PLACERS
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
 from zkrebalancer.protocol.calls import Content, Create, Delete, Done, Get, Multi, Operation, Refused, SetContent
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.command import StartFetcher
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.rebalance.coordinator import Coordinator
-from zkrebalancer.rebalance.effects import Compute, Computed, Effect, Emit, Event, Now, Request, Stopped, Tick, Warn
+from zkrebalancer.rebalance.effects import (
+    Compute,
+    Computed,
+    Effect,
+    Emit,
+    Event,
+    Now,
+    ReadLoads,
+    Request,
+    Stopped,
+    Tick,
+    Warn,
+)
 from zkrebalancer.rebalance.election import ElectionState, Identity
+from zkrebalancer.rebalance.planning import answer
 
 GROUP = "g"
 SESSION_MS = 6_000
@@ -28,6 +42,7 @@ class CoordinatorProcess:
     machine: Coordinator
     session: Session
     computing: list[Compute] = field(default_factory=list)
+    reading: list[ReadLoads] = field(default_factory=list)
     alive: bool = True
 
 
@@ -58,8 +73,8 @@ class World:
 
     # Coordinators ---------------------------------------------------------------------------------------------------
 
-    def add_coordinator(self) -> CoordinatorProcess:
-        machine = Coordinator(Identity(len(self.coordinators) + 1, "host"))
+    def add_coordinator(self, weighing: frozenset[str] = frozenset()) -> CoordinatorProcess:
+        machine = Coordinator(Identity(len(self.coordinators) + 1, "host"), weighing)
         process = CoordinatorProcess(machine, self.zk.open())
         self.coordinators.append(process)
         return process
@@ -75,7 +90,10 @@ class World:
             if isinstance(effect, Request):
                 self.zk.send(process.session, effect.call_id, effect.call)
             elif isinstance(effect, Compute):
+                assert_kept_as_made_anew(process.machine.groups, effect)
                 process.computing.append(effect)
+            elif isinstance(effect, ReadLoads):
+                process.reading.append(effect)
             elif isinstance(effect, Emit):
                 self.events.append(effect)
             elif isinstance(effect, Warn):
@@ -89,11 +107,13 @@ class World:
 
     def compute(self, process: CoordinatorProcess) -> None:
         task = process.computing.pop(0)
-        strategy = STRATEGIES.get(task.strategy)
-        if strategy is None:
-            self.feed(process, Computed(task.group, task.ticket, None, 0, f"unknown strategy {task.strategy}"))
+        try:
+            transition = answer(task, PLACERS)
+        except RebalancerError as error:
+            self.feed(process, Computed(task.group, task.ticket, None, 0, str(error)))
         else:
-            self.feed(process, Computed(task.group, task.ticket, strategy(task.problem), 7))
+            assert_placed_as_anew(PLACERS[task.strategy], task, transition)
+            self.feed(process, Computed(task.group, task.ticket, transition, 7))
 
     def kill_coordinator(self, process: CoordinatorProcess) -> None:
         process.alive = False

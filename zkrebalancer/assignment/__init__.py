@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkrebalancer.assignment.balanced import assign_balanced
-from zkrebalancer.assignment.cooperative_sticky import assign_cooperative_sticky
+from zkrebalancer.assignment.balanced import assign_balanced, place_balanced
+from zkrebalancer.assignment.cooperative_sticky import assign_cooperative_sticky, place_cooperative_sticky
 from zkrebalancer.assignment.model import Strategy
-from zkrebalancer.assignment.range import assign_range
-from zkrebalancer.assignment.round_robin import assign_round_robin
-from zkrebalancer.assignment.sticky import assign_sticky
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.assignment.range import assign_range, cut_ranges
+from zkrebalancer.assignment.round_robin import assign_round_robin, deal
+from zkrebalancer.assignment.sticky import assign_sticky, place_sticky
+from zkrebalancer.assignment.transition import Placer
+from zkrebalancer.protocol.errors import UnknownStrategyError
 
 STRATEGIES: Mapping[str, Strategy] = {
     "range": assign_range,
@@ -20,11 +21,15 @@ STRATEGIES: Mapping[str, Strategy] = {
     "balanced": assign_balanced,
 }
 
+PLACERS: Mapping[str, Placer] = {  # the same on columns, for groups whose columns are kept
+    "range": lambda columns, _options: cut_ranges(columns),
+    "round_robin": lambda columns, _options: deal(columns),
+    "sticky": lambda columns, _options: place_sticky(columns),
+    "cooperative_sticky": lambda columns, _options: place_cooperative_sticky(columns),
+    "balanced": place_balanced,
+}
 
-class UnknownStrategyError(RebalancerError, ValueError):
-    """A strategy name that is not in `STRATEGIES`."""
-
-    exit_code = 2
+WEIGHING = frozenset({"balanced"})  # strategies that look at lag and rates
 
 
 def strategy(name: str) -> Strategy:

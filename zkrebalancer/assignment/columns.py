@@ -9,6 +9,7 @@ A strategy on columns is a function `Columns -> int32[P]`: the member that gets 
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from zkrebalancer.assignment.model import Member, Problem, ordered_consumers, rank
 
 NOBODY = -1
+MANY_CHANGED = 1_000  # members; of more it is quicker to read everything anew
 
 Rows: TypeAlias = npt.NDArray[np.int32]  # indexes of members, topics, threads; NOBODY where there is none
 Offsets: TypeAlias = npt.NDArray[np.int64]  # where in another array the entries of a row begin
@@ -82,12 +84,7 @@ def to_columns(problem: Problem) -> Columns:
     rows, claimants, claiming_threads = _claims(problem, row_of, topics, first)
     holder[rows], owner_thread[rows] = claimants, claiming_threads  # of two claims to a row the last, newer one stays
     owner = np.where(reads_row(topic, holder, subscription, threads), holder, np.int32(NOBODY))
-    lag, rate = np.zeros(first[-1], np.int64), np.zeros(first[-1], np.float64)
-    for of_topics, column in ((problem.lag, lag), (problem.rate, rate)):
-        for name, values in of_topics.items():
-            if name in index_of:
-                begin, end = first[index_of[name]], first[index_of[name] + 1]
-                column[begin:end][: len(values)] = values[: end - begin]
+    lag, rate = _loads(problem, index_of, first)
     rack_names, rack, racks_first, racks = _racks(problem, members, topics, counts)
     return Columns(
         topics=topics,
@@ -114,9 +111,11 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     """Return the columns of a group some of whose members have changed: the others' claims are not read again.
 
     `columns`: of the group before. `changed`: consumers that have joined, left, or say anything else than before. What
-    a problem says of topics, lag, rates and racks must be as before. Costs time for what changed, and one pass over
-    the rows in numpy; only claims that contradict each other make it read everything again.
+    a problem says of racks must be as before. Costs time for what changed, and one pass over the rows in numpy; only
+    other topics, and claims that contradict each other, make it read everything again.
     """
+    if not _has_topics_of(columns, problem) or len(changed) > MANY_CHANGED:
+        return to_columns(problem)
     consumers, old_rows = _without(columns.consumers, changed)
 
     def find(name: str) -> int:
@@ -141,8 +140,11 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     capacity, rack, subscription, threads = _described(columns, problem, row_of, old_rows, is_old)
     holder[rows], owner_thread[rows] = claimants, claiming_threads
     owner[rows] = np.where(reads_row(columns.topic[rows], claimants, subscription, threads), claimants, NOBODY)
+    lag, rate = _loads(problem, {topic: index for index, topic in enumerate(columns.topics)}, columns.first)
     return replace(
         columns,
+        lag=lag,
+        rate=rate,
         consumers=tuple(consumers),
         holder=holder,
         owner=owner,
@@ -152,6 +154,23 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
         subscription=subscription,
         threads=threads,
     )
+
+
+def _has_topics_of(columns: Columns, problem: Problem) -> bool:
+    topics = tuple(sorted(problem.topics))
+    counts = np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
+    return topics == columns.topics and np.array_equal(counts, np.diff(columns.first))
+
+
+def _loads(problem: Problem, index_of: Mapping[str, int], first: Offsets) -> tuple[Offsets, npt.NDArray[np.float64]]:
+    """Return lag and rate of each row, 0 where nothing is said."""
+    lag, rate = np.zeros(first[-1], np.int64), np.zeros(first[-1], np.float64)
+    for of_topics, column in ((problem.lag, lag), (problem.rate, rate)):
+        for name, values in of_topics.items():
+            if name in index_of:
+                begin, end = first[index_of[name]], first[index_of[name] + 1]
+                column[begin:end][: len(values)] = values[: end - begin]
+    return lag, rate
 
 
 def _without(consumers: Sequence[str], changed: Collection[str]) -> tuple[list[str], Offsets]:
@@ -236,12 +255,10 @@ def _claims(
     See `claims.current_owners` for which claim counts. Claims to what does not exist are left out.
     """
     index_of = {topic: index for index, topic in enumerate(topics)}
-    claimed_topics: list[int] = []
-    claimants: list[int] = []
-    sizes: list[int] = []
-    partitions: list[int] = []
-    threads: list[int] = []
-    oldest_first = sorted(row_of, key=lambda name: (-problem.members[name].generation, name), reverse=True)
+    # Arrays, and not lists: to make one of numpy's from a long list lets no other thread run for tens of milliseconds.
+    claimed_topics, claimants, sizes, partitions, threads = (array("q") for _ in range(5))
+    oldest_first = sorted(row_of, reverse=True)
+    oldest_first.sort(key=lambda name: problem.members[name].generation)
     for consumer in oldest_first:
         for name, owned in problem.members[consumer].owned.items():
             if name in index_of:
@@ -250,13 +267,14 @@ def _claims(
                 claimed_topics.append(index_of[name])
                 claimants.append(row_of[consumer])
                 sizes.append(len(owned))
-    topic = np.repeat(np.array(claimed_topics, np.int64), sizes)
-    partition = np.array(partitions, np.int64)
+    size = np.frombuffer(sizes, np.int64)
+    topic = np.repeat(np.frombuffer(claimed_topics, np.int64), size)
+    partition = np.frombuffer(partitions, np.int64)
     exists = (partition >= 0) & (partition < first[topic + 1] - first[topic])
     return (
         (first[topic] + partition)[exists],
-        np.repeat(np.array(claimants, np.int32), sizes)[exists],
-        np.array(threads, np.int32)[exists],
+        np.repeat(np.frombuffer(claimants, np.int64).astype(np.int32), size)[exists],
+        np.frombuffer(threads, np.int64).astype(np.int32)[exists],
     )
 
 

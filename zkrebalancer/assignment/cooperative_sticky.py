@@ -16,8 +16,14 @@ from zkrebalancer.assignment.sticky import sticky
 def assign_cooperative_sticky(problem: Problem) -> Assignment:
     """Assign as sticky does, but nobody a partition that has another owner now, even one that no longer subscribes."""
     columns = to_columns(problem)
+    return to_assignment(columns, *place_cooperative_sticky(columns))
+
+
+def place_cooperative_sticky(columns: Columns) -> tuple[Rows, Rows]:
+    """Return the member and the consumer thread that get each row."""
     target = sticky(columns)
-    return to_assignment(columns, withheld(columns, target), to_threads(columns, target))
+    given = withheld(columns, target)
+    return given, np.where(given >= 0, to_threads(columns, target), np.int32(NOBODY))
 
 
 def withheld(columns: Columns, target: Rows) -> Rows:

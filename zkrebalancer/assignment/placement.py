@@ -63,27 +63,13 @@ def _over_uneven_threads(columns: Columns, member: int, rows: Offsets, result: R
 def to_assignment(columns: Columns, target: Rows, thread: Rows) -> Assignment:
     """Collect what every member gets, in the form in which the rest of the system has it."""
     assignment: Assignment = {consumer: {} for consumer in sorted(columns.consumers)}
-    return assignment | _collected(columns, np.flatnonzero(target >= 0), target, thread)
-
-
-def changes(columns: Columns, target: Rows, thread: Rows) -> tuple[Assignment, Assignment]:
-    """Return what members have to stop and what they have to start, for those that have to do anything."""
-    is_moved = (columns.holder != target) | (columns.owner_thread != thread)
-    return (
-        _collected(columns, np.flatnonzero(is_moved & (columns.holder >= 0)), columns.holder, columns.owner_thread),
-        _collected(columns, np.flatnonzero(is_moved & (target >= 0)), target, thread),
-    )
-
-
-def _collected(columns: Columns, rows: Offsets, member: Rows, thread: Rows) -> Assignment:
-    """Collect these rows by member, thread and topic."""
-    assignment: Assignment = {}
-    rows = rows[np.lexsort((thread[rows], member[rows]))]
-    keys = np.stack((member[rows], thread[rows], columns.topic[rows]))
+    rows = np.flatnonzero(target >= 0)
+    rows = rows[np.lexsort((thread[rows], target[rows]))]
+    keys = np.stack((target[rows], thread[rows], columns.topic[rows]))
     begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))[: len(rows)]
     partitions = (rows - columns.first[columns.topic[rows]]).tolist()
     ends = [*begins[1:].tolist(), len(rows)]
     for row, number, topic, begin, end in zip(*keys[:, begins].tolist(), begins.tolist(), ends, strict=False):
-        by_topic = assignment.setdefault(columns.consumers[row], {}).setdefault(number, {})
+        by_topic = assignment[columns.consumers[row]].setdefault(number, {})
         by_topic[columns.topics[topic]] = tuple(partitions[begin:end])
     return assignment

@@ -29,8 +29,13 @@ def assign_sticky(problem: Problem) -> Assignment:
     of a topic that the member still subscribes to, and that no newer claim contradicts.
     """
     columns = to_columns(problem)
+    return to_assignment(columns, *place_sticky(columns))
+
+
+def place_sticky(columns: Columns) -> tuple[Rows, Rows]:
+    """Return the member and the consumer thread that get each row."""
     target = sticky(columns)
-    return to_assignment(columns, target, to_threads(columns, target))
+    return target, to_threads(columns, target)
 
 
 def sticky(columns: Columns) -> Rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import gevent
 
-from zkrebalancer.assignment import STRATEGIES
+from zkrebalancer.assignment import PLACERS
 from zkrebalancer.cli import options
 from zkrebalancer.coordinator.service import CoordinatorService
 from zkrebalancer.observe.events import EventLog
@@ -31,10 +31,20 @@ MAX_SESSION_TIMEOUT_MS = 600_000
     show_default=True,
     help="After a crash a standby leads once ZooKeeper has waited this long.",
 )
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT[,…]",
+    help="Kafka brokers, for strategies that weigh lag and rates; without it all partitions weigh the same.",
+)
 @options.events_option
 @options.log_level_option
 def coordinator(
-    zookeeper: str, broker_id: int, host: str, session_timeout_ms: int, events_directory: Path | None
+    zookeeper: str,
+    broker_id: int,
+    host: str,
+    session_timeout_ms: int,
+    bootstrap: str | None,
+    events_directory: Path | None,
 ) -> None:
     """Run one coordinator: it leads, or stands by until the leader is gone.
 
@@ -47,7 +57,9 @@ def coordinator(
     with BlockingZk(zookeeper):
         pass  # a wrong address or chroot is the user's mistake: say so before standing by for ever
     event_log = EventLog(events_directory, f"coordinator-{broker_id}")
-    service = CoordinatorService(zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log)
+    service = CoordinatorService(
+        zookeeper, Identity(broker_id, host), session_timeout_ms, PLACERS, event_log, bootstrap
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)
     service.run()

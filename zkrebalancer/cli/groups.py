@@ -8,10 +8,11 @@ from dataclasses import asdict
 from datetime import datetime
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.plans import configure, plan
+from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations import group_lag, kafka_offsets
@@ -40,6 +41,10 @@ def groups() -> None:
     """
 
 
+groups.add_command(configure)
+groups.add_command(plan)
+
+
 @groups.command("list")
 @options.zookeeper_option
 @options.json_option
@@ -66,7 +71,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
     table = Table("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
     for report in reports:
         table.add_row(*(str(value) for value in list(_summary(report).values())[:7]))
-    _print(table)
+    console().print(table)
 
 
 @groups.command()
@@ -105,11 +110,11 @@ def describe(
         click.echo(json.dumps(_document(report, lag)))
         return
     if state:
-        _print(_state_table(report))
+        console().print(_state_table(report))
     elif members:
-        _print(_members_table(report))
+        console().print(_members_table(report))
     else:
-        _print(_partitions_table(report, offsets, lag))
+        console().print(_partitions_table(report, offsets, lag))
     for problem in report.problems:
         click.echo(f"problem: {problem}", err=True)
 
@@ -217,7 +222,7 @@ def reset(
     for (topic, partition), change in changes.items():
         shown = (partition, change.in_zookeeper, change.in_kafka, change.after)
         table.add_row(topic, *("-" if value is None else str(value) for value in shown))
-    _print(table)
+    console().print(table)
 
 
 def _require_kafka_time(moment: datetime | None) -> datetime | None:
@@ -314,10 +319,3 @@ def _ranges(partitions: frozenset[fields.TopicPartition]) -> str:
         f"{topic} " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
         for topic, ranges in fields.topics_to_ranges(partitions).items()
     )
-
-
-def _print(table: Table) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    console.print(table)

@@ -6,8 +6,10 @@ runs in gevent's native thread pool: a starved hub would lose its ZooKeeper sess
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +17,13 @@ from typing import Any
 import gevent
 from gevent.queue import Empty, SimpleQueue
 
-from zkrebalancer.assignment.model import Strategy
+from zkrebalancer.assignment import WEIGHING
+from zkrebalancer.assignment.transition import Placer
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
+from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import (
     Compute,
@@ -27,6 +32,7 @@ from zkrebalancer.rebalance.effects import (
     Emit,
     Event,
     Now,
+    ReadLoads,
     Request,
     ShutDown,
     Stopped,
@@ -34,11 +40,15 @@ from zkrebalancer.rebalance.effects import (
     Warn,
 )
 from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.rebalance.planning import answer
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import ZkClient
 
 SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; a coordinator without ZooKeeper stops all the same
 MAX_WAIT_S = 60.0
+GIL_SWITCH_S = 0.000_5  # Python's own 5 ms is how long the loop would wait for a strategy that computes
+COLLECT_INTERVAL_S = 3_600.0
+NEVER = 2**31 - 1  # of younger collections
 
 _log = logging.getLogger(__name__)
 
@@ -51,28 +61,47 @@ class CoordinatorService:
         zookeeper: str,
         identity: Identity,
         session_timeout_ms: int,
-        strategies: Mapping[str, Strategy],
+        placers: Mapping[str, Placer],
         event_log: EventLog,
+        bootstrap: str | None = None,
     ) -> None:
-        """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]")."""
-        self.coordinator = Coordinator(identity)
+        """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag."""
+        self.coordinator = Coordinator(identity, WEIGHING if bootstrap is not None else frozenset())
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
-        self._strategies = strategies
+        self._load_reader = LoadReader(zookeeper, bootstrap, self._events.put) if bootstrap is not None else None
+        self._placers = placers
         self._event_log = event_log
         self._failpoint = Failpoint(os.environ.get(VARIABLE))
         self._stopped = False
 
     def run(self) -> None:
         """Run until `stop` has been called and the leadership is given up."""
+        sys.setswitchinterval(GIL_SWITCH_S)
+        # A full collection looks at every partition of every group, for 0.2 s at half a million of them: it is done now
+        # and then while nothing moves, and never in the middle of a rebalance.
+        gc.set_threshold(*gc.get_threshold()[:2], NEVER)
+        collector = gevent.spawn(self._collect_garbage)
         self._zk.start()
         try:
             while not self._stopped:
                 for effect in self.coordinator.step(self._next_event(), _now()):
                     self._perform(effect)
         finally:
+            collector.kill()
+            if self._load_reader is not None:
+                self._load_reader.close()
             self._zk.close()
             self._event_log.close()
+
+    def _collect_garbage(self) -> None:
+        wait_s = COLLECT_INTERVAL_S
+        while True:
+            gevent.sleep(wait_s)
+            is_moving = any(self.coordinator.groups_being_rebalanced.values())
+            if not is_moving:
+                gc.collect()
+            wait_s = MAX_WAIT_S if is_moving else COLLECT_INTERVAL_S
 
     def stop(self) -> None:
         """Resign and end; callable from a signal handler of gevent."""
@@ -100,6 +129,9 @@ class CoordinatorService:
         elif isinstance(effect, Compute):
             # A strategy's bug is told to its group, which backs off; the other groups go on.
             gevent.spawn(self._compute, effect).link_exception(lambda failed: self._failed(effect, failed.exception))
+        elif isinstance(effect, ReadLoads):
+            if self._load_reader is not None:
+                self._load_reader.read(effect)
         elif isinstance(effect, Emit):
             self._write_down(effect)
             self._failpoint.passed(effect.kind)
@@ -120,15 +152,14 @@ class CoordinatorService:
             self._event_log.close()
 
     def _compute(self, effect: Compute) -> None:
-        strategy = self._strategies.get(effect.strategy)
-        if strategy is None:
-            error = f"unknown strategy {effect.strategy!r}, known are {', '.join(sorted(self._strategies))}"
-            self._events.put(Computed(effect.group, effect.ticket, None, 0, error))
-            return
         began = time.monotonic_ns()
-        assignment = gevent.get_hub().threadpool.apply(strategy, (effect.problem,))
+        try:
+            transition = gevent.get_hub().threadpool.apply(answer, (effect, self._placers))
+        except RebalancerError as error:
+            self._events.put(Computed(effect.group, effect.ticket, None, 0, str(error)))
+            return
         elapsed_us = (time.monotonic_ns() - began) // 1_000
-        self._events.put(Computed(effect.group, effect.ticket, assignment, elapsed_us))
+        self._events.put(Computed(effect.group, effect.ticket, transition, elapsed_us))
 
     def _failed(self, effect: Compute, error: BaseException | None) -> None:
         text = f"strategy {effect.strategy} failed: {type(error).__name__}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
@@ -17,6 +17,11 @@ class Topic:
 
     partitions: frozenset[int]
     incarnation: str
+    count: int = field(init=False)  # all partitions are below it
+
+    def __post_init__(self) -> None:
+        """Count once: a topic is asked for it at every rebalance of every group that reads it."""
+        object.__setattr__(self, "count", max(self.partitions, default=-1) + 1)
 
 
 @dataclass(frozen=True, slots=True)

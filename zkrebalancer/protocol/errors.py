@@ -28,6 +28,12 @@ class PatternError(RebalancerError, ValueError):
     exit_code = 2
 
 
+class UnknownStrategyError(RebalancerError, ValueError):
+    """An assignment strategy of a name that there is not."""
+
+    exit_code = 2
+
+
 class NodeContentError(RebalancerError, ValueError):
     """What stands in a ZooKeeper node is not what `docs/protocol.md` says; the node is refused."""
 

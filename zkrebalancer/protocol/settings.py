@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
@@ -25,6 +26,7 @@ class GroupSettings:
     rebalance_debounce_ms: int = 50  # changes that follow the first one are gathered for this long
     rebalance_debounce_cap_ms: int = 500  # and never longer than this
     static_grace_ms: int = 30_000  # how long the partitions of a static member wait for it
+    options: Mapping[str, object] = field(default_factory=dict)  # of the strategy, which looks at what is in it
 
 
 _LIMITS = {
@@ -57,12 +59,11 @@ def decode(content: bytes) -> GroupSettings:
     for key, (minimum, maximum) in _LIMITS.items():
         if key in document:
             values[key] = fields.integer(what, document, key, minimum=minimum, maximum=maximum)
-    if "strategy" in document:
-        values["strategy"] = fields.text(what, document, "strategy")
-    if "mode" in document:
-        values["mode"] = fields.text(what, document, "mode")
-        if values["mode"] not in {EAGER, INCREMENTAL}:
-            raise NodeContentError(f"{what}: mode {values['mode']!r:.80} is not {EAGER} or {INCREMENTAL}")
+    for key, read in (("strategy", fields.text), ("mode", fields.text), ("options", fields.mapping)):
+        if key in document:
+            values[key] = read(what, document, key)
+    if values.get("mode", EAGER) not in {EAGER, INCREMENTAL}:
+        raise NodeContentError(f"{what}: mode {values['mode']!r:.80} is not {EAGER} or {INCREMENTAL}")
     for key in ("frozen", "starts_paused"):
         if key in document:
             if not isinstance(document[key], bool):

@@ -11,7 +11,7 @@ from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.rebalance.desk import Desk
-from zkrebalancer.rebalance.effects import Computed, Effect, Event, Now, ShutDown, Stopped, Tick
+from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.group import Group
 from zkrebalancer.rebalance.leadership import Leadership
@@ -28,9 +28,10 @@ _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOV
 class Coordinator:
     """One coordinator process, leading or standing by."""
 
-    def __init__(self, identity: Identity) -> None:
-        """Wait for the first `Connected`."""
+    def __init__(self, identity: Identity, weighing: frozenset[str] = frozenset()) -> None:
+        """Wait for the first `Connected`. `weighing`: strategies for which `ReadLoads` will be performed."""
         self.identity = identity
+        self._weighing = weighing
         self.desk = Desk()
         self.coordinator_elector = CoordinatorElector(self.desk, identity, self.coordinator_startup, self._resigned)
         self.subscriptions = Subscriptions()
@@ -66,9 +67,8 @@ class Coordinator:
             self.desk.answer(event.call_id, event.reply)
         elif isinstance(event, calls.Watched):
             self._watched(event)
-        elif isinstance(event, Computed):
-            if event.group in self.groups:
-                self.groups[event.group].computed(event)
+        elif isinstance(event, Computed | LoadsRead):
+            self._answered(event)
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
@@ -82,6 +82,16 @@ class Coordinator:
             raise TypeError(f"not an event: {event!r}")
         self.request_handler()
         return self.desk.take_effects()
+
+    def _answered(self, event: Computed | LoadsRead) -> None:
+        """What was asked for a group was computed, or read; meanwhile the group may be gone."""
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        if isinstance(event, Computed):
+            group.computed(event)
+        else:
+            group.loads.take(event)
 
     # Leading and not leading ----------------------------------------------------------------------------------------
 
@@ -104,6 +114,7 @@ class Coordinator:
             step_down=self.coordinator_elector.step_down,
             subscriptions=self.subscriptions,
             rebalance_request_queue=self.rebalance_request_queue,
+            weighing=self._weighing,
         )
         self.desk.emit("leader_elected", None, None, None, epoch=epoch, brokerid=self.identity.brokerid)
         self._read_everything()
@@ -181,6 +192,7 @@ class Coordinator:
             self.groups[name].watched(tuple(rest))
 
     def _topic_changed(self, group: str, kind: str) -> None:
+        self.groups[group].planning.touch_all()
         self.groups[group].request(kind)
 
     def list_groups(self) -> None:

@@ -128,6 +128,7 @@ class Departures:
         if member is None or member.evicting:
             return
         member.evicting = True
+        self._group.view.touch(consumer)
         self._group.desk.warn(f"group {self._group.name}: evicting {consumer}: {reason}")
         self._evict(consumer, MAX_TRIES, unanswered)
 
@@ -162,6 +163,7 @@ class Departures:
     def _call_off(self, member: Member) -> None:
         """Its acknowledgement, or the end of its session, was quicker."""
         member.evicting = False
+        self._group.view.touch(member.consumer)
         self._group.moving.limit(member)
         self._group.request("retry")  # plans that were made meanwhile have left it out
 
@@ -170,7 +172,8 @@ class Departures:
         known = member.registration
         topics = member.blocked_topics()
         if ALL_TOPICS in topics:
-            topics = tuple(sorted(group.topics))
+            # Also of a topic that was deleted: whoever holds some of it may still be reading when it is there again.
+            topics = tuple(sorted(group.topics.keys() | group.view.incarnations.keys()))
         return Tombstone(
             generation=group.view.generation,
             partitions=member.held(),
@@ -202,6 +205,7 @@ class Departures:
             group.membership.read_owners(consumer)
         else:
             member.registered = member.registered and not (reply.index == 1 and reply.refusal is Refusal.NO_NODE)
+            group.view.touch(consumer)
             self._evict(consumer, tries - 1, unanswered)
 
     def _bury(self, member: Member, tombstone: Tombstone) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.columns import Columns, Offsets
+from zkrebalancer.assignment.model import Problem
+from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
 
 EventField = str | int | list[str]
@@ -26,12 +28,26 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The strategy's answer to a `Compute`: an assignment, or why there is none."""
+    """The strategy's answer to a `Compute`, or why there is none."""
 
     group: str
     ticket: int
-    assignment: Assignment | None
+    transition: Transition | None
     elapsed_us: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadsRead:
+    """The answer to a `ReadLoads`: offsets of each partition of each topic, or why they could not be read.
+
+    `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN where none is stored.
+    """
+
+    group: str
+    taken_us: int  # of the clock `Now.mono_us`
+    ends: Mapping[str, Offsets]
+    committed: Mapping[str, Offsets]
     error: str | None = None
 
 
@@ -40,7 +56,7 @@ class ShutDown:
     """The process is asked to stop: resign, so that a standby leads at once."""
 
 
-Event = ZooKeeperEvent | Tick | Computed | ShutDown
+Event = ZooKeeperEvent | Tick | Computed | LoadsRead | ShutDown
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +69,29 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a strategy off the event loop; its answer comes back as `Computed`."""
+    """Run a strategy off the event loop (`planning.answer`); its answer comes back as `Computed`.
+
+    `before`, `changed`, `everything`: see `assignment.transition.place`.
+    """
 
     group: str
     ticket: int
     strategy: str
     problem: Problem
+    before: Columns | None
+    changed: frozenset[str]
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLoads:
+    """Ask Kafka and the offsets' store how far a group is; the answer comes back as `LoadsRead`, always.
+
+    `topics`: topic -> number of partitions.
+    """
+
+    group: str
+    topics: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +117,4 @@ class Stopped:
     """The coordinator has resigned; the process may end."""
 
 
-Effect = Request | Compute | Emit | Warn | Stopped
+Effect = Request | Compute | ReadLoads | Emit | Warn | Stopped

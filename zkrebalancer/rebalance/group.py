@@ -5,6 +5,10 @@ Reads top to bottom as a rebalance goes: request, (debounce), queue, plan, move 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
+from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
@@ -12,21 +16,23 @@ from zkrebalancer.protocol.command import Cause
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
-from zkrebalancer.rebalance import planning
 from zkrebalancer.rebalance.departures import Departures
-from zkrebalancer.rebalance.effects import Compute, Computed
+from zkrebalancer.rebalance.effects import Computed
 from zkrebalancer.rebalance.leadership import RECONCILE_INTERVAL_US, Leadership
 from zkrebalancer.rebalance.loading import Loading
+from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
 from zkrebalancer.rebalance.moving import Moving
-from zkrebalancer.rebalance.plan import Plan, Target, make_plan, reasons_to_rebalance, to_target
+from zkrebalancer.rebalance.plan import Plan, make_plan
+from zkrebalancer.rebalance.planning import Planning, exists
 from zkrebalancer.rebalance.states import GroupState, Story
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.topic_reset import TopicReset
-from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.rebalance.view import GroupView, Vacancy
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
+MAX_VACANT = 10_000  # of more, pauses and moves are not counted
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
 
 
@@ -41,11 +47,9 @@ class Group:
         self.story = Story(name)
         self.view = GroupView()
         self.plan: Plan | None = None
-        self.last_owner: dict[TopicPartition, str] = {}
-        self.released_us: dict[TopicPartition, int] = {}  # since when a partition has no owner
+        self.vacant: dict[TopicPartition, Vacancy] = {}  # what nobody holds, at most MAX_VACANT
         self.cause: Cause | None = None  # set: the group is dirty, something changed since the last plan
         self.requested_us = 0
-        self.ticket = 0  # the computation whose answer counts
         self._planning_cause: tuple[Cause, int] | None = None
         self._planning_error: str | None = None  # why the last try gave no assignment
         self.is_gone = False  # its node was not there when it was read; it may come back before the groups are listed
@@ -56,6 +60,8 @@ class Group:
         self._answer_at_us = 0
         self._failures = 0
         self.loading = Loading(self)
+        self.planning = Planning(self)
+        self.loads = Loads(self)
         self.membership = Membership(self)
         self.moving = Moving(self)
         self.departures = Departures(self)
@@ -94,8 +100,10 @@ class Group:
                 member.failed_tries = known.members[consumer].failed_tries
             if member.registration is not None:
                 self.leadership.subscriptions.add(self.name, member.registration)
-            for partition in view.held_by(consumer):
-                self.last_owner[partition] = consumer
+        self.vacant = {tp: vacancy for tp, vacancy in self.vacant.items() if not view.holders(tp)}
+        for consumer in sorted(known.members.keys() - view.members.keys()):
+            self.note_vacant(consumer, (tp for tp in known.held_by(consumer) if not view.holders(tp)))
+        self.planning.touch_all()
         self._last_generation = max(self._last_generation, view.generation)
         self._end_plan("superseded")
         self.moving.adopt()
@@ -162,51 +170,49 @@ class Group:
             raise AssertionError(f"group {self.name} was queued without a cause")
         self.go(GroupState.PLANNING, cause.kind)
         self._planning_cause, self.cause = (cause, self.requested_us), None
-        self.ticket = self.desk.new_ticket()
-        problem = planning.make_problem(self)
-        self.desk.effects.append(Compute(self.name, self.ticket, self.view.settings.strategy, problem))
+        self.planning.begin()
 
     def computed(self, event: Computed) -> None:
         """Take the strategy's answer; one to an older question is dropped."""
-        if event.ticket != self.ticket or self.state is not GroupState.PLANNING or self._planning_cause is None:
+        if not self.planning.takes(event.ticket) or self.state is not GroupState.PLANNING:
             return
+        if self._planning_cause is None:
+            raise AssertionError(f"group {self.name} planned without a cause")
         cause, requested_us = self._planning_cause
-        if event.assignment is None:
+        if event.transition is None:
             if event.error != self._planning_error:  # it is tried again and again, but said once
                 self.desk.warn(f"group {self.name}: {event.error}; the partitions stay where they are")
             self._planning_error = event.error
             self._back_off(event.error or "no assignment")
             return
         self._planning_error = None
-        self._carry_out(planning.admissible(self, to_target(event.assignment)), cause, requested_us, event.elapsed_us)
+        self.planning.keep(event.transition.columns)
+        self._carry_out(event.transition, cause, requested_us, event.elapsed_us)
 
-    def _carry_out(self, target: Target, cause: Cause, requested_us: int, plan_us: int) -> None:
-        """Compare the target with what is held, and send what is needed, if anything is."""
-        existing = {topic: known.partitions for topic, known in self.topics.items()}
+    def _carry_out(self, transition: Transition, cause: Cause, requested_us: int, plan_us: int) -> None:
+        """Send what is needed to reach what the strategy decided, if anything is."""
         self._end_plan("superseded")
-        fenced = self.static_members.fenced()
-        if not reasons_to_rebalance(self.view, target, existing, fenced):
+        generation = self._last_generation + 1
+        deviations = self.planning.deviations(transition)
+        self.plan = make_plan(self.view, self.vacant, transition, deviations, cause, requested_us, generation)
+        if self.plan is None:
             self.go(GroupState.MOVING, "nothing to send")
             self.maybe_finish()
             return
-        self._last_generation += 1
-        is_gentle = self.view.settings.frozen or self.static_members.only_return(target, fenced)
-        mode = settings.INCREMENTAL if is_gentle else self.view.settings.mode
-        generation, before = self._last_generation, self.static_members.renamed(self.last_owner, fenced)
-        self.plan = make_plan(self.view, target, mode, cause, requested_us, generation, before, fenced)
+        self._last_generation = generation
         self.desk.emit(
             "rebalance_planned",
             self.name,
             self.plan.generation,
             cause.id,
-            mode=mode,
+            mode=self.plan.mode,
             member_count=len(self.view.members),
-            partition_count=sum(map(len, target.values())),
-            moved_count=len(self.plan.moved),
+            partition_count=transition.assigned_count,
+            moved_count=self.plan.moved_count,
             plan_us=plan_us,
         )
         self.go(GroupState.MOVING, f"generation {self.plan.generation}")
-        self.moving.advance(self.view.members)
+        self.moving.advance(sorted(self.plan.stops.keys() | self.plan.starts.keys()))
         self.maybe_finish()
         if self.cause is not None and self.state is GroupState.MOVING:
             self._wake_debounced()
@@ -220,7 +226,7 @@ class Group:
         """Whether a start-fetcher for the partition may be sent to the consumer now."""
         if self.view.settings.starts_paused or self.topic_reset.is_stale(partition[0]):
             return False
-        if not planning.exists(self, partition):
+        if not exists(self, partition):
             return False  # deleted since the plan was made; the next plan leaves it out
         return self.view.is_free_for(consumer, partition)
 
@@ -231,8 +237,11 @@ class Group:
         if self.moving.outstanding or self.moving.sending or not (self.plan is None or self.plan.everything_sent):
             return
         if self.plan is not None:
+            withholds = self.plan.transition.withholds
             self._end_plan("finished")
             self._failures = 0
+            if withholds:
+                self.request("released")  # what was taken from its holders can be given now
         if self.state is GroupState.MOVING:
             self._rest("all commands acknowledged")
 
@@ -252,7 +261,7 @@ class Group:
             plan.generation,
             plan.cause.id,
             outcome=outcome,
-            moved_count=len(plan.moved),
+            moved_count=plan.moved_count,
             late_members=sorted(plan.late_members),
             settled_us=self.desk.now.mono_us - plan.requested_us,
             pause_us_max=plan.pause_us_max,
@@ -304,6 +313,12 @@ class Group:
             self.is_gone = True
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
             self.desk.warn(f"group {self.name}: settings could not be read: {reply.refusal.value}")
+
+    def note_vacant(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
+        """Nobody holds these partitions any more that the consumer had."""
+        room = max(0, MAX_VACANT - len(self.vacant))
+        vacancy = Vacancy(consumer, self.desk.now.mono_us)
+        self.vacant.update(dict.fromkeys(islice(partitions, room), vacancy))
 
     def registrations(self) -> list[Registration]:
         """Return the readable registrations."""

@@ -24,6 +24,7 @@ class Leadership:
     step_down: Callable[[str], None]
     subscriptions: Subscriptions
     rebalance_request_queue: RebalanceRequestQueue
+    weighing: frozenset[str]  # strategies for which `ReadLoads` are performed
 
     def fenced(self, *operations: Operation) -> Multi:
         """Return a transaction that fails as a whole once somebody else leads."""

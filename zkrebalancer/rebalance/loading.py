@@ -134,10 +134,7 @@ class Loading:
 
     def _finish(self) -> None:
         view = self._view
-        for consumer, member in view.members.items():
-            member.pending = _not_applied(self._channels.get(consumer, []), member)
-            member.unreadable_commands = consumer in self._unreadable_channels
-        for consumer in view.members.keys() | view.tombstones.keys():
+        for consumer in view.tombstones:
             view.refresh(consumer)
         self._group.departures.note_dead_channels(self._channels.keys() - view.members.keys())
         self._group.loaded(view)
@@ -230,7 +227,11 @@ class Loading:
 
     def _take_owners(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):
-            read_owners(self._group, self._view.members[consumer], reply)
+            member = self._view.members[consumer]
+            read_owners(self._group, member, reply)
+            member.pending = _not_applied(self._channels.get(consumer, []), member)
+            member.unreadable_commands = consumer in self._unreadable_channels
+            self._view.refresh(consumer)
         else:
             del self._view.members[consumer]  # its session ended while it was being read
             self._channels.setdefault(consumer, [])  # its channel may be younger than the list of channels

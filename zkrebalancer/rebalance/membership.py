@@ -41,6 +41,7 @@ class Membership:
             self._read_newcomer(consumer)
         for consumer in sorted(members.keys() - names):
             members[consumer].registered = False
+            self._group.view.touch(consumer)
             self.read_owners(consumer)  # only the end of its session lets its partitions go
 
     def _read_newcomer(self, consumer: str) -> None:
@@ -94,6 +95,7 @@ class Membership:
             subscriptions.add(self._group.name, registration)
         member.registration = registration
         member.pattern_refused = False
+        self._group.view.touch(member.consumer)
 
     def read_owners(self, consumer: str) -> None:
         """What a consumer owns changed: an acknowledgement, or the end of its session."""

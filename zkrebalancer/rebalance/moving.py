@@ -6,6 +6,7 @@ released meanwhile joins the next transaction.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,9 @@ from zkrebalancer.rebalance.view import Member, PendingCommand, Released
 if TYPE_CHECKING:
     from zkrebalancer.rebalance.group import Group
 
-MAX_COMMANDS_PER_TRANSACTION = 500
+# What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
+MAX_COMMANDS_PER_TRANSACTION = 100
+MAX_PARTITIONS_PER_TRANSACTION = 1_000  # looked at, ready or not; the command that passes it goes along
 MAX_TRANSACTION_BYTES = 500_000  # ZooKeeper refuses a request of about 1 MB
 
 
@@ -57,7 +60,7 @@ class Moving:
         self._group = group
         self.sending = False
         self.outstanding: set[str] = set()  # consumers that have commands to answer
-        self._candidates: set[str] = set()  # consumers to which something may be sent now
+        self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
 
     def reset(self) -> None:
         """Everything is read anew: what is outstanding will be found in the channels."""
@@ -77,23 +80,30 @@ class Moving:
 
     def advance(self, consumers: Iterable[str]) -> None:
         """Send what can be sent now to these consumers, and to those that could not be served before."""
-        self._candidates.update(consumers)
+        self._candidates.update(dict.fromkeys(consumers))
         plan = self._group.plan
         if plan is None or self.sending or self._group.state in {GroupState.PLANNING, GroupState.LOADING}:
             return
-        commands: list[tuple[str, Command]] = []
-        size = 0
-        for consumer in sorted(self._candidates):
-            self._candidates.discard(consumer)
+        commands: list[tuple[str, Command, bytes]] = []
+        size = partitions = 0
+        while self._candidates:
+            consumer, _ = self._candidates.popitem(last=False)
+            partitions += len(plan.starts.get(consumer, ())) + len(plan.stops.get(consumer) or ())
             next_command = self._next_command(plan, consumer)
-            if next_command is None:
-                continue
-            commands.append((consumer, next_command))
-            size += len(command.encode(next_command))
-            if len(commands) >= MAX_COMMANDS_PER_TRANSACTION or size >= MAX_TRANSACTION_BYTES:
+            if next_command is not None:
+                content = command.encode(next_command)
+                commands.append((consumer, next_command, content))
+                size += len(content)
+            if (
+                len(commands) >= MAX_COMMANDS_PER_TRANSACTION
+                or partitions >= MAX_PARTITIONS_PER_TRANSACTION
+                or size >= MAX_TRANSACTION_BYTES
+            ):
                 break
         if commands:
             self._send(plan, commands)
+        elif self._candidates:
+            self._group.desk.wake(self._group.name, "advance", self._group.desk.now.mono_us + 1, self.advance, ())
 
     def _next_command(self, plan: Plan, consumer: str) -> Command | None:
         group = self._group
@@ -116,15 +126,14 @@ class Moving:
         wanted = plan.stops.pop(consumer)
         if wanted is None:
             plan.stopping.add(consumer)
-            is_fenced = consumer in self._group.static_members.fenced()
-            cause = Cause(plan.cause.id, command.INSTANCE_FENCED) if is_fenced else plan.cause
+            cause = Cause(plan.cause.id, command.INSTANCE_FENCED) if consumer in plan.fenced else plan.cause
             return StopFetcher(desk.new_id(), epoch, plan.generation, cause, None)
         stop = command.fitting_stop(desk.new_id(), epoch, plan.generation, plan.cause, wanted)
         if stop.partitions is not None and stop.partitions < wanted:
             plan.stops[consumer] = wanted - stop.partitions
         return stop
 
-    def _send(self, plan: Plan, commands: list[tuple[str, Command]]) -> None:
+    def _send(self, plan: Plan, commands: list[tuple[str, Command, bytes]]) -> None:
         group, view = self._group, self._group.view
         operations: list[Operation] = [Check(paths.group(group.name), view.settings_version)]
         generation_index = None
@@ -132,18 +141,20 @@ class Moving:
             content = cluster_nodes.encode_counter(plan.generation)
             operations.append(SetContent(paths.generation(group.name), content, view.generation_version))
             generation_index = len(operations)
-        starts = [(c, start) for c, start in commands if isinstance(start, StartFetcher)]
+        starts = [(c, start) for c, start, _content in commands if isinstance(start, StartFetcher)]
         operations += group.topic_reset.markers(topic for _c, start in starts for topic, _p in start.partitions)
         operations += group.static_members.records(starts)
         first_index = len(operations) + 1  # after the fence
-        for consumer, sent in commands:
+        for consumer, sent, content in commands:
             prefix = f"{paths.channel(group.name, consumer)}/{paths.COMMAND_PREFIX}"
-            operations.append(Create(prefix, command.encode(sent), sequence=True))
+            operations.append(Create(prefix, content, sequence=True))
             view.members[consumer].pending.append(PendingCommand(sent, None))
             self.outstanding.add(consumer)
             view.refresh(consumer)
         self.sending = True
-        batch = Batch(plan, tuple(commands), first_index, generation_index=generation_index)
+        batch = Batch(
+            plan, tuple((c, sent) for c, sent, _content in commands), first_index, generation_index=generation_index
+        )
         group.desk.ask(group.name, group.leadership.fenced(*operations), self._sent, batch)
 
     def _sent(self, reply: Reply, batch: Batch) -> None:
@@ -220,7 +231,7 @@ class Moving:
             plan.stopping.discard(consumer)
             rest = plan.stops.get(consumer, frozenset())
             plan.stops[consumer] = None if sent.partitions is None or rest is None else sent.partitions | rest
-        self._candidates.add(consumer)
+        self._candidates[consumer] = None
 
     # Acknowledgements -----------------------------------------------------------------------------------------------
 
@@ -263,16 +274,15 @@ class Moving:
                 self.barrier_may_be_down()
             return
         for partition in done.partitions:
-            group.last_owner[partition] = member.consumer
-            released_us = group.released_us.pop(partition, now)
-            if plan is not None:
-                plan.pause_us_max = max(plan.pause_us_max, now - released_us)
+            vacancy = group.vacant.pop(partition, None)
+            if plan is not None and vacancy is not None:
+                plan.pause_us_max = max(plan.pause_us_max, now - vacancy.since_us)
 
     def barrier_may_be_down(self) -> None:
         """Eager: one more has stopped, or is gone; once all have, everybody may start."""
         plan = self._group.plan
         if plan is not None and not plan.barrier_is_up:
-            self._candidates.update(plan.starts)
+            self._candidates.update(dict.fromkeys(plan.starts))
 
     def _answered(self, member: Member) -> None:
         if member.pending:
@@ -284,13 +294,14 @@ class Moving:
     def released(self, released: Released) -> None:
         """Partitions were let go: whoever waits for them may be sent a start."""
         group, plan = self._group, self._group.plan
-        group.released_us.update(dict.fromkeys(released.partitions, group.desk.now.mono_us))
+        group.note_vacant(released.consumer, released.partitions)
         if plan is not None:
-            for partition in released.partitions:
-                if partition in plan.waiting:
-                    self._candidates.add(plan.waiting[partition])
+            for partition in sorted(released.partitions):
+                waiting = plan.waiting(partition)
+                if waiting is not None:
+                    self._candidates[waiting] = None
             if released.unblocked:
-                self._candidates.update(plan.starts)
+                self._candidates.update(dict.fromkeys(plan.starts))
         if released.partitions or released.unblocked:
             group.topic_reset.maybe_begin()
 

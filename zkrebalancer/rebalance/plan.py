@@ -6,42 +6,32 @@ Eager (the legacy design): everybody stops everything, and nobody starts before 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-from zkrebalancer.assignment.model import Assignment
+from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
-from zkrebalancer.rebalance.view import GroupView, Member
+from zkrebalancer.rebalance.view import GroupView, Member, Vacancy
 
-Target = dict[str, dict[TopicPartition, int]]  # consumer -> partition -> consumer thread
-
-
-class Reason(Enum):
-    """Why a rebalance is needed (section D 3 of the legacy design)."""
-
-    NOTHING_RECORDED = "no ownership is recorded"
-    WITHOUT_OWNER = "a partition has no owner"
-    MISSING_PARTITION = "an owner holds a partition that no longer exists"
-    DIFFERS = "the held map differs from the computed one"
-    FENCED = "a consumer whose instance id a younger one has taken over was not told to leave"
+Share = Mapping[TopicPartition, int]  # partition -> consumer thread
 
 
 @dataclass(slots=True)
 class Plan:
-    """A target and what is still to be sent to reach it."""
+    """What is still to be sent until everybody has what the strategy gave it."""
 
     generation: int
     mode: str
     cause: Cause
     requested_us: int
-    target: Target
+    transition: Transition
+    shares: dict[str, Share]  # what those shall have for whom `transition` does not tell
     stops: dict[str, frozenset[TopicPartition] | None]  # to send; None: everything (the eager form)
     starts: dict[str, dict[TopicPartition, int]]  # to send once nobody else holds them
-    waiting: dict[TopicPartition, str]  # partition of `starts` -> its consumer
-    moved: frozenset[TopicPartition]  # had another owner before
+    fenced: frozenset[str]  # told to stop everything and leave
+    moved_count: int = 0  # partitions that had another owner before
     stopping: set[str] = field(default_factory=set)  # eager: stops sent and not acknowledged
     stored: bool = False  # whether `generation` stands in ZooKeeper
     pause_us_max: int = 0
@@ -57,13 +47,21 @@ class Plan:
         """Whether no command is left to send."""
         return not self.stops and not self.starts
 
+    def share(self, consumer: str) -> Share:
+        """Return all that a consumer shall have."""
+        return self.shares[consumer] if consumer in self.shares else self.transition.share(consumer)
+
+    def waiting(self, partition: TopicPartition) -> str | None:
+        """Return the consumer that is to be sent a start of the partition once it is free."""
+        consumer = self.transition.receiver(partition)
+        return consumer if consumer is not None and partition in self.starts.get(consumer, {}) else None
+
     def drop_member(self, consumer: str) -> None:
         """Leave out a consumer that is gone: what it held counts as stopped, what it was to get is not started."""
         self.stops.pop(consumer, None)
         self.stopping.discard(consumer)
-        for partition in self.starts.pop(consumer, {}):
-            self.waiting.pop(partition, None)
-        self.target.pop(consumer, None)
+        self.starts.pop(consumer, None)
+        self.shares[consumer] = {}
 
     def withdraw_starts(self, consumer: str, partitions: Mapping[TopicPartition, int]) -> None:
         """Take off the list what is being sent."""
@@ -75,99 +73,99 @@ class Plan:
 
     def give_back_starts(self, consumer: str, partitions: Mapping[TopicPartition, int]) -> None:
         """Put back what was not sent after all, or was cancelled."""
-        wanted = self.target.get(consumer, {})
+        wanted = self.share(consumer)
         again = {tp: thread for tp, thread in partitions.items() if wanted.get(tp) == thread}
         if again:
             self.starts[consumer] = {**self.starts.get(consumer, {}), **again}
-            self.waiting.update(dict.fromkeys(again, consumer))
 
 
-def to_target(assignment: Assignment) -> Target:
-    """Turn a strategy's answer (consumer -> thread -> topic -> partitions) into partition -> thread per consumer."""
-    return {
-        consumer: {
-            (topic, partition): thread
-            for thread, topics in threads.items()
-            for topic, partitions in topics.items()
-            for partition in partitions
-        }
-        for consumer, threads in assignment.items()
-    }
+@dataclass(frozen=True, slots=True)
+class Deviations:
+    """Where a plan is not simply what the strategy's transition says.
 
+    `shares`: what those shall have for whom the transition does not tell. `fenced`: who is told to stop everything and
+    leave. `former_names`: consumers that are gone -> those that have come back in their place, to which nothing moves.
+    """
 
-def reasons_to_rebalance(
-    view: GroupView, target: Target, existing: Mapping[str, frozenset[int]], fenced: Collection[str]
-) -> set[Reason]:
-    """Return why what is held is not the target; empty means that nothing has to be sent."""
-    reasons = set()
-    wanted = [partition for partitions in target.values() for partition in partitions]
-    if wanted and not any(True for _ in view.held_partitions()):
-        reasons.add(Reason.NOTHING_RECORDED)
-    if any(not view.holders(partition) for partition in wanted):
-        reasons.add(Reason.WITHOUT_OWNER)
-    for consumer, member in view.members.items():
-        expected = member.expected()
-        if any(partition not in existing.get(topic, ()) for topic, partition in expected):
-            reasons.add(Reason.MISSING_PARTITION)
-        if expected != target.get(consumer, {}):
-            reasons.add(Reason.DIFFERS)
-        if consumer in fenced and not _is_fencing(member):
-            reasons.add(Reason.FENCED)
-    return reasons
-
-
-def _is_fencing(member: Member) -> bool:
-    return any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
+    mode: str
+    shares: dict[str, Share]
+    fenced: frozenset[str]
+    former_names: Mapping[str, str]
 
 
 def make_plan(
     view: GroupView,
-    target: Target,
-    mode: str,
+    vacant: Mapping[TopicPartition, Vacancy],
+    transition: Transition,
+    deviations: Deviations,
     cause: Cause,
     requested_us: int,
     generation: int,
-    last_owner: Mapping[TopicPartition, str],
-    fenced: Collection[str],
-) -> Plan:
-    """Compare what is held with the target; cost grows with the group's partitions, once per plan.
+) -> Plan | None:
+    """Return what has to be sent, None if everybody has what it shall have; takes over what is in the transition.
 
-    `last_owner` names who had each partition before, so that those of a dead consumer count as moved too. Who
-    is `fenced` is told to stop everything, also when that is nothing.
+    Costs what changes: where the plan deviates, what is held is compared with what shall be, for all others the
+    strategy's transition says it. `vacant` names who had what nobody holds, so that what a dead consumer had counts as
+    moved too.
     """
-    stops: dict[str, frozenset[TopicPartition] | None] = {}
-    starts: dict[str, dict[TopicPartition, int]] = {}
-    for consumer, member in view.members.items():
-        # A stop that is pending will be obeyed, also when the partition is to stay after all.
-        expected = member.expected()
-        wanted = target.get(consumer, {})
-        leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
-        if consumer in fenced and not _is_fencing(member):
-            stops[consumer] = None
-        if mode == EAGER:
-            if view.held_by(consumer):
-                stops[consumer] = None
-            coming = dict(wanted)
-        else:
-            if leaving and consumer not in fenced:
-                stops[consumer] = frozenset(leaving)
-            coming = {tp: thread for tp, thread in wanted.items() if expected.get(tp) != thread}
-        if coming:
-            starts[consumer] = coming
-    moved = {
-        tp
-        for consumer, partitions in target.items()
-        for tp in partitions
-        if tp in last_owner and last_owner[tp] != consumer
-    }
-    return Plan(
+    mode, shares = deviations.mode, deviations.shares
+    plan = Plan(
         generation=generation,
         mode=mode,
         cause=cause,
         requested_us=requested_us,
-        target=target,
-        stops=stops,
-        starts=starts,
-        waiting={tp: consumer for consumer, partitions in starts.items() for tp in partitions},
-        moved=frozenset(moved),
+        transition=transition,
+        shares=shares,
+        stops={},
+        starts=transition.starts if transition.everything == (mode == EAGER) else {},
+        fenced=deviations.fenced,
+    )
+    told = view.members.keys() - shares.keys()
+    for consumer in [consumer for consumer in plan.starts if consumer not in told]:
+        del plan.starts[consumer]
+    plan.stops |= {consumer: partitions for consumer, partitions in transition.stops.items() if consumer in told}
+    is_needed = not told.isdisjoint(transition.changing)
+    for consumer, wanted in shares.items():
+        is_needed = _add(plan, view.members[consumer], wanted) or is_needed
+    if mode == EAGER:
+        is_leaving = {consumer for consumer, partitions in plan.stops.items() if partitions is None}
+        plan.stops = {c: None for c in view.members if view.held_by(c) or c in is_leaving}
+    plan.moved_count = _taken_over(view, plan, vacant, deviations.former_names)
+    if not view.settings.frozen:
+        plan.moved_count += transition.moved_count
+    return plan if is_needed else None
+
+
+def _add(plan: Plan, member: Member, wanted: Share) -> bool:
+    """Compare what one consumer holds with what it shall have; tell whether that differs.
+
+    Who is fenced is told to stop everything, also when that is nothing.
+    """
+    # A stop that is pending will be obeyed, also when the partition is to stay after all.
+    consumer, expected = member.consumer, member.expected()
+    leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
+    coming = {tp: thread for tp, thread in wanted.items() if plan.mode == EAGER or expected.get(tp) != thread}
+    if coming:
+        plan.starts[consumer] = coming
+    if consumer not in plan.fenced:
+        if leaving:
+            plan.stops[consumer] = frozenset(leaving)
+        return expected != wanted
+    is_told = any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
+    if not is_told:
+        plan.stops[consumer] = None
+    return expected != wanted or not is_told
+
+
+def _taken_over(
+    view: GroupView, plan: Plan, vacant: Mapping[TopicPartition, Vacancy], former_names: Mapping[str, str]
+) -> int:
+    """Count what is started for another consumer than the one that had it and takes no part any more."""
+    former = {partition: vacancy.consumer for partition, vacancy in vacant.items()}
+    for consumer in {*view.tombstones, *plan.shares}:
+        if not plan.transition.knows(consumer):
+            former.update(dict.fromkeys(view.held_by(consumer), consumer))
+    return sum(
+        plan.waiting(partition) not in {consumer, former_names.get(consumer), None}
+        for partition, consumer in former.items()
     )

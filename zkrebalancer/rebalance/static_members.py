@@ -18,7 +18,6 @@ from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.rebalance import planning
-from zkrebalancer.rebalance.plan import Target
 from zkrebalancer.rebalance.view import Member
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class StaticMembers:
             if registration is None or registration.instance_id is None or self._group.plan is None:
                 continue
             instance = registration.instance_id
-            partitions = frozenset(self._group.plan.target.get(consumer, {})) | frozenset(start.partitions)
+            partitions = frozenset(self._group.plan.share(consumer)) | frozenset(start.partitions)
             record = StaticMember(consumer, partitions, None)
             path = paths.static(self._group.name, instance)
             known = self._group.view.statics.get(instance)
@@ -62,21 +61,29 @@ class StaticMembers:
             self._group.desk.cancel_wake(self._group.name, ("static", instance))
         return operations
 
-    def fenced(self) -> dict[str, str]:
-        """Return consumer -> instance id of those whose id a younger consumer has; none in a frozen group."""
-        view = self._group.view
-        if view.settings.frozen:
+    def fenced(self, consumers_of: Mapping[str, Iterable[str]]) -> dict[str, str]:
+        """Return consumer -> instance id of those whose id a younger consumer has; none in a frozen group.
+
+        `consumers_of`: instance -> consumers that take part with it.
+        """
+        members = self._group.view.members
+        if self._group.view.settings.frozen:
             return {}
-        youngest: dict[str, Member] = {}
-        fenced: dict[str, str] = {}
-        for member in sorted(view.members.values(), key=lambda member: member.joined_zxid):
-            instance = member.registration.instance_id if member.registration else None
-            if instance is None or member.evicting or not member.registered:
-                continue
-            if instance in youngest:
-                fenced[youngest[instance].consumer] = instance
-            youngest[instance] = member
-        return fenced
+        return {
+            consumer: instance
+            for instance, consumers in consumers_of.items()
+            for consumer in sorted(consumers, key=lambda name: members[name].joined_zxid)[:-1]
+        }
+
+    def former_names(self, consumers_of: Mapping[str, Iterable[str]], fenced: Mapping[str, str]) -> dict[str, str]:
+        """Return the former consumer of each instance that came back -> its consumer now."""
+        names: dict[str, str] = {}
+        for instance, (record, _version) in self._group.view.statics.items():
+            youngest = next((name for name in consumers_of.get(instance, ()) if name not in fenced), record.consumer)
+            names[record.consumer] = youngest
+        for older, instance in fenced.items():
+            names[older] = next(name for name in consumers_of[instance] if name not in fenced)
+        return {former: name for former, name in names.items() if former != name}
 
     def claims_of(self, member: Member, fenced: Mapping[str, str]) -> dict[TopicPartition, int]:
         """Return what a static member had before it restarted, as far as nobody else holds it now."""
@@ -91,30 +98,12 @@ class StaticMembers:
             claims |= {tp: 0 for tp in known[0].partitions if not view.holders(tp)}
         return claims
 
-    def only_return(self, target: Target, fenced: Mapping[str, str]) -> bool:
-        """Whether the target only gives static members back what they had: nobody else need stop for that."""
-        for consumer, member in self._group.view.members.items():
-            expected, wanted = member.expected(), target.get(consumer, {})
-            if consumer in fenced or expected == wanted:
-                continue
-            if expected or not wanted.keys() <= self.claims_of(member, fenced).keys():
-                return False
-        return True
-
-    def renamed(self, last_owner: Mapping[TopicPartition, str], fenced: Mapping[str, str]) -> dict[TopicPartition, str]:
-        """Return who had each partition last, an instance that came back under its new name: to it nothing moves."""
-        names = {}
-        for member in self._group.view.members.values():
-            instance = member.registration.instance_id if member.registration else None
-            known = self._group.view.statics.get(instance) if instance is not None else None
-            if known is not None and member.consumer not in fenced:
-                names[known[0].consumer] = member.consumer
-        return {tp: names.get(consumer, consumer) for tp, consumer in last_owner.items()}
-
     def absent(self) -> dict[str, ProblemMember]:
         """Return the static members that are away but expected back, so that nobody is given what waits for them."""
+        absent: dict[str, ProblemMember] = {}
+        if not self._group.view.statics:
+            return absent
         present = self._instances_present()
-        absent = {}
         for instance, (record, _version) in self._group.view.statics.items():
             if instance in present or record.deadline_ms is None:
                 continue
@@ -132,7 +121,7 @@ class StaticMembers:
         known = member.registration if member is not None else None
         if member is None or known is None:  # it left before this leader came
             return ProblemMember(dict.fromkeys(owned, 1), owned, instance_id=instance)
-        threads = dict.fromkeys(owned, 1) | planning.resolve(self._group, member)
+        threads = {**dict.fromkeys(owned, 1), **planning.resolve(self._group, member)}
         return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
     def left(self, member: Member) -> None:

@@ -82,8 +82,7 @@ class TopicReset:
         """Delete the offsets of every stale topic that nobody holds, and wait out those that are gone."""
         stale = self.stale_topics() - self._under_way
         if stale:
-            held = {topic for topic, _partition in self._group.view.held_partitions()}
-            for topic in sorted(stale - held):
+            for topic in sorted(stale - self._group.view.held_topics()):
                 self._under_way.add(topic)
                 self._list(topic)
         self._wait_out_absent_topics()
@@ -102,8 +101,8 @@ class TopicReset:
 
     def _abandoned_read(self, reply: Reply, topic: str) -> None:
         """Only a topic that is really absent has lost its records; one that cannot be read has not."""
-        held = {name for name, _partition in self._group.view.held_partitions()}
-        if reply == Refused(Refusal.NO_NODE) and topic not in held | self._group.topics.keys() | self._under_way:
+        in_use = self._group.view.held_topics() | self._group.topics.keys() | self._under_way
+        if reply == Refused(Refusal.NO_NODE) and topic not in in_use:
             self._under_way.add(topic)
             self._list(topic)
 

@@ -14,9 +14,10 @@ from tests.benchmarks.assign.points import ALIKE, JOINER, Point, settled
 from tests.benchmarks.assign.timing import REPETITIONS
 from zkrebalancer.assignment.columns import Columns, Rows, to_columns, updated
 from zkrebalancer.assignment.model import Assignment, Problem
-from zkrebalancer.assignment.placement import changes, to_assignment, to_threads
+from zkrebalancer.assignment.placement import to_assignment, to_threads
 from zkrebalancer.assignment.sticky import sticky
-from zkrebalancer.protocol.fields import to_ranges
+from zkrebalancer.assignment.transition import to_transition
+from zkrebalancer.protocol.fields import threads_to_ranges, to_ranges, topics_to_ranges
 
 TOPIC_COUNT = 100
 
@@ -110,14 +111,9 @@ def _records(problem: Problem, consumers: Iterable[str]) -> list[str]:
 
 def _commands(columns: Columns, target: Rows, threads: Rows) -> list[object]:
     """Make the ownership maps of all commands."""
-    return [
-        {
-            thread: {topic: to_ranges(partitions) for topic, partitions in topics.items()}
-            for thread, topics in by_thread.items()
-        }
-        for half in changes(columns, target, threads)
-        for by_thread in half.values()
-    ]
+    transition = to_transition(columns, target, threads)
+    stops = [topics_to_ranges(partitions) for partitions in transition.stops.values()]
+    return [*stops, *(threads_to_ranges(partitions) for partitions in transition.starts.values())]
 
 
 def _best_ms(run: Callable[[], object]) -> float:

@@ -13,8 +13,9 @@ from tests.unit.assignment.problems import CONSUMER_NAMES, holding, placed, prob
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.columns import NOBODY, Columns, to_columns, updated
 from zkrebalancer.assignment.model import Member, Problem
-from zkrebalancer.assignment.placement import changes, to_threads
+from zkrebalancer.assignment.placement import to_threads
 from zkrebalancer.assignment.sticky import assign_sticky, sticky
+from zkrebalancer.assignment.transition import to_transition
 
 
 def contents(columns: Columns) -> Iterator[tuple[str, object]]:
@@ -77,11 +78,21 @@ def test_an_old_claim_of_a_changed_member_does_not_beat_a_newer_one() -> None:
 def test_changes_are_what_has_to_be_stopped_and_started(problem: Problem) -> None:
     columns = to_columns(problem)
     target = sticky(columns)
-    stops, starts = (set(placed(half)) for half in changes(columns, target, to_threads(columns, target)))
+    transition = to_transition(columns, target, to_threads(columns, target))
+    starts = {
+        (consumer, thread, *partition)
+        for consumer, partitions in transition.starts.items()
+        for partition, thread in partitions.items()
+    }
+    stops = {(consumer, *tp) for consumer, partitions in transition.stops.items() for tp in partitions}
     wanted = set(placed(assign_sticky(problem)))
     held = {
         (owner, problem.members[owner].owned[topic][partition], topic, partition)
         for (topic, partition), owner in current_owners(problem).items()
     }
-    assert stops == held - wanted
     assert starts == wanted - held
+    assert stops == {(consumer, *partition) for consumer, _thread, *partition in held - wanted}
+    for consumer in columns.consumers:
+        share = {(consumer, thread, *partition) for partition, thread in transition.share(consumer).items()}
+        assert share == {place for place in wanted if place[0] == consumer}
+    assert all(transition.receiver((topic, number)) == consumer for consumer, _thread, topic, number in wanted)

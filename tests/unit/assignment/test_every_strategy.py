@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.assignment.problems import placed, problems, readable, shuffled, sizes, targets
-from zkrebalancer.assignment import STRATEGIES, UnknownStrategyError, strategy
+from zkrebalancer.assignment import STRATEGIES, strategy
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.assignment.result import NO_SUBSCRIBER, WITHHELD, summarize
+from zkrebalancer.protocol.errors import UnknownStrategyError
 
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
 total_strategy = pytest.mark.parametrize("name", ["range", "round_robin", "sticky"])

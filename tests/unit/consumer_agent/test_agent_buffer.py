@@ -290,19 +290,3 @@ def test_nobody_is_held_back_while_all_have_their_share() -> None:
     put(buffer, PARTITIONS[1], list(range(5)))
     assert buffer.room == 0
     assert buffer.held_back() == frozenset()
-
-
-def test_each_thread_takes_of_its_own_partitions_and_the_others_keep_their_turn() -> None:
-    buffer = RecordBuffer(ROOMY)
-    for thread, partition in enumerate(PARTITIONS):
-        buffer.admit(partition, GENERATION, 0, thread)
-        put(buffer, partition, list(range(4)))
-    assert buffer.of_thread(1, 3) == {PARTITIONS[1]}
-    assert buffer.of_thread(0, 2) == {PARTITIONS[0], PARTITIONS[2]}  # fewer threads than were asked for
-    (run,) = buffer.take(3, buffer.of_thread(1, 3))
-    assert (run.topic, run.partition, len(run.messages)) == (*PARTITIONS[1], 3)
-    assert buffer.has_unfinished([PARTITIONS[1]])
-    assert not buffer.has_unfinished([PARTITIONS[0]])
-    buffer.finish_below({PARTITIONS[1]: 3})
-    assert not buffer.has_unfinished([PARTITIONS[1]])
-    assert [(run.topic, run.partition) for run in buffer.take(None)] == [PARTITIONS[1], PARTITIONS[0], PARTITIONS[2]]

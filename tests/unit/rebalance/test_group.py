@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.groups import commands, events, world_with
 from tests.support.world import GROUP
-from zkrebalancer.protocol import command, settings
+from zkrebalancer.protocol import command, paths, settings
+from zkrebalancer.protocol.calls import Done, Multi, SetContent
 from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import ShutDown
@@ -66,13 +69,40 @@ def test_in_incremental_mode_a_slow_consumer_delays_only_what_leaves_it() -> Non
     assert len(world.owned()["b-1"]) == 2
 
 
+def test_what_cooperative_sticky_withholds_is_given_once_its_holders_have_let_go() -> None:
+    world = world_with(GroupSettings(strategy="cooperative_sticky"), "a")
+    world.add_agent("b")
+    world.pass_time(2_000)
+    world.assert_converged()
+    assert len(world.owned()["b-1"]) == 2
+
+
+def test_many_members_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrebalancer.rebalance.planning.MAX_LOOKS_PER_STEP", 2)
+    world = world_with(GroupSettings(), "a", "b", "c", "d", "e", partitions=12)
+    world.set_topic("t", 16)
+    world.pass_time(2_000)
+    world.assert_converged()
+
+
+def test_a_topic_whose_partitions_have_gaps_is_assigned_but_for_the_gaps() -> None:
+    world = world_with(GroupSettings(), "a", "b")
+    world.set_topic("t", 0)
+    replicas = {str(number): [1] for number in (0, 2, 5)}
+    content = json.dumps({"version": 3, "partitions": replicas, "topic_id": "id-1"}).encode()
+    assert isinstance(world.zk.perform(Multi((SetContent(paths.topic("t"), content),))), Done)
+    world.pass_time(2_000)
+    assert {tp for held in world.owned().values() for tp in held} == {("t", 0), ("t", 2), ("t", 5)}
+    assert world.leader().machine.groups_being_rebalanced == {GROUP: False}
+
+
 def test_an_unknown_strategy_leaves_the_group_as_it_is_until_it_is_corrected() -> None:
     world = world_with(GroupSettings(), "a")
     world.configure(settings.encode(GroupSettings(strategy="nonsense")))
     world.add_agent("b")
     world.pass_time(5_000)
     assert len(world.owned()["a-1"]) == 4
-    assert any("unknown strategy" in warning for warning in world.warnings)
+    assert any("is unknown; known are" in warning for warning in world.warnings)
     world.configure(settings.encode(GroupSettings()))
     world.pass_time(15_000)
     world.assert_converged()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.assignment.balanced.plan import Plan, plan_balanced
-from zkrebalancer.assignment.columns import to_columns
+from zkrebalancer.assignment.columns import Columns, Rows, to_columns
 from zkrebalancer.assignment.model import Assignment, Problem
 from zkrebalancer.assignment.placement import to_assignment, to_threads
 
@@ -17,6 +19,12 @@ def assign_balanced(problem: Problem) -> Assignment:
 
     """
     return plan_assignment(plan_problem(problem))
+
+
+def place_balanced(columns: Columns, options: Mapping[str, object]) -> tuple[Rows, Rows]:
+    """Return the member and the consumer thread that get each row. Raises OptionError."""
+    target = plan_balanced(columns, read_options(options)).target
+    return target, to_threads(columns, target)
 
 
 def plan_problem(problem: Problem) -> Plan:

@@ -1,0 +1,271 @@
+"""How long the coordinator's loop stands still for an assignment: `python -m tests.benchmarks.hub [--json]`.
+
+The coordinator's machine runs against a ZooKeeper in memory, and strategies in gevent's thread pool, as in the real
+process. Measured are the longest single step of the machine (processor time of its thread), by what it was for, and the
+longest time that another greenlet waited for its turn while a strategy was computing (wall clock: on a loaded machine
+it is longer), beside the same wait while nothing at all is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import gevent
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.zk_model import ZkModel
+from zkrebalancer.assignment import PLACERS
+from zkrebalancer.coordinator.service import GIL_SWITCH_S
+from zkrebalancer.protocol import calls, command, ownership, paths, registration, settings
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.effects import Compute, Computed, Emit, Event, Now, Request, Tick
+from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.rebalance.planning import answer
+from zkrebalancer.rebalance.states import GroupState
+
+GROUP = "g"
+SIZES = ((1_000, 10), (1_000, 50), (10_000, 50))  # members, partitions for each
+TOPICS = 100
+HEARTBEAT_S = 0.000_5
+REST_S = 0.5
+PAUSE_US = 10_000_000  # of virtual time between two changes, so that none of them is gathered with another
+
+PHASES = {GroupState.LOADING: "loading", GroupState.MOVING: "commands"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One change; milliseconds."""
+
+    members: int
+    partitions: int
+    change: str
+    moved: int
+    strategy_ms: float  # with the making of columns and commands
+    loading_step_ms: float  # the longest step that reads the group, at the start of a leader
+    planning_step_ms: float  # the longest step from the change to the strategy's start
+    plan_step_ms: float  # the step that takes the strategy's answer
+    command_step_ms: float  # the longest step that sends commands or takes acknowledgements
+    wait_ms: float  # the longest wait of another greenlet while the strategy computed
+    idle_wait_ms: float  # the same while nothing was computed
+
+
+class Lab:
+    """One group, its coordinator and agents that answer at once."""
+
+    def __init__(self, members: int, per_member: int, mode: str) -> None:
+        """Write a group of which nobody owns anything yet."""
+        self.zk = ZkModel()
+        self.session = self.zk.open()
+        self.machine = Coordinator(Identity(1, "host"))
+        self.now_us = 1_000_000
+        self.steps: dict[str, list[float]] = defaultdict(list)
+        self.strategy_s = self.wait_s = 0.0
+        self.moved = 0
+        self._create_group(mode)
+        for number in range(TOPICS):
+            self.set_topic(f"t{number:04}", members * per_member // TOPICS)
+        for number in range(members):
+            self.join(f"c{number:05}")
+
+    def _create_group(self, mode: str) -> None:
+        group = paths.group(GROUP)
+        above = ("/consumers", paths.GROUPS, "/brokers", paths.BROKER_TOPICS)
+        self._write(*(Create(path) for path in above))
+        self._write(Create(group, settings.encode(GroupSettings(mode=mode))))
+        self._write(*(Create(f"{group}/{name}") for name in paths.GROUP_CHILDREN))
+
+    def _write(self, *operations: calls.Operation) -> None:
+        done = self.zk.perform(Multi(operations))
+        if not isinstance(done, calls.Done):
+            raise TypeError(f"the model refused: {done}")
+
+    def set_topic(self, name: str, partitions: int) -> None:
+        content = json.dumps({"version": 3, "topic_id": name, "partitions": {str(n): [1] for n in range(partitions)}})
+        known = paths.topic(name) in self.zk.nodes
+        self._write((SetContent if known else Create)(paths.topic(name), content.encode()))
+
+    def join(self, name: str) -> None:
+        described = Registration("white_list", {"^t": 1}, "0", name, "h", 6_000)
+        self._write(
+            Create(paths.channel(GROUP, name)),
+            Create(paths.ids(GROUP, name), registration.encode(described)),
+            Create(paths.owners(GROUP, name), ownership.encode_owners(OwnersRecord(0, None, {}))),
+        )
+
+    def leave(self, name: str) -> None:
+        named = (paths.channel, paths.ids, paths.owners)
+        self._write(*(Delete(path(GROUP, name)) for path in named))
+
+    # The loop -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Go on until nothing happens any more."""
+        while self.session.sent or self.session.inbox or self._wakes_at_once():
+            while self.session.inbox:
+                self._step(self.session.take())
+            while self.session.sent:
+                call = self.session.sent[0][1]
+                self.zk.perform_next(self.session)
+                if isinstance(call, Multi):
+                    self._acknowledge(call)
+            self._step(Tick())
+
+    def _wakes_at_once(self) -> bool:
+        """Whether the machine has divided something into several steps."""
+        deadline_us = self.machine.desk.next_deadline_us()
+        if deadline_us is None or deadline_us > self.now_us + 1:
+            return False
+        self.now_us = deadline_us
+        return True
+
+    def settle(self, change: str, members: int, per_member: int) -> Measured:
+        """Let one change be answered, and say what it took."""
+        self.steps.clear()
+        self.strategy_s = self.wait_s = 0.0
+        self.moved = 0
+        self.run()
+        for _ in range(3):
+            self.now_us += PAUSE_US
+            self._step(Tick())
+            self.run()
+        longest = {phase: 1_000 * max(steps, default=0.0) for phase, steps in self.steps.items()}
+        return Measured(
+            members,
+            members * per_member,
+            change,
+            self.moved,
+            1_000 * self.strategy_s,
+            longest.get("loading", 0.0),
+            longest.get("planning", 0.0),
+            longest.get("plan", 0.0),
+            longest.get("commands", 0.0),
+            1_000 * self.wait_s,
+            1_000 * idle_wait_s(),
+        )
+
+    def _step(self, event: Event) -> None:
+        group = self.machine.groups.get(GROUP)
+        phase = "plan" if isinstance(event, Computed) else PHASES.get(group.state, "planning") if group else "loading"
+        began = time.thread_time()
+        effects = self.machine.step(event, Now(self.now_us, self.now_us // 1_000))
+        self.steps[phase].append(time.thread_time() - began)
+        for effect in effects:
+            if isinstance(effect, Request):
+                self.zk.send(self.session, effect.call_id, effect.call)
+            elif isinstance(effect, Compute):
+                self._compute(effect)
+            elif isinstance(effect, Emit) and effect.kind == "rebalance_planned":
+                self.moved = max(self.moved, int(str(effect.fields["moved_count"])))
+
+    def _compute(self, task: Compute) -> None:
+        began = time.perf_counter()
+        with heartbeat() as longest:
+            transition = gevent.get_hub().threadpool.apply(answer, (task, PLACERS))
+        self.strategy_s = max(self.strategy_s, time.perf_counter() - began)
+        self.wait_s = max(self.wait_s, *longest)
+        self._step(Computed(task.group, task.ticket, transition, 0))
+
+    def _acknowledge(self, sent: Multi) -> None:
+        """Every consumer answers its command at once."""
+        for operation in sent.operations:
+            if isinstance(operation, Create) and "/channel/" in operation.path:
+                channel = operation.path.rpartition("/")[0]
+                node = f"{channel}/{self.zk.children(channel)[-1]}"
+                path = paths.owners(GROUP, channel.rpartition("/")[2])
+                applying = command.decode(self.zk.nodes[node].content)
+                record = ownership.decode_owners(self.zk.nodes[path].content)
+                new = OwnersRecord(
+                    applying.generation, applying.command_id, command.applied(record.partitions, applying)
+                )
+                self._write(Delete(node), SetContent(path, ownership.encode_owners(new)))
+
+
+@contextmanager
+def heartbeat() -> Iterator[list[float]]:
+    """Collect how much later than asked for a greenlet has its turn, in seconds."""
+    late = [0.0]
+
+    def beat() -> None:
+        while True:
+            began = time.perf_counter()
+            gevent.sleep(HEARTBEAT_S)
+            late.append(time.perf_counter() - began - HEARTBEAT_S)
+
+    greenlet = gevent.spawn(beat)
+    try:
+        yield late
+    finally:
+        greenlet.kill()
+
+
+def idle_wait_s() -> float:
+    """Return the longest wait while nothing is computed: what the machine's other work costs."""
+    with heartbeat() as late:
+        gevent.sleep(REST_S)
+    return max(late)
+
+
+def measure(members: int, per_member: int) -> Iterator[Measured]:
+    """Measure the changes of one size."""
+    lab = Lab(members, per_member, settings.INCREMENTAL)
+    yield lab.settle("everything is assigned for the first time", members, per_member)
+    lab.join("joiner")
+    yield lab.settle("one member joins", members, per_member)
+    lab.leave("joiner")
+    yield lab.settle("one member leaves", members, per_member)
+    lab.set_topic("t0000", members * per_member // TOPICS + 1)
+    yield lab.settle("one partition is added", members, per_member)
+
+
+def main() -> None:
+    """Run all sizes and print what they took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--largest", type=int, default=len(SIZES), help="how many of the sizes, smallest first")
+    arguments = parser.parse_args()
+    sys.setswitchinterval(GIL_SWITCH_S)
+    gc.disable()  # as in the coordinator's process
+    rows = []
+    for members, per_member in SIZES[: arguments.largest]:
+        for measured in measure(members, per_member):
+            rows.append(measured)
+            print(f"{measured.members:,} members: {measured.change}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows]))
+        return
+    columns = (
+        "members",
+        "partitions",
+        "change",
+        "moved",
+        "strategy",
+        "loading",
+        "planning",
+        "plan",
+        "commands",
+        "wait",
+        "idle",
+    )
+    table = Table(*columns, title="milliseconds")
+    for row in rows:
+        values = asdict(row).values()
+        table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else f"{value}" for value in values))
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

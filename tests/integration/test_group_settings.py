@@ -1,0 +1,87 @@
+"""Settings changed at run time, the plan that they would cause, and load that the coordinator reads by itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.commands import Result, run
+from tests.integration.scenario import Scenario
+from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.protocol.settings import INCREMENTAL
+
+pytestmark = pytest.mark.timeout(120)
+
+HOT_RECORDS_PER_S = 400
+
+
+def groups(scenario: Scenario, *arguments: str, json_wanted: bool = True) -> Result:
+    zookeeper = ("--zookeeper", scenario.lab.cluster.zookeeper)
+    return run("zkrebalancer", "groups", *arguments, *zookeeper, *(["--json"] if json_wanted else []))
+
+
+def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scenario) -> None:
+    """Round robin deals what sticky leaves in pieces: what the plan says is what comes about."""
+    scenario.begin(modes=[INCREMENTAL])
+    (group,) = scenario.groups
+    foreseen = json.loads(groups(scenario, "configure", group, "strategy=round_robin", "--dry-run").stdout)
+    assert (foreseen["applied"], foreseen["settings"]["strategy"]) == (False, "round_robin")
+    assert foreseen["plan"]["moves"]
+    assert scenario.report(group).settings.strategy == "sticky"
+    told = groups(scenario, "configure", group, "strategy=round_robin", "rebalance_timeout_ms=20000", json_wanted=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"{len(foreseen['plan']['moves'])} partitions would move" in told.stdout
+    wanted = {(move["topic"], move["partition"]): move["to"] for move in foreseen["plan"]["moves"]}
+
+    def is_as_foreseen(report: GroupReport) -> bool:
+        holders = {tp: member.consumer for member in report.members if member.owners for tp in member.owners.partitions}
+        return all(holders.get(partition) == consumer for partition, consumer in wanted.items())
+
+    scenario.wait_group("what the plan said", group, is_as_foreseen)
+    assert scenario.report(group).settings.rebalance_timeout_ms == 20_000
+    assert json.loads(groups(scenario, "plan", group).stdout)["moves"] == []
+    scenario.verify()
+
+
+def test_what_cannot_be_set_is_one_line_and_changes_nothing(scenario: Scenario) -> None:
+    scenario.begin(modes=[INCREMENTAL], members=1)
+    (group,) = scenario.groups
+    for pairs, text in (
+        (["strategy=fair"], "strategy 'fair' is unknown; known are range, round_robin"),
+        (["mode=slow"], "mode 'slow' is not eager or incremental"),
+        (["frozen=1"], "frozen must be true or false, not 1"),
+        (["rebalance_timeout_ms=soon"], "rebalance_timeout_ms"),
+        (["rebalance_timeout_ms=1"], "rebalance_timeout_ms"),
+        (["speed=1"], "speed: there is no such setting; known are strategy, mode"),
+        (["starts_paused=true"], "starts_paused: there is no such setting"),
+        (["strategy"], "'strategy' is not KEY=VALUE"),
+        (["strategy=balanced", "options.move_price=1"], "options.move_price: is unknown"),
+        (["options.move_cost=dear"], "options.move_cost: a number"),
+    ):
+        result = groups(scenario, "configure", group, *pairs)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), (pairs, result.stderr)
+        assert text in result.stderr, (pairs, result.stderr)
+    assert groups(scenario, "configure", "nobody", "mode=eager").returncode == 1
+    settings = scenario.report(group).settings
+    assert (settings.strategy, settings.options) == ("sticky", {})
+    scenario.verify()
+
+
+def test_balanced_gives_a_partition_that_gets_much_a_consumer_of_its_own(scenario: Scenario) -> None:
+    """The coordinator reads ends and offsets by itself, twice, and then moves what is worth it."""
+    scenario.begin(modes=[INCREMENTAL])
+    (group,) = scenario.groups
+    topic = next(iter(scenario.topics))
+    scenario.lab.start_producer("hot", {topic: range(1)}, HOT_RECORDS_PER_S)
+    assert groups(scenario, "configure", group, "strategy=balanced", "options.catch_up_s=600").returncode == 0
+
+    def stands_alone(report: GroupReport) -> bool:
+        shares = [set(member.owners.partitions) for member in report.members if member.owners]
+        return {(topic, 0)} in shares
+
+    scenario.wait_group("a consumer of its own for the hot partition", group, stands_alone)
+    note = groups(scenario, "plan", group, "--bootstrap", scenario.lab.cluster.bootstrap)
+    assert "rates are known to the coordinator only" in json.loads(note.stdout)["notes"][0]
+    scenario.lab.stop("hot")
+    scenario.settle()

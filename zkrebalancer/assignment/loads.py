@@ -1,0 +1,48 @@
+"""Offsets of many partitions as columns, and from them what a partition weighs: its lag and its rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from zkrebalancer.assignment.columns import Offsets
+from zkrebalancer.protocol.fields import TopicPartition
+
+UNKNOWN = -1  # an offset
+
+Rates = npt.NDArray[np.float64]
+
+
+def to_offsets(topics: Mapping[str, int], found: Mapping[TopicPartition, int]) -> dict[str, Offsets]:
+    """Return for each topic (name -> number of partitions) the offset of each partition, UNKNOWN without one."""
+    offsets = {topic: np.full(count, UNKNOWN, np.int64) for topic, count in topics.items()}
+    for (topic, number), offset in found.items():
+        if topic in offsets and number < len(offsets[topic]):
+            offsets[topic][number] = offset
+    return offsets
+
+
+def pack(offsets: Mapping[str, Offsets]) -> dict[str, bytes]:
+    """Return offsets as they go through a pipe; `unpack` reads them."""
+    return {topic: values.tobytes() for topic, values in offsets.items()}
+
+
+def unpack(packed: Mapping[str, bytes]) -> dict[str, Offsets]:
+    """Return what `pack` has packed."""
+    return {topic: np.frombuffer(content, np.int64) for topic, content in packed.items()}
+
+
+def lag_of(ends: Offsets, committed: Offsets) -> Offsets:
+    """Return how many records are still to be read of each partition, 0 where that is not known."""
+    lag: Offsets = np.where((committed == UNKNOWN) | (ends == UNKNOWN), 0, np.maximum(ends - committed, 0))
+    return lag
+
+
+def rate_of(before: Offsets, ends: Offsets, elapsed_s: float) -> Rates:
+    """Return how many records came in a second to each partition that was there before, 0 where that is not known."""
+    both = min(len(before), len(ends))
+    before, ends = before[:both], ends[:both]
+    is_known = (before != UNKNOWN) & (ends != UNKNOWN)
+    return np.where(is_known, np.maximum(ends - before, 0) / elapsed_s, 0.0)

@@ -1,0 +1,134 @@
+"""From what members hold to what they shall hold: what each has to stop and to start.
+
+Everything that grows with the group is done here, on columns and away from the coordinator's loop; what is left for
+that loop grows with what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, to_columns, updated
+from zkrebalancer.assignment.model import Problem
+from zkrebalancer.protocol.fields import TopicPartition
+
+# From columns and the strategy's options to the member and the consumer thread that get each row.
+Placer: TypeAlias = Callable[[Columns, Mapping[str, object]], tuple[Rows, Rows]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transition:
+    """What a strategy decided, by consumer, as the difference to what the problem's members claim.
+
+    `everything`: `starts` are all that each shall have, also where it has it already.
+
+    `stops`: consumer -> partitions that it has to let go. `starts`: consumer -> partition -> consumer thread.
+    `moved_count`: partitions that go from one member to another.
+    `withholds`: whether a partition that has readers was taken from its holder and given to nobody yet.
+    """
+
+    everything: bool
+    columns: Columns
+    member: Rows  # [P]
+    thread: Rows  # [P]
+    stops: dict[str, frozenset[TopicPartition]]
+    starts: dict[str, dict[TopicPartition, int]]
+    moved_count: int
+    assigned_count: int
+    withholds: bool
+    changing: frozenset[str]  # consumers that have to stop or start something that is different from what they hold
+    _index_of: Mapping[str, int]  # consumer -> its row of the members
+    _topic_of: Mapping[str, int]
+    _rows: Offsets  # sorted by member
+    _begins: Offsets  # [M + 1] where the rows of each member begin
+
+    def knows(self, consumer: str) -> bool:
+        """Whether the consumer took part."""
+        return consumer in self._index_of
+
+    def receiver(self, partition: TopicPartition) -> str | None:
+        """Return the consumer that shall have the partition, None if nobody shall."""
+        columns, topic = self.columns, self._topic_of.get(partition[0])
+        if topic is None or not 0 <= partition[1] < columns.first[topic + 1] - columns.first[topic]:
+            return None
+        member = self.member[columns.first[topic] + partition[1]]
+        return columns.consumers[member] if member >= 0 else None
+
+    def share(self, consumer: str) -> dict[TopicPartition, int]:
+        """Return all that a consumer shall have, partition -> consumer thread; {} for one that took no part."""
+        index = self._index_of.get(consumer)
+        if index is None:
+            return {}
+        return _described(self.columns, self._rows[self._begins[index] : self._begins[index + 1]], self.thread)
+
+
+def place(
+    placer: Placer,
+    problem: Problem,
+    before: Columns | None = None,
+    changed: Collection[str] = (),
+    everything: bool = False,
+) -> Transition:
+    """Decide, and say what it means for everybody.
+
+    `before`: columns of the same group, of which only the consumers `changed` are different now; None to read all anew.
+    `everything`: every partition is started anew, also where it stays (the eager mode).
+
+    Raises:
+        RebalancerError: what the strategy says about its options.
+
+    """
+    columns = to_columns(problem) if before is None else updated(before, problem, changed)
+    return to_transition(columns, *placer(columns, problem.options), everything)
+
+
+def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool = False) -> Transition:
+    """Return what follows from the member and the consumer thread that get each row."""
+    is_assigned = member >= 0
+    is_held = columns.holder >= 0
+    differs = (columns.holder != member) | (columns.owner_thread != thread)
+    starting = np.flatnonzero(is_assigned if everything else is_assigned & differs)
+    starts = _by_consumer(columns, starting, member, thread)
+    gaining = np.unique(member[is_assigned & differs]).tolist()
+    stops = _by_consumer(columns, np.flatnonzero(is_held & differs), columns.holder, columns.owner_thread)
+    rows = np.flatnonzero(is_assigned)
+    rows = rows[np.argsort(member[rows], kind="stable")]
+    is_read: Flags = np.any(columns.threads > 0, axis=0)
+    return Transition(
+        everything=everything,
+        columns=columns,
+        member=member,
+        thread=thread,
+        stops={consumer: frozenset(partitions) for consumer, partitions in stops.items()},
+        starts=starts,
+        moved_count=int(np.count_nonzero(is_held & is_assigned & (columns.holder != member))),
+        assigned_count=len(rows),
+        withholds=bool((is_held & ~is_assigned & is_read[columns.topic]).any()),
+        changing=frozenset(stops).union(columns.consumers[index] for index in gaining),
+        _index_of={consumer: index for index, consumer in enumerate(columns.consumers)},
+        _topic_of={topic: index for index, topic in enumerate(columns.topics)},
+        _rows=rows,
+        _begins=np.searchsorted(member[rows], np.arange(len(columns.consumers) + 1)),
+    )
+
+
+def _by_consumer(columns: Columns, rows: Offsets, member: Rows, thread: Rows) -> dict[str, dict[TopicPartition, int]]:
+    """Collect these rows by the member that stands there."""
+    rows = rows[np.argsort(member[rows], kind="stable")]
+    begins = np.flatnonzero(np.diff(member[rows], prepend=np.int32(-1)))
+    return {
+        columns.consumers[member[piece[0]]]: _described(columns, piece, thread)
+        for piece in (np.split(rows, begins[1:]) if len(rows) else ())
+    }
+
+
+def _described(columns: Columns, rows: Offsets, thread: Rows) -> dict[TopicPartition, int]:
+    """Return partition -> consumer thread of these rows."""
+    topics = columns.topic[rows]
+    partitions = (rows - columns.first[topics]).tolist()
+    names = [columns.topics[topic] for topic in topics.tolist()]
+    return dict(zip(zip(names, partitions, strict=True), thread[rows].tolist(), strict=True))

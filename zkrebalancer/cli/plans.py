@@ -1,0 +1,133 @@
+"""`zkrebalancer groups plan` and `groups configure`: what a rebalance would move, and settings that would cause one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.tables import console
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import configure as operation
+from zkrebalancer.operations.foresight import Foreseen, foresee
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+MAX_MOVES_SHOWN = 20
+
+bootstrap_option = click.option(
+    "--bootstrap", metavar="HOST:PORT[,…]", help="Kafka brokers, asked for lag if the strategy weighs it."
+)
+
+
+@click.command()
+@click.argument("group")
+@bootstrap_option
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def plan(group: str, bootstrap: str | None, zookeeper: str, as_json: bool) -> None:
+    """Show what a rebalance of a group would move now, without doing it.
+
+    \b
+    Example:
+      zkrebalancer groups plan payments --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        report = inspection.read_group(zk, group)
+        foreseen = foresee(zk, report, report.settings, bootstrap)
+    if as_json:
+        click.echo(json.dumps({"group": group, **_document(foreseen)}))
+    else:
+        _print(foreseen)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("pairs", metavar="KEY=VALUE…", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only show the plan that the settings would cause.")
+@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+@bootstrap_option
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def configure(
+    group: str,
+    pairs: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    bootstrap: str | None,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Change a group's settings at run time, after showing the plan that they would cause.
+
+    `KEY=` alone puts back the default; `options.NAME=VALUE` sets an option of the strategy.
+
+    \b
+    Example:
+      zkrebalancer groups configure payments strategy=balanced options.move_cost=0.2 \\
+          --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        before, version = operation.read_settings(zk, group)
+        after = operation.changed(before, pairs)
+        foreseen = foresee(zk, inspection.read_group(zk, group), after, bootstrap)
+        changes = _changes(before, after)
+        if not as_json:
+            _print_changes(changes)
+            _print(foreseen)
+            if sys.stdin.isatty() and not (yes or dry_run):
+                click.confirm("Apply?", abort=True)
+        if not dry_run and changes:
+            operation.write_settings(zk, group, after, version)
+    if as_json:
+        document = {"group": group, "applied": not dry_run, "changes": changes, "settings": asdict(after)}
+        click.echo(json.dumps({**document, "plan": _document(foreseen)}))
+    elif dry_run:
+        click.echo("nothing was changed")
+    else:
+        click.echo(f"{group} is configured" if changes else f"{group} was configured so already")
+
+
+def _changes(before: GroupSettings, after: GroupSettings) -> dict[str, dict[str, object]]:
+    old, new = asdict(before), asdict(after)
+    return {key: {"before": old[key], "after": new[key]} for key in new if old[key] != new[key]}
+
+
+def _document(foreseen: Foreseen) -> dict[str, object]:
+    moves = [
+        {"topic": topic, "partition": partition, "from": giver, "to": taker}
+        for (topic, partition), giver, taker in foreseen.moves
+    ]
+    return {**asdict(foreseen), "moves": moves}
+
+
+def _print_changes(changes: Mapping[str, Mapping[str, object]]) -> None:
+    table = Table("setting", "before", "after")
+    for key, change in changes.items():
+        table.add_row(key, *(json.dumps(value) for value in change.values()))
+    console().print(table)
+
+
+def _print(foreseen: Foreseen) -> None:
+    to = console()
+    if foreseen.moves:
+        moves = Table("topic", "partition", "from", "to")
+        for (topic, partition), giver, taker in foreseen.moves[:MAX_MOVES_SHOWN]:
+            moves.add_row(topic, str(partition), giver or "-", taker or "-")
+        to.print(moves)
+        if len(foreseen.moves) > MAX_MOVES_SHOWN:
+            to.print(f"and {len(foreseen.moves) - MAX_MOVES_SHOWN} more; --json lists all")
+        shares = Table("consumer", "partitions", "would have")
+        for name, count in foreseen.before.items():
+            shares.add_row(name, str(count), str(foreseen.after[name]))
+        to.print(shares)
+    to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no consumer")
+    for note in foreseen.notes:
+        click.echo(f"note: {note}", err=True)

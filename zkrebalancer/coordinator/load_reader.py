@@ -1,0 +1,92 @@
+"""The coordinator's side of the process that reads lag (`load_process.py`): one request after another, by pipes."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+import gevent
+import msgpack
+from gevent import subprocess
+from gevent.queue import SimpleQueue
+
+from zkrebalancer.assignment.loads import unpack
+from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
+
+READ_TIMEOUT_S = 120.0  # for one group; a process that takes longer is replaced
+LENGTH = struct.Struct(">I")  # before each frame
+
+
+class LoadReader:
+    """Performs `ReadLoads`, each of which is answered."""
+
+    def __init__(self, zookeeper: str, bootstrap: str, take: Callable[[LoadsRead], None]) -> None:
+        """Start no process before the first request."""
+        self._command = [sys.executable, "-m", "zkrebalancer.coordinator.load_process", zookeeper, bootstrap]
+        self._take = take
+        self._waiting: SimpleQueue[ReadLoads] = SimpleQueue()  # at most one of each group
+        self._process: subprocess.Popen[bytes] | None = None
+        self._worker = gevent.spawn(self._work)
+
+    def read(self, effect: ReadLoads) -> None:
+        """Read a group's loads as soon as its turn has come."""
+        self._waiting.put(effect)
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.kill()
+        self._end_process()
+
+    def _work(self) -> None:
+        while True:
+            effect = self._waiting.get()
+            try:
+                with gevent.Timeout(READ_TIMEOUT_S):
+                    answer = self._ask({"group": effect.group, "topics": dict(effect.topics)})
+            except gevent.Timeout:
+                answer = {"error": f"not read within {READ_TIMEOUT_S:g} s"}
+            except (OSError, EOFError):
+                answer = {"error": "the process that reads them has ended"}
+            if "error" in answer:
+                self._end_process()
+            self._take(_loads_read(effect.group, answer))
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        content = msgpack.packb(request)
+        requests, answers = _pipes(self._process)
+        requests.write(LENGTH.pack(len(content)) + content)
+        requests.flush()
+        (size,) = LENGTH.unpack(_read(answers, LENGTH.size))
+        answer: dict[str, Any] = msgpack.unpackb(_read(answers, size))
+        return answer
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in _pipes(process):
+                pipe.close()
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    if process.stdin is None or process.stdout is None:
+        raise AssertionError("both are asked for")
+    return process.stdin, process.stdout
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) < size:
+        raise EOFError
+    return content
+
+
+def _loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
+    if "error" in answer:
+        return LoadsRead(group, 0, {}, {}, answer["error"])
+    return LoadsRead(group, answer["taken_us"], unpack(answer["ends"]), unpack(answer["committed"]))

@@ -1,0 +1,105 @@
+"""What a rebalance would do to a group, computed from what stands in ZooKeeper, without doing it.
+
+The coordinator's own strategies decide, on the same problem. What only the leader knows is not in it: rates that it has
+measured, and consumers that it is about to evict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zkrebalancer.assignment import PLACERS, WEIGHING, strategy
+from zkrebalancer.assignment.loads import lag_of
+from zkrebalancer.assignment.model import Member, Problem
+from zkrebalancer.assignment.transition import Transition, place
+from zkrebalancer.observe.inspection import GroupReport, MemberReport
+from zkrebalancer.operations import loads
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
+from zkrebalancer.protocol.errors import NodeContentError, PatternError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.runtime.zk import BlockingZk
+
+
+@dataclass(slots=True)
+class Foreseen:
+    """What would change. `before`, `after`: partitions of each consumer. `unassigned`: what nobody would have."""
+
+    moves: list[tuple[TopicPartition, str | None, str | None]]  # partition, from, to
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    unassigned: int
+    notes: list[str] = field(default_factory=list)
+
+
+def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootstrap: str | None) -> Foreseen:
+    """Return what the group's next rebalance would move under these settings.
+
+    Raises:
+        UnknownStrategyError, OptionError: the settings' strategy or options.
+        KafkaOffsetsError: no broker answers at `bootstrap`, which is asked for lag if the strategy weighs it.
+
+    """
+    strategy(settings.strategy)
+    subscriptions = _read_topics(zk)
+    members = {m.consumer: _describe(m, subscriptions) for m in report.members if m.registration and m.owners}
+    names = {topic for member in members.values() for topic in member.threads.keys() | member.owned.keys()}
+    topics = {name: subscriptions.topics[name].count for name in sorted(names & subscriptions.topics.keys())}
+    notes, lag = list(report.problems), {}
+    if settings.strategy in WEIGHING and bootstrap is None:
+        notes.append(f"{settings.strategy} weighs lag and rates, which are not known here; --bootstrap tells lag")
+    elif settings.strategy in WEIGHING and bootstrap is not None:
+        notes.append("rates are known to the coordinator only; lag is as of now")
+        read = loads.read_loads(zk, bootstrap, report.name, topics)
+        for topic, ends in read.ends.items():
+            lag[topic] = lag_of(ends, read.committed[topic])
+    problem = Problem(topics, members, lag=lag, options=settings.options)
+    transition = place(PLACERS[settings.strategy], problem)
+    return _compare(report, transition, settings, notes)
+
+
+def _compare(report: GroupReport, transition: Transition, settings: GroupSettings, notes: list[str]) -> Foreseen:
+    holder = {tp: m.consumer for m in report.members if m.owners for tp in m.owners.partitions}
+    target = {tp: consumer for consumer in transition.columns.consumers for tp in transition.share(consumer)}
+    if settings.frozen:
+        notes.append("the group is frozen: only what nobody has is given to somebody")
+        target |= holder
+    changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
+    names = [member.consumer for member in report.members]
+    return Foreseen(
+        moves=[(tp, holder.get(tp), target.get(tp)) for tp in changed],
+        before={name: sum(consumer == name for consumer in holder.values()) for name in names},
+        after={name: sum(consumer == name for consumer in target.values()) for name in names},
+        unassigned=len(transition.columns.topic) - transition.assigned_count,
+        notes=notes,
+    )
+
+
+def _read_topics(zk: BlockingZk) -> Subscriptions:
+    subscriptions = Subscriptions()
+    listed = zk.perform(ListChildren(paths.BROKER_TOPICS))
+    names = [name for name in listed.names if paths.is_legal_topic(name)] if isinstance(listed, Children) else []
+    for name, node in zip(names, zk.perform_all([Get(paths.topic(name)) for name in names]), strict=True):
+        if isinstance(node, Content):
+            try:
+                subscriptions.set_topic(name, cluster_nodes.decode_topic(node.content, node.stat.created_zxid))
+            except NodeContentError:
+                continue  # the coordinator leaves it out as well, and says so
+    return subscriptions
+
+
+def _describe(member: MemberReport, subscriptions: Subscriptions) -> Member:
+    registration, owners = member.registration, member.owners
+    if registration is None or owners is None:
+        raise AssertionError("only members that can be read are described")
+    try:
+        threads = subscriptions.resolve(registration)
+    except PatternError:
+        threads = {}
+    owned: dict[str, dict[int, int]] = {}
+    for (topic, number), thread in owners.partitions.items():
+        owned.setdefault(topic, {})[number] = thread
+    return Member(threads, owned, owners.generation, registration.instance_id, registration.rack, registration.capacity)
