@@ -18,7 +18,7 @@ from consumer_agent.stopping import Stop
 from consumer_agent.storage import KafkaBook
 from consumer_agent.writes import WriteLane
 from tests.mutations.editing import Edit
-from zkrebalancer.rebalance import loading, planning
+from zkrebalancer.rebalance import loading
 from zkrebalancer.rebalance import view as views
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.departures import Departures
@@ -28,6 +28,7 @@ from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.membership import Membership
 from zkrebalancer.rebalance.moving import Moving
+from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.topic_reset import TopicReset
 from zkrebalancer.rebalance.topics import TopicListener
@@ -263,10 +264,12 @@ MUTATIONS = (
     Mutation(
         "offsets are deleted while somebody holds",
         15,
-        (Edit(TopicReset, "maybe_begin", "stale - held", "stale"),),
+        (Edit(TopicReset, "maybe_begin", "stale - self._group.view.held_topics()", "stale"),),
         seeds=10,
     ),
-    Mutation("a frozen group moves", 16, (Edit(planning, "admissible", "not view.settings.frozen", "True"),), seeds=10),
+    Mutation(
+        "a frozen group moves", 16, (Edit(Planning, "_admissible", "not view.settings.frozen", "True"),), seeds=10
+    ),
     Mutation(
         "static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),), seeds=100
     ),
@@ -307,7 +310,7 @@ MUTATIONS = (
     Mutation(
         "a new leader adopts no commands",
         20,
-        (Edit(Loading, "_finish", "_not_applied(self._channels.get(consumer, []), member)", "[]"),),
+        (Edit(Loading, "_take_owners", "_not_applied(self._channels.get(consumer, []), member)", "[]"),),
     ),
     Mutation(
         "adopted commands may be applied",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from zkrebalancer.rebalance.group import Group
 
 # What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
-MAX_COMMANDS_PER_TRANSACTION = 100
+MAX_COMMANDS_PER_TRANSACTION = 64
 MAX_PARTITIONS_PER_TRANSACTION = 1_000  # looked at, ready or not; the command that passes it goes along
 MAX_TRANSACTION_BYTES = 500_000  # ZooKeeper refuses a request of about 1 MB
 
