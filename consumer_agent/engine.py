@@ -137,7 +137,7 @@ class Engine:
         handover = self._handover
         return {
             signals.OpenSession: lambda _: self._open_session(),
-            signals.CloseSession: lambda _: self._close_session(),
+            signals.CloseSession: lambda effect: self._close_session(effect.not_before_ms),
             signals.Request: self._request,
             signals.EmitUntil: lambda effect: handover.emit_until(effect.until_ms),
             signals.ReadProgress: lambda effect: self._answer_progress(effect.token),
@@ -183,11 +183,11 @@ class Engine:
         self._client = client
         client.start()
 
-    def _close_session(self) -> None:
+    def _close_session(self, not_before_ms: int = 0) -> None:
         client, self._client = self._client, None
         if client is not None:
             self._closing = [greenlet for greenlet in self._closing if not greenlet.dead]
-            self._closing.append(gevent.spawn(client.close))
+            self._closing.append(gevent.spawn_later(max(0, not_before_ms - now_ms()) / 1_000, client.close))
 
     def _request(self, effect: signals.Request) -> None:
         if self._client is not None:

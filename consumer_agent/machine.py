@@ -112,6 +112,7 @@ class Machine:
         self.member: Member | None = None
         self.session_id: int | None = None
         self.former: str | None = None  # the name that it had in the group before
+        self._close_not_before_ms = 0  # a commit may be on its way to Kafka
         self.was_ever_connected = False
         self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
@@ -342,6 +343,7 @@ class Machine:
         self._outbox.add(EmitUntil(NEVER_MS))
         if member is None:
             return
+        self._close_not_before_ms = member.lane.kafka_until_ms
         self.former = member.name
         self._outbox.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
         partitions = frozenset(member.lane.record.partitions)
@@ -389,7 +391,8 @@ class Machine:
         self.joining = None
         self.session_id = None
         self.give_up_at_ms = None
-        self._outbox.add(CloseSession())
+        self._outbox.add(CloseSession(self._close_not_before_ms))
+        self._close_not_before_ms = 0
 
     def _move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -152,7 +152,12 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """End the session; nothing of it is heard any more."""
+    """End the session, but not before that time; nothing of it is heard any more.
+
+    What it owned is free once it has ended, and until then a commit that is on its way to Kafka may arrive.
+    """
+
+    not_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

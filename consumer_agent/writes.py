@@ -149,6 +149,12 @@ class WriteLane:
         if self.write is not None and self.write.phase is Phase.UNKNOWN:
             self._resume(self.write)
 
+    @property
+    def kafka_until_ms(self) -> int:
+        """Until when a commit that was sent to Kafka may arrive there; 0 if none is on its way."""
+        write = self.write
+        return write.until_ms if write is not None and write.phase is Phase.IN_KAFKA else 0
+
     def wake_at_ms(self) -> int | None:
         """When `handle_tick` has something to do."""
         write = self.write

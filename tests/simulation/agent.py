@@ -109,9 +109,12 @@ class SimulatedEngine(Engine):
         client = Connection(agent.ensemble, agent, agent.settings.session_timeout_ms, take, agent.note_performed)
         self._client = client  # type: ignore[assignment]  # it has the methods of ZkClient that an engine uses
 
-    def _close_session(self) -> None:
+    def _close_session(self, not_before_ms: int = 0) -> None:
         client, self._client = self._client, None
-        if client is not None:
+        wait_us = 1_000 * not_before_ms - self._agent.clock_us()
+        if client is not None and wait_us > 0:
+            self._agent.after(wait_us, client.close)
+        elif client is not None:
             client.close()
 
     @property

@@ -7,6 +7,7 @@ import pytest
 from consumer_agent.committing import KAFKA_REFRESH_MS
 from consumer_agent.machine import State
 from consumer_agent.signals import (
+    CloseSession,
     CommitFinished,
     CommitRequested,
     CommitToKafka,
@@ -42,7 +43,19 @@ from tests.unit.consumer_agent.agent_driver import (
     requests,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Check, Create, Delete, Done, Get, Multi, Refusal, Refused, SetContent, Suspended
+from zkrebalancer.protocol.calls import (
+    Check,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    SetContent,
+    Suspended,
+)
 from zkrebalancer.protocol.command import StartFetcher
 
 CHECK = Multi((Check(OWNERS, 1),))
@@ -289,3 +302,16 @@ def test_a_partition_that_begins_anywhere_has_nothing_stored() -> None:
     driver.answer_write(Done((1, None)))
     assert driver.step(StoredRequested(5, None)) == [TellStored(5, {T0: None})]
     assert Create not in {type(operation) for write in driver.writes() for operation in write.operations}
+
+
+# ---- a session that is given up with a commit on its way
+
+
+def test_a_session_that_is_given_up_lasts_as_long_as_a_commit_to_kafka_may_arrive() -> None:
+    """Its end frees the partitions at once: the commit would be one of a former owner."""
+    driver = owner()
+    commit(driver, 15)
+    (asked,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    driver.send(b"\xc1 not msgpack")
+    effects = driver.answer(ListChildren(paths.quarantine(GROUP)), Refused(Refusal.NO_NODE))
+    assert of_type(effects, CloseSession) == [CloseSession(asked.until_ms)]
