@@ -327,9 +327,9 @@ class Member:
 
     def handle_resubscribed(self, settings: MemberSettings, wanted: Registration) -> None:
         """Say in its registration that the application wants other topics; the coordinator decides what follows."""
-        self._settings, written = settings, self.registration.written
+        self._settings, before = settings, self.registration.wanted
         self.registration.wanted = replace(
-            wanted, timestamp=written.timestamp, session_timeout_ms=written.session_timeout_ms
+            wanted, timestamp=before.timestamp, session_timeout_ms=before.session_timeout_ms
         )
         self._proceed()
 

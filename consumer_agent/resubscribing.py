@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from consumer_agent.outbox import Outbox, Purpose
 from zkrebalancer.protocol import registration as registrations
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.registration import Registration
 
 
@@ -21,15 +22,15 @@ class OwnRegistration:
 
     outbox: Outbox
     path: str
-    written: Registration
+    written: Registration | None  # None: what stands there cannot be read
     wanted: Registration
-    version: int | None = 0  # of the node; None: to be read
+    version: int | None = 0  # of the node; None: to be read, what stands there is not known
     is_busy: bool = False
     refused: str | None = None
 
     def proceed(self) -> None:
         """Write what is wanted, if it is not written and nothing is under way; on a connected session."""
-        if self.is_busy or self.wanted == self.written:
+        if self.is_busy or (self.wanted == self.written and self.version is not None):
             return
         self.is_busy = True
         if self.version is None:
@@ -44,13 +45,19 @@ class OwnRegistration:
         if isinstance(reply, Refused) and (reply.outcome_unknown or reply.refusal is Refusal.BAD_VERSION):
             self.version = None
         elif isinstance(reply, Refused):
-            self.wanted = self.written
+            self.wanted = self.written or self.wanted
             if reply.refusal is not Refusal.NO_NODE:  # then the consumer is evicted, which its next renewal shows
                 self.refused = reply.refusal.value
         elif isinstance(reply, Content):
             self.version = reply.stat.version
-            if reply.content == registrations.encode(self.wanted):
-                self.written = self.wanted
+            self.written = _read(reply.content)
         elif purpose is Purpose.WRITE_REGISTRATION and isinstance(reply, Done) and isinstance(sent, Registration):
             self.written = sent
             self.version = None if self.version is None else self.version + 1
+
+
+def _read(content: bytes) -> Registration | None:
+    try:
+        return registrations.decode(content)
+    except NodeContentError:
+        return None  # somebody else has written it

@@ -103,6 +103,16 @@ def test_a_write_that_was_lost_is_repeated() -> None:
     assert driver.writes() == [write(OTHER, 0)]
 
 
+def test_a_change_back_while_a_write_is_in_doubt_is_written_if_that_one_stands() -> None:
+    driver = member()
+    resubscribe(driver, OTHER)
+    resubscribe(driver, REGISTRATION)
+    driver.break_connection()
+    driver.connect()
+    driver.answer(Get(IDS), content(written(OTHER), version=1))
+    assert driver.writes() == [write(REGISTRATION, 1)]
+
+
 def test_a_change_while_the_connection_is_broken_is_written_after_it() -> None:
     driver = member()
     driver.break_connection()
