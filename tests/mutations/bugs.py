@@ -110,10 +110,10 @@ MUTATIONS = (
         "a death holds up the others",
         5,
         (Edit(Moving, "_not_sent", "group.plan.drop_member(consumer)", "pass"),),
-        seeds=10,
+        seeds=500,
     ),
     Mutation(
-        "commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),), seeds=10
+        "commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),), seeds=50
     ),
     Mutation("the generation is not stored", 6, (Edit(Moving, "_send", "if not plan.stored:", "if False:"),)),
     Mutation(
@@ -149,7 +149,7 @@ MUTATIONS = (
         "commits check nothing",
         9,
         (Edit(WriteLane, "_send", "fence = [Check(self._owners, self.version)]", "fence = []"),),
-        seeds=300,
+        seeds=500,
     ),
     Mutation(
         "a late start counts as cancelled although it was acknowledged",
@@ -162,7 +162,7 @@ MUTATIONS = (
                 "if isinstance(reply, Done) or reply.refusal is Refusal.NO_NODE:",
             ),
         ),
-        seeds=100,
+        seeds=500,
     ),
     Mutation(
         "a retry sends a second command",
@@ -208,7 +208,7 @@ MUTATIONS = (
         "a late stop is waited for",
         12,
         (Edit(Moving, "_late", "group.departures.evict", "(lambda *_: None)"),),
-        seeds=100,
+        seeds=500,
     ),
     Mutation(
         "the lease of the evicted is not waited for",
@@ -219,7 +219,7 @@ MUTATIONS = (
         "an eviction takes a record of any version",
         12,
         (Edit(Departures, "_channel_listed", "member.owners_version)", "-1)"),),
-        seeds=100,
+        seeds=200,
     ),
     Mutation(
         "a tombstone leaves out what was being started",
@@ -260,21 +260,21 @@ MUTATIONS = (
             ),
         ),
     ),
-    Mutation("a topic created again is not noticed", 15, (Edit(TopicReset, "is_stale", "", "return False"),)),
+    Mutation("a topic created again is not noticed", 15, (Edit(TopicReset, "is_stale", "", "return False"),), seeds=10),
     Mutation(
         "offsets are deleted while somebody holds",
         15,
         (Edit(TopicReset, "maybe_begin", "stale - self._group.view.held_topics()", "stale"),),
-        seeds=10,
+        seeds=30,
     ),
     Mutation(
-        "a frozen group moves", 16, (Edit(Planning, "_admissible", "not view.settings.frozen", "True"),), seeds=10
+        "a frozen group moves", 16, (Edit(Planning, "_admissible", "not view.settings.frozen", "True"),), seeds=30
     ),
     Mutation(
         "static members are waited for endlessly", 17, (Edit(StaticMembers, "_grace_over", "", "return"),), seeds=100
     ),
     Mutation(
-        "of two with one instance id nobody is fenced", 17, (Edit(StaticMembers, "fenced", "", "return {}"),), seeds=100
+        "of two with one instance id nobody is fenced", 17, (Edit(StaticMembers, "fenced", "", "return {}"),), seeds=300
     ),
     Mutation(
         "a commit to Kafka follows no check",
@@ -293,7 +293,7 @@ MUTATIONS = (
         "a commit to Kafka is not limited by the lease",
         9,
         (Edit(WriteLane, "_commit_to_kafka", "min(self._sent_ms + self._lease_ms, ", "max(self._sent_ms + 60_000, "),),
-        seeds=20,
+        seeds=100,
     ),
     Mutation(
         "an offset in Kafka of a topic that is gone counts",
@@ -356,13 +356,13 @@ MUTATIONS = (
     Mutation(
         "records of owners are watched once", None, (Edit(Membership, "read_owners", ", watch=True", ""),), seeds=10
     ),
-    Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),), seeds=30),
-    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),), seeds=30),
+    Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),), seeds=100),
+    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),), seeds=100),
     Mutation(
         "records of an older assignment are put",
         None,
         (Edit(Fetcher, "_put", "if partition not in self._changes and not self._stopping:", "if True:"),),
-        seeds=1000,
+        seeds=1500,
     ),
     Mutation(
         "a watch is missed while a group is loaded",
