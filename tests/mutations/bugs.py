@@ -387,7 +387,7 @@ MUTATIONS = (
         "no sync before an election",
         3,
         (Edit(CoordinatorElector, "elect", SYNC_ELECTION, "self._synced(Done())"),),
-        seeds=30,
+        seeds=1000,
     ),
     Mutation(
         "no sync before an ack is looked up",
