@@ -18,7 +18,7 @@ import gevent
 from gevent.queue import Empty, SimpleQueue
 
 from zkrebalancer.assignment import WEIGHING
-from zkrebalancer.assignment.transition import Placer
+from zkrebalancer.assignment.transition import Placer, Transition
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.observe.events import EventLog
@@ -153,17 +153,22 @@ class CoordinatorService:
 
     def _compute(self, effect: Compute) -> None:
         began = time.monotonic_ns()
-        try:
-            transition = gevent.get_hub().threadpool.apply(answer, (effect, self._placers))
-        except RebalancerError as error:
-            self._events.put(Computed(effect.group, effect.ticket, None, 0, str(error)))
-            return
+        result = gevent.get_hub().threadpool.apply(_answer, (effect, self._placers))
         elapsed_us = (time.monotonic_ns() - began) // 1_000
-        self._events.put(Computed(effect.group, effect.ticket, transition, elapsed_us))
+        transition, error = (None, str(result)) if isinstance(result, RebalancerError) else (result, None)
+        self._events.put(Computed(effect.group, effect.ticket, transition, elapsed_us, error))
 
     def _failed(self, effect: Compute, error: BaseException | None) -> None:
         text = f"strategy {effect.strategy} failed: {type(error).__name__}: {error}"
         self._events.put(Computed(effect.group, effect.ticket, None, 0, text))
+
+
+def _answer(task: Compute, placers: Mapping[str, Placer]) -> Transition | RebalancerError:
+    """Return an error that is a user's mistake: gevent writes the traceback of whatever is raised in its pool."""
+    try:
+        return answer(task, placers)
+    except RebalancerError as error:
+        return error
 
 
 def _now() -> Now:
