@@ -9,6 +9,8 @@ import pytest
 from tests.integration.commands import Result, run
 from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.settings import INCREMENTAL
 
 pytestmark = pytest.mark.timeout(120)
@@ -21,10 +23,22 @@ def groups(scenario: Scenario, *arguments: str, json_wanted: bool = True) -> Res
     return run("zkrebalancer", "groups", *arguments, *zookeeper, *(["--json"] if json_wanted else []))
 
 
+def change_node(scenario: Scenario, group: str, values: dict[str, str]) -> dict[str, object]:
+    """Write into the settings' node as another program does; return what stands there."""
+    node = scenario.lab.zk.perform(Get(paths.group(group)))
+    assert isinstance(node, Content)
+    document = {**json.loads(node.content), **values}
+    written = SetContent(paths.group(group), json.dumps(document).encode(), node.stat.version)
+    assert isinstance(scenario.lab.zk.perform(Multi((written,))), Done)
+    return document
+
+
 def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scenario) -> None:
     """Range cuts and round robin deals, so one of them is not what is there: what the plan says is what comes about."""
     scenario.begin(modes=[INCREMENTAL])
     (group,) = scenario.groups
+    note = {"note_of_another_program": "stays"}
+    change_node(scenario, group, note)
     for strategy in ("range", "round_robin"):
         foreseen = json.loads(groups(scenario, "configure", group, f"strategy={strategy}", "--dry-run").stdout)
         assert (foreseen["applied"], foreseen["settings"]["strategy"]) == (False, strategy)
@@ -43,6 +57,7 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
 
     scenario.wait_group("what the plan said", group, is_as_foreseen)
     assert scenario.report(group).settings.rebalance_timeout_ms == 20_000
+    assert change_node(scenario, group, {}).items() >= note.items()
     assert json.loads(groups(scenario, "plan", group).stdout)["moves"] == []
     scenario.verify()
 

@@ -75,7 +75,7 @@ def configure(
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     with BlockingZk(zookeeper) as zk:
-        before, version = operation.read_settings(zk, group)
+        before, node = operation.read_settings(zk, group)
         after = operation.changed(before, pairs)
         foreseen = foresee(zk, inspection.read_group(zk, group), after, bootstrap)
         changes = _changes(before, after)
@@ -85,7 +85,7 @@ def configure(
             if sys.stdin.isatty() and not (yes or dry_run):
                 click.confirm("Apply?", abort=True)
         if not dry_run and changes:
-            operation.write_settings(zk, group, after, version)
+            operation.write_settings(zk, group, node, after)
     if as_json:
         document = {"group": group, "applied": not dry_run, "changes": changes, "settings": asdict(after)}
         click.echo(json.dumps({**document, "plan": _document(foreseen)}))

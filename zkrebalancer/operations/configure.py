@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zkrebalancer.assignment import strategy
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
-from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol import fields, paths, settings
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
@@ -26,8 +26,8 @@ class SettingsChangedError(RebalancerError):
     retriable = True
 
 
-def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, int]:
-    """Return a group's settings and their version.
+def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
+    """Return a group's settings, and the node as it was read.
 
     Raises:
         InvalidNameError, UnknownGroupError: the name is none, or there is no such group.
@@ -37,16 +37,27 @@ def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, int]:
     node = zk.perform(Get(paths.group(paths.validate_name("group", group))))
     if not isinstance(node, Content):
         raise UnknownGroupError(f"there is no group {group}; `groups list` shows those that are")
-    return settings.decode(node.content), node.stat.version
+    return settings.decode(node.content), node
 
 
-def write_settings(zk: BlockingZk, group: str, new: GroupSettings, version: int) -> None:
-    """Write settings in the place of those of that version; raises SettingsChangedError."""
-    write = SetContent(paths.group(group), settings.encode(new), version)
-    if not isinstance(zk.perform(Multi((write,))), Done):
+def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings) -> None:
+    """Write settings in the place of those that were read; raises SettingsChangedError."""
+    if not write_into(zk, group, node, dataclasses.asdict(new)):
         raise SettingsChangedError(
             f"group {group}: its settings were changed at this moment; look again, and try again"
         )
+
+
+def write_into(zk: BlockingZk, group: str, node: Content, values: Mapping[str, object]) -> bool:
+    """Change settings in the node that was read and keep all others, also unknown ones; False if it is another by now.
+
+    Raises:
+        NodeContentError: what was read is no settings.
+
+    """
+    document = fields.read_document("group settings", node.content) if node.content else {"version": settings.VERSION}
+    write = SetContent(paths.group(group), fields.write_document({**document, **values}), node.stat.version)
+    return isinstance(zk.perform(Multi((write,))), Done)
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
@@ -57,8 +68,8 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
         UnknownStrategyError, OptionError: the strategy, or one of its options.
 
     """
-    known = [entry.name for entry in fields(GroupSettings) if entry.name not in RESERVED]
-    document = asdict(before)
+    known = [entry.name for entry in dataclasses.fields(GroupSettings) if entry.name not in RESERVED]
+    document = dataclasses.asdict(before)
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zkrebalancer.observe import inspection
+from zkrebalancer.operations.configure import write_into
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
-from zkrebalancer.protocol import cluster_nodes, fields, paths
+from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import (
     Check,
     Children,
@@ -95,10 +96,7 @@ def _set_paused(zk: BlockingZk, group: str, *, paused: bool) -> int:
     node = zk.perform(Get(paths.group(group)))
     if not isinstance(node, Content):
         raise ResetRefusedError(f"group {group} was deleted meanwhile")
-    document = fields.read_document("group settings", node.content) if node.content else {"version": 1}
-    content = fields.write_document({**document, STARTS_PAUSED: paused})
-    written = zk.perform(Multi((SetContent(paths.group(group), content, node.stat.version),)))
-    if not isinstance(written, Done):
+    if not write_into(zk, group, node, {STARTS_PAUSED: paused}):
         raise ResetRefusedError(f"group {group}: its settings were changed by somebody else at this moment; try again")
     return node.stat.version + 1
 
