@@ -9,6 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zkrebalancer.protocol.fields import TopicPartition
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -50,6 +52,14 @@ class Problem:
 # consumer -> consumer thread -> topic -> sorted partitions; every member appears, with {} when it gets nothing
 Assignment: TypeAlias = dict[str, dict[int, dict[str, tuple[int, ...]]]]
 Strategy: TypeAlias = Callable[[Problem], Assignment]
+
+
+def by_topic(partitions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    """Return partition -> consumer thread in the form of `Member.owned`."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, partition), thread in partitions.items():
+        topics.setdefault(topic, {})[partition] = thread
+    return topics
 
 
 def ordered_consumers(problem: Problem) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration, settings
@@ -15,6 +16,7 @@ from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
+MAX_READS_AT_ONCE = 1_000  # pipelined
 EMPTY, STABLE, MOVING = "empty", "stable", "moving"
 
 
@@ -110,20 +112,28 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
 def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
     """Add the stored offsets to a report."""
     topics = _names(zk.perform(ListChildren(paths.offsets(report.name))))
-    listed = zk.perform_all([ListChildren(paths.offsets(report.name, topic)) for topic in topics])
+    for partition, content in offset_nodes(zk, report.name, topics):
+        try:
+            report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
+        except NodeContentError as error:
+            report.problems.append(str(error))
+
+
+def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, bytes]]:
+    """Yield what stands as the offset of each partition of these topics that has one."""
+    listed = zk.perform_all([ListChildren(paths.offsets(group, topic)) for topic in topics])
     partitions = [
         (topic, int(partition))
         for topic, names in zip(topics, listed, strict=True)
         for partition in _names(names)
         if partition.isascii() and partition.isdigit()
     ]
-    answers = zk.perform_all([Get(paths.offsets(report.name, topic, number)) for topic, number in partitions])
-    for partition, reply in zip(partitions, answers, strict=True):
-        if isinstance(reply, Content):
-            try:
-                report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", reply.content)
-            except NodeContentError as error:
-                report.problems.append(str(error))
+    for begin in range(0, len(partitions), MAX_READS_AT_ONCE):
+        asked = partitions[begin : begin + MAX_READS_AT_ONCE]
+        answers = zk.perform_all([Get(paths.offsets(group, *partition)) for partition in asked])
+        for partition, reply in zip(asked, answers, strict=True):
+            if isinstance(reply, Content):
+                yield partition, reply.content
 
 
 def _read_generation(zk: BlockingZk, name: str) -> int:

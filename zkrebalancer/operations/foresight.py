@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from zkrebalancer.assignment import PLACERS, WEIGHING, strategy
 from zkrebalancer.assignment.loads import lag_of
-from zkrebalancer.assignment.model import Member, Problem
+from zkrebalancer.assignment.model import Member, Problem, by_topic
 from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations import loads
@@ -99,7 +99,5 @@ def _describe(member: MemberReport, subscriptions: Subscriptions) -> Member:
         threads = subscriptions.resolve(registration)
     except PatternError:
         threads = {}
-    owned: dict[str, dict[int, int]] = {}
-    for (topic, number), thread in owners.partitions.items():
-        owned.setdefault(topic, {})[number] = thread
+    owned = by_topic(owners.partitions)
     return Member(threads, owned, owners.generation, registration.instance_id, registration.rack, registration.capacity)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.columns import Columns
 from zkrebalancer.assignment.model import Member as ProblemMember
-from zkrebalancer.assignment.model import Problem
+from zkrebalancer.assignment.model import Problem, by_topic
 from zkrebalancer.assignment.transition import Placer, Transition, place
 from zkrebalancer.protocol.errors import PatternError, UnknownStrategyError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -177,7 +177,7 @@ class Planning:
         claims = group.static_members.claims_of(member, self.fenced) | dict(group.view.held_by(member.consumer))
         return ProblemMember(
             threads=threads,
-            owned=_by_topic(claims),
+            owned=by_topic(claims),
             generation=member.owners.generation if member.owners else 0,
             instance_id=registration.instance_id,
             rack=registration.rack,
@@ -229,10 +229,9 @@ class Planning:
         wanted = {tp: thread for tp, thread in transition.share(consumer).items() if exists(group, tp)}
         if not view.settings.frozen:
             return wanted
-        stale = group.topic_reset.stale_topics()
         result = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
-        held = view.held_by(consumer)
-        result.update({tp: thread for tp, thread in held.items() if exists(group, tp) and tp[0] not in stale})
+        is_stale, held = group.topic_reset.is_stale, view.held_by(consumer)
+        result.update({tp: thread for tp, thread in held.items() if exists(group, tp) and not is_stale(tp[0])})
         return result
 
 
@@ -265,10 +264,3 @@ def exists(group: Group, partition: TopicPartition) -> bool:
     """Whether the cluster has the partition now."""
     topic = group.topics.get(partition[0])
     return topic is not None and partition[1] in topic.partitions
-
-
-def _by_topic(partitions: Share) -> dict[str, dict[int, int]]:
-    topics: dict[str, dict[int, int]] = {}
-    for (topic, partition), thread in partitions.items():
-        topics.setdefault(topic, {})[partition] = thread
-    return topics

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.model import Member as ProblemMember
+from zkrebalancer.assignment.model import by_topic
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
@@ -107,10 +108,7 @@ class StaticMembers:
         for instance, (record, _version) in self._group.view.statics.items():
             if instance in present or record.deadline_ms is None:
                 continue
-            owned: dict[str, dict[int, int]] = {}
-            for topic, partition in sorted(record.partitions):
-                if not self._group.view.holders((topic, partition)):
-                    owned.setdefault(topic, {})[partition] = 0
+            owned = by_topic({tp: 0 for tp in sorted(record.partitions) if not self._group.view.holders(tp)})
             if owned:
                 absent[record.consumer] = self._as_it_was(instance, owned)
         return absent
