@@ -10,7 +10,8 @@ from consumer_agent import Batch, Consumer
 def handle(batch: Batch) -> None:
     """Work on a batch, in one of the threads; it is finished when this returns."""
     for record in batch:
-        print(f"{threading.current_thread().name} {record.topic}/{record.partition} {record.offset}", flush=True)
+        line = f"{threading.current_thread().name} {record.topic}/{record.partition} {record.offset}\n"
+        print(line, end="", flush=True)  # one write: print's own line end is a second one, and threads get between
 
 
 with (
