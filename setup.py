@@ -3,12 +3,14 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
+SPARK = ["pandas<3", "pyarrow", "pyspark>=4.0,<5"]
+EXPERIMENTS = [*SPARK, "matplotlib", "psutil"]
 DEV = [
     "hypothesis",
     "kafka-python",  # what the benchmarks compare with
-    "matplotlib",
     "mypy",
-    "psutil",
+    "pandas-stubs<3",
+    "pyarrow-stubs",
     "pytest",
     "pytest-timeout",
     "ruff",
@@ -39,7 +41,13 @@ setup(
         "prometheus-client",
         "rich",
     ],
-    extras_require={"cluster": CLUSTER, "spark": ["pyspark>=4.0,<5"], "docker": ["docker"], "dev": CLUSTER + DEV},
+    extras_require={
+        "cluster": CLUSTER,
+        "spark": SPARK,
+        "experiments": EXPERIMENTS,
+        "docker": ["docker"],
+        "dev": EXPERIMENTS + DEV,
+    },
     entry_points={
         "console_scripts": [
             "zkrebalancer = zkrebalancer.cli.main:main",
