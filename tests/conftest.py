@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A machine that others use is slow at times, which says nothing about what is tested.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give all tests one small session: a JVM takes seconds to start."""
+    from zkrebalancer.pipeline.session import open_session  # noqa: PLC0415  # only those that ask for it pay
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = open_session(
+        "tests", "local[2]", **{"spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
+    )
+    yield session
+    session.stop()

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.observe",
     ),
     "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
+    "zkrebalancer.pipeline": ("zkrebalancer.protocol", "zkrebalancer.assignment", "zkrebalancer.runtime"),
     "zkrebalancer.experiments": ANYTHING,
     "zkrebalancer.cli": ANYTHING,
     "consumer_agent": ("zkrebalancer.protocol", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events"),

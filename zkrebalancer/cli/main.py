@@ -19,6 +19,7 @@ COMMANDS = {
     "coordinator": "Run one coordinator process.",
     "demo": "See a group being rebalanced, with a verdict at the end.",
     "groups": "See and operate consumer groups.",
+    "pipeline": "Analyse with Spark.",
     "topics": "Keep /brokers/topics where brokers do not use ZooKeeper.",
 }
 

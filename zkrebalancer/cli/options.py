@@ -69,6 +69,24 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
 
 
+def out_option(command: Command) -> Command:
+    """Add `--out`: a folder for results, created when it is missing."""
+    return click.option(
+        "--out",
+        required=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        callback=_make_directory,
+        help="Folder for what comes out; files of the same names are replaced.",
+    )(command)
+
+
+def master_option(command: Command) -> Command:
+    """Add `--master`."""
+    return click.option(
+        "--master", metavar="URL", help="Spark's master: local[N], spark://…, yarn, k8s://…; by default local[*]."
+    )(command)
+
+
 def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     if value is not None:
         try:

@@ -1,0 +1,93 @@
+"""One HTML page that needs nothing else: text, tables, and pictures as inline SVG, in light and in dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which people with any colour vision tell apart, without those that vanish on white or black.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c")
+INK = "#012345"  # stands for the colour of the page's text, whatever that is
+WIDTH_IN = 11.2  # of a picture, at 96 pixels an inch
+STYLE: Any = {  # matplotlib's type names every key that there is
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
+    "svg.hashsalt": "zkrebalancer",  # the same picture is the same bytes
+}
+_CSS = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 1px solid #8888; }
+h3 { font-size: 1.05rem; margin-bottom: .3rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; font-size: 13.5px; }
+th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } th { border-bottom: 1px solid #888; }
+figure { margin: 1rem 0; } figcaption { font-size: 13.5px; opacity: .85; }
+svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
+li.lost::marker { content: "\\2212  "; } li.won::marker { content: "+  "; }
+"""
+
+
+def picture(figure: Figure, says: str) -> str:
+    """Return a figure with what it says below it; `says` is also what a screen reader reads."""
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(says)}" ', 1)
+    return f"<figure>{svg}<figcaption>{escape(says)}</figcaption></figure>"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; the first column names the row."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def heading(text: str, level: int = 2) -> str:
+    """Return a heading."""
+    return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def prose(text: str) -> str:
+    """Return text in the manner of a docstring: paragraphs, lists of `- `, `code`, *emphasis*."""
+    blocks = []
+    for block in text.strip().split("\n\n"):
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(block, quote=False))
+        marked = re.sub(r"\*(\S[^*]*)\*", r"<em>\1</em>", marked)
+        if marked.startswith("- "):
+            items = "".join(f"<li>{item}</li>" for item in marked.removeprefix("- ").split("\n- "))
+            blocks.append(f"<ul>{items}</ul>")
+        else:
+            blocks.append(f"<p>{marked}</p>")
+    return "".join(blocks)
+
+
+def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
+    """Write a page of these parts."""
+    body = "\n".join(parts)
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_CSS}</style></head><body>\n<h1>{escape(title)}</h1>\n{body}\n</body></html>\n",
+        encoding="utf-8",
+    )

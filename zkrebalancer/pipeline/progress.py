@@ -1,0 +1,42 @@
+"""How far Spark is with what it was asked for, as a bar on stderr."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import SparkContext
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+INTERVAL_S = 0.2
+END_S = 5.0  # for the bar to be put away
+
+
+@contextmanager
+def shown(context: SparkContext, says: str) -> Iterator[None]:
+    """Show a bar of the tasks of all running stages while the block runs; without a terminal there is none."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    is_over = threading.Event()
+    with Progress(*columns, console=console, transient=True) as bars:
+        watcher = threading.Thread(target=_watch, args=(context, bars, says, is_over), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join(END_S)
+
+
+def _watch(context: SparkContext, bars: Progress, says: str, is_over: threading.Event) -> None:
+    bar, tracker = bars.add_task(says, total=None), context.statusTracker()
+    while not is_over.wait(INTERVAL_S):
+        stages = [info for number in tracker.getActiveStageIds() if (info := tracker.getStageInfo(number)) is not None]
+        if stages:
+            done = sum(stage.numCompletedTasks for stage in stages)
+            bars.update(bar, completed=done, total=sum(stage.numTasks for stage in stages))
