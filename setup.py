@@ -28,7 +28,7 @@ setup(
     packages=find_packages(include=["zkrebalancer*", "consumer_agent*"]),
     package_data={
         "consumer_agent": ["py.typed"],
-        "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties"],
+        "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties", "pipeline/*.properties"],
     },
     install_requires=[
         "click",

@@ -17,13 +17,9 @@ settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """Give all tests one small session: a JVM takes seconds to start."""
-    from zkrebalancer.pipeline.session import open_session  # noqa: PLC0415  # only those that ask for it pay
+    from zkrebalancer.pipeline.session import spark_session  # noqa: PLC0415  # only those that ask for it pay
 
-    folder = tmp_path_factory.mktemp("spark")
-    session = open_session(
-        "tests", "local[2]", **{"spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
-    )
-    yield session
-    session.stop()
+    with spark_session("local[2]", "1g", {"spark.sql.shuffle.partitions": "4"}) as session:
+        yield session

@@ -38,7 +38,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.observe",
     ),
     "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
-    "zkrebalancer.pipeline": ("zkrebalancer.protocol", "zkrebalancer.assignment", "zkrebalancer.runtime"),
+    "zkrebalancer.pipeline": (
+        "zkrebalancer.protocol",
+        "zkrebalancer.assignment",
+        "zkrebalancer.localcluster",
+    ),
     "zkrebalancer.experiments": ANYTHING,
     "zkrebalancer.cli": ANYTHING,
     "consumer_agent": ("zkrebalancer.protocol", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events"),

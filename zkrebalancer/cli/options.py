@@ -83,7 +83,11 @@ def out_option(command: Command) -> Command:
 def master_option(command: Command) -> Command:
     """Add `--master`."""
     return click.option(
-        "--master", metavar="URL", help="Spark's master: local[N], spark://…, yarn, k8s://…; by default local[*]."
+        "--master",
+        metavar="URL",
+        default="local[*]",
+        show_default=True,
+        help="Spark's master: local[N], spark://…, yarn, k8s://….",
     )(command)
 
 

@@ -30,7 +30,7 @@ MAX_REPEATS = 1_000
 @options.master_option
 @options.json_option
 @options.log_level_option
-def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str | None, as_json: bool) -> None:
+def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, as_json: bool) -> None:
     """Replace members of many groups, by every strategy and by three protocols in a cost model; one table, one page.
 
     \b
@@ -43,19 +43,10 @@ def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: s
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    spark = session.open_session("zkrebalancer sweep", master)
-    try:
-        with progress.shown(spark.sparkContext, f"{len(cells)} cells"):
-            result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
-        output.write(result, out)
-        told: dict[str, object] = {
-            "cells": len(cells),
-            "rows": len(result),
-            "seed": seed,
-            "master": spark.sparkContext.master,
-        }
-    finally:
-        spark.stop()
+    with session.spark_session(master) as spark, progress.shown(spark.sparkContext, f"{len(cells)} cells"):
+        result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
+    output.write(result, out)
+    told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}
     files = {"table": str(out / output.TABLE), "csv": str(out / output.CSV), "page": str(out / output.PAGE)}
     told |= files | {"elapsed_s": round(time.monotonic() - began_s, 1), "medians": output.summary(result)}
     if as_json:

@@ -1,1 +1,1 @@
-"""PySpark: events to facts, runs to a report, rates to weights, and a sweep of strategies over a grid."""
+"""PySpark over the events of runs: what happened, as tables (`docs/pipeline.md`)."""

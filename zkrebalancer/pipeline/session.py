@@ -1,18 +1,98 @@
-"""The one way to a SparkSession."""
+"""The one place where a Spark session begins and ends.
+
+Any master will do: on one that is not local, executors get this project's code as a zip that is made of the installed
+packages. The session is quiet, has no web page, and keeps what it spills in a folder that ends with it.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.protocol.errors import RebalancerError
 
-def open_session(application: str, master: str | None = None, **configuration: str) -> SparkSession:
-    """Return a session; `master` None is all cores of this machine, `configuration` is Spark's own."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where executors have their Python elsewhere, it is set
-    builder = SparkSession.builder.appName(application).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "8")
-    for key, value in configuration.items():
-        builder = builder.config(key, value)
-    return builder.master(master or "local[*]").getOrCreate()
+LOCAL = "local[*]"
+SHIPPED_PACKAGES = ("zkrebalancer", "consumer_agent")
+_HERE = Path(__file__).parent
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}",
+}
+_BOUNDED = {
+    "spark.sql.shuffle.partitions": "64",  # joined to fewer where they are small
+    "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+
+
+class SparkFailedError(RebalancerError):
+    """Spark could not be started, or a job of it failed."""
+
+
+@contextmanager
+def spark_session(
+    master: str = LOCAL, memory: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Start Spark on `master`; `memory` ("2g") bounds the driver, which on a local master does all the work.
+
+    Raises:
+        MissingToolError: there is no JDK, or it is too old.
+        SparkFailedError: the master cannot be reached, or Spark does not start.
+
+    """
+    java = Path(find_java())
+    if java.parent.name == "bin":
+        os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-") as scratch:
+        options: dict[str, str | bool | int | float | None] = {
+            **_QUIET,
+            **_BOUNDED,
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
+            **({} if memory is None else {"spark.driver.memory": memory}),
+            **(settings or {}),
+        }
+        builder = SparkSession.builder.master(master).appName("zkrebalancer")
+        try:
+            spark = builder.config(map=options).getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailedError(f"Spark cannot be started on {master}: {first_line(error)}") from error
+        try:
+            if not master.startswith("local["):
+                spark.sparkContext.addPyFile(str(pack_code(Path(scratch))))
+            yield spark
+        except PySparkException as error:
+            raise SparkFailedError(first_line(error)) from error
+        finally:
+            spark.stop()
+
+
+def pack_code(folder: Path) -> Path:
+    """Write this project's packages into a zip in `folder`, for executors that do not have them installed."""
+    archive = folder / "zkrebalancer.zip"
+    root = _HERE.parent.parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for package in SHIPPED_PACKAGES:
+            for path in sorted((root / package).rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    file.write(path, path.relative_to(root))
+    return archive
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error of Spark says, without the Java frames that follow."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
