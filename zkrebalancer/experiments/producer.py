@@ -1,7 +1,8 @@
 """Produces numbered records at a steady rate, and writes down what the broker has acknowledged.
 
 `python -m zkrebalancer.experiments.producer`: a process of its own, so that nothing that it measures is in its way. The
-value of each record is its number within its partition; where nobody else writes, number and offset agree.
+value of each record is its number within its partition and when it was sent, "17 1732150000000000" (microseconds since
+the epoch); where nobody else writes, number and offset agree.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
+from random import Random
 
 import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -25,6 +28,7 @@ TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
 UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a broker that has just come back may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
+STALL_S = 0.25  # a round that is later than this is written down: records were sent in bursts
 _PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
 
@@ -35,12 +39,13 @@ class ProducerError(RebalancerError):
 class NumberedProducer:
     """Deals numbered records over partitions; `acknowledged` ranges become `produced` events."""
 
-    def __init__(self, bootstrap: str, partitions: Sequence[TopicPartition], event_log: EventLog) -> None:
+    def __init__(
+        self, bootstrap: str, partitions: Sequence[TopicPartition], event_log: EventLog, skew: float = 0.0
+    ) -> None:
         """Prepare to write to `partitions`, of which there is at least one, at the broker HOST:PORT."""
-        self._partitions = partitions
+        self._turns = turns(partitions, skew)
         self._next_number = dict.fromkeys(partitions, 0)
         self._acknowledged: dict[TopicPartition, list[int]] = {}
-        self._turn = 0
         self._event_log = event_log
         self._error: KafkaError | None = None
         self._unknown_since_s: float | None = None  # since when the topic is unknown to the broker
@@ -53,26 +58,29 @@ class NumberedProducer:
             }
         )
 
-    def produce(self, count: int) -> None:
-        """Hand over that many records, dealt over the partitions in turn; fewer while the broker cannot take them.
+    def produce(self, count: int) -> int:
+        """Hand over that many records and return how many were: fewer while the broker cannot take them.
 
         Raises:
             ProducerError: the broker did not know the topic for UNKNOWN_TOPIC_DEADLINE_S.
 
         """
+        handed_over = 0
         for _ in range(min(count, MAX_QUEUED_RECORDS - len(self._producer))):
-            topic, partition = self._partitions[self._turn % len(self._partitions)]
+            topic, partition = next(self._turns)
             number = self._next_number[topic, partition]
+            value = f"{number} {time.time_ns() // 1_000}".encode()
             try:
-                self._producer.produce(topic, str(number).encode(), partition=partition, on_delivery=self._delivered)
+                self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
             except KafkaException as error:
                 self._refused(topic, error.args[0])
                 break
             self._next_number[topic, partition] += 1
-            self._turn += 1
+            handed_over += 1
             self._unknown_since_s = None
         self._producer.poll(0)
         self._write_down()
+        return handed_over
 
     def _refused(self, topic: str, error: KafkaError) -> None:
         now_s = time.monotonic()
@@ -103,6 +111,24 @@ class NumberedProducer:
                 self._event_log.write(
                     "produced", topic=topic, partition=partition, first_offset=first, last_offset=last
                 )
+
+
+def sent_at_us(value: bytes) -> int:
+    """Return when a record was sent, from its value; raises ValueError for one of another producer."""
+    return int(value.rpartition(b" ")[2])
+
+
+def turns(partitions: Sequence[TopicPartition], skew: float) -> Iterator[TopicPartition]:
+    """Return who gets the next record, without end: each in turn, or by chance where the load is skewed.
+
+    The n-th of them then gets a share in proportion to n ** -skew, after they were shuffled: always in the same way.
+    """
+    if not skew:
+        return cycle(partitions)
+    random = Random(1)  # noqa: S311  # where the load falls must be the same in every run that is compared
+    shuffled = random.sample(partitions, len(partitions))
+    weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
+    return (random.choices(shuffled, weights)[0] for _ in iter(int, 1))
 
 
 def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:
@@ -140,17 +166,24 @@ def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
 @click.option("--rate", required=True, type=click.IntRange(min=1), help="Records a second, all partitions together.")
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True)
-def produce(bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str) -> None:
-    """Produce until SIGTERM."""
+@click.option("--skew", default=0.0, help="How unequal the partitions' shares are; 0: not at all.")
+def produce(
+    *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float
+) -> None:
+    """Produce until SIGTERM; a round that comes late, or that the broker's client cannot take, becomes an event."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: ended.set())
     event_log = EventLog(events, name)
-    producer = NumberedProducer(bootstrap, partitions, event_log)
-    began, sent = time.monotonic(), 0
+    producer = NumberedProducer(bootstrap, partitions, event_log, skew)
+    began = last = time.monotonic()
+    sent = 0
     while not ended.wait(TICK_S):
-        due = int((time.monotonic() - began) * rate)
-        producer.produce(due - sent)
-        sent = due
+        now = time.monotonic()
+        due = int((now - began) * rate)
+        left_out = due - sent - producer.produce(due - sent)
+        if left_out or now - last > STALL_S:
+            event_log.write("stalled", role="producer", gap_ms=round((now - last) * 1_000), left_out_count=left_out)
+        sent, last = due, now
     producer.finish()
     event_log.close()
 

@@ -1,0 +1,196 @@
+"""`python -m zkrebalancer.experiments.members`: a process with any number of members, each in a thread of its own.
+
+It opens its event file when it is ready. Lines on standard input tell what happens to whom:
+
+    join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member
+    leave MEMBER                  it is closed in good order; the name may join again
+    block MEMBER MILLISECONDS     its application does not poll for so long
+
+The end of the input, or SIGTERM, lets every member leave in good order and ends the process with 0.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from zkrebalancer.cli.main import run
+from zkrebalancer.experiments.members.central import CentralReader
+from zkrebalancer.experiments.members.kafka import KafkaReader
+from zkrebalancer.experiments.members.reader import Membership, Reader
+from zkrebalancer.experiments.members.recorder import Recorder
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import RebalancerError
+
+POLL_TIMEOUT_S = 0.2
+LEAVE_DEADLINE_S = 30.0
+KINDS: dict[str, Callable[[Membership, Recorder], Reader]] = {"central": CentralReader, "kafka": KafkaReader}
+
+
+class MemberError(RebalancerError):
+    """A member did not leave, or an order makes no sense."""
+
+
+class EndError(BaseException):
+    """SIGTERM has come."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One consumer, which lives as long as its thread."""
+
+    read: Callable[[], Reader]
+    recorder: Recorder
+    record_work_us: int
+    thread: threading.Thread | None = None
+    _leaving: threading.Event = field(default_factory=threading.Event)
+    _block_s: float = 0.0
+    _is_gone: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its thread ended with an error, whose traceback is in the log."""
+        return self.thread is not None and not self.thread.is_alive() and not self._is_gone
+
+    def start(self) -> None:
+        """Join."""
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def leave(self) -> None:
+        """Begin to leave."""
+        self._leaving.set()
+
+    def block(self, block_ms: int) -> None:
+        """Let the application be busy with the next records for so long."""
+        self._block_s = block_ms / 1_000
+
+    def _run(self) -> None:
+        self.recorder.joined()
+        reader = self.read()
+        while not self._leaving.is_set():
+            records = reader.poll(POLL_TIMEOUT_S)
+            if records:
+                self.recorder.delivered(records)
+            work_s, self._block_s = self._block_s + len(records) * self.record_work_us / 1e6, 0.0
+            if work_s:
+                time.sleep(work_s)
+        reader.close()
+        self.recorder.left()
+        self._is_gone = True
+
+
+class Members:
+    """Those of this process, by name."""
+
+    def __init__(self, kind: str, membership: Membership, log: EventLog, record_work_us: int) -> None:
+        """Begin without any; `membership` is that of each but for its name and instance."""
+        self._read = KINDS[kind]
+        self._membership = membership
+        self._log = log
+        self._record_work_us = record_work_us
+        self._members: dict[str, Member] = {}
+
+    def obey(self, line: str) -> None:
+        """Do what a line tells.
+
+        Raises:
+            MemberError: it makes no sense.
+
+        """
+        match line.split():
+            case ["join", name, *instance] if len(instance) <= 1:
+                self._join(name, instance[0] if instance else None)
+            case ["leave", name] if name in self._members:
+                self._members[name].leave()
+            case ["block", name, milliseconds] if name in self._members and milliseconds.isdigit():
+                self._members[name].block(int(milliseconds))
+            case _:
+                raise MemberError(f"no such order: {line!r:.80}")
+
+    def _join(self, name: str, instance_id: str | None) -> None:
+        before = self._members.get(name)
+        if before is not None:  # a restart: the new consumer comes when the old one has gone
+            self._end({name: before})
+        membership = replace(self._membership, member=name, instance_id=instance_id)
+        recorder = Recorder(self._log, membership.group, name)
+        self._members[name] = Member(lambda: self._read(membership, recorder), recorder, self._record_work_us)
+        self._members[name].start()
+
+    def end(self) -> None:
+        """Let all leave at once and wait for it; raises MemberError if one does not."""
+        for member in self._members.values():
+            member.leave()
+        self._end(self._members)
+
+    def _end(self, members: dict[str, Member]) -> None:
+        give_up_at = time.monotonic() + LEAVE_DEADLINE_S
+        for name, member in members.items():
+            if member.thread is not None:
+                member.thread.join(max(0.0, give_up_at - time.monotonic()))
+                if member.has_failed:
+                    raise MemberError(f"{name} has failed; the traceback stands above")
+                if member.thread.is_alive():
+                    raise MemberError(f"{name} has not left within {LEAVE_DEADLINE_S:g} s")
+
+
+def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    return dict(text.split("=", 1) for text in texts)
+
+
+@click.command()
+@click.option("--kind", required=True, type=click.Choice(list(KINDS)))
+@click.option("--process", required=True, help="Name of this process in its events.")
+@click.option("--group", required=True)
+@click.option("--topic", "topics", multiple=True)
+@click.option("--pattern")
+@click.option("--zookeeper", required=True)
+@click.option("--bootstrap", required=True)
+@click.option("--events", required=True, type=click.Path(path_type=Path))
+@click.option("--record-work-us", default=0, help="How long the application is busy with each record.")
+@click.option(
+    "--config", multiple=True, metavar="KEY=VALUE", callback=_key_and_value, help="The client's own settings."
+)
+def main(
+    *,
+    kind: str,
+    process: str,
+    group: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    zookeeper: str,
+    bootstrap: str,
+    events: Path,
+    record_work_us: int,
+    config: dict[str, str],
+) -> None:
+    """Run members until the input ends."""
+    signal.signal(signal.SIGTERM, _end)
+    log = EventLog(events, process)
+    membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config)
+    members = Members(kind, membership, log, record_work_us)
+    try:
+        for line in sys.stdin:
+            members.obey(line)
+    except EndError:
+        pass
+    members.end()
+    log.close()
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise EndError
+
+
+if __name__ == "__main__":
+    run(main)

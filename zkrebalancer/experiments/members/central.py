@@ -1,0 +1,74 @@
+"""A member of a group that the coordinator rebalances: this project's agent as an application uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from consumer_agent import Consumer
+from consumer_agent.errors import CommitFailedError
+from zkrebalancer.experiments.members.reader import MAX_POLL_RECORDS, Membership
+from zkrebalancer.experiments.members.recorder import Received, Recorder
+
+COMMIT_INTERVAL_MS = 5_000  # what the agent's own auto-commit and librdkafka's have by default
+NEVER_MS = 86_400_000
+
+
+class CentralReader:
+    """The agent tells nobody when it has committed by itself, so commits between are begun here, at the same pace.
+
+    The last commit, when partitions are given up, stays the agent's own: it belongs to its acknowledgement.
+    """
+
+    def __init__(self, membership: Membership, recorder: Recorder) -> None:
+        """Join the group with the first poll."""
+        settings: dict[str, Any] = {key: _parsed(value) for key, value in membership.config.items()}
+        self._recorder = recorder
+        self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
+        self._consumer = Consumer(
+            zookeeper=membership.zookeeper,
+            bootstrap=membership.bootstrap,
+            group=membership.group,
+            client_id=membership.member,
+            group_instance_id=membership.instance_id,
+            max_poll_records=MAX_POLL_RECORDS,
+            auto_commit_interval_ms=NEVER_MS,
+            **settings,
+        )
+        self._consumer.subscribe(
+            None if membership.pattern else list(membership.topics),
+            pattern=membership.pattern,
+            on_assign=recorder.started,
+            on_revoke=lambda partitions: recorder.stopped(partitions, "revoked"),
+            on_lost=lambda partitions: recorder.stopped(partitions, "lost"),
+        )
+
+    def poll(self, timeout_s: float) -> Sequence[Received]:
+        """Return records as soon as there are any."""
+        batch = self._consumer.poll(timeout_s)
+        records = [Received(record.topic, record.partition, record.offset, record.value) for record in batch]
+        if time.monotonic() >= self._next_commit_s:
+            self._commit()
+        return records
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _commit(self) -> None:
+        """Begin to commit what earlier polls returned, but for what has been given up since."""
+        self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
+        positions = self._consumer.finished()
+        if not positions:
+            return
+
+        def note(error: CommitFailedError | None) -> None:
+            if error is None:
+                self._recorder.committed(positions.items())
+
+        self._consumer.commit_async(positions, note)
+
+
+def _parsed(value: str) -> str | int:
+    return int(value) if value.isdigit() else value

@@ -1,0 +1,75 @@
+"""A member of a group that Kafka's group coordinator looks after: confluent-kafka, in any of its protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from zkrebalancer.experiments.members.reader import MAX_POLL_RECORDS, Membership
+from zkrebalancer.experiments.members.recorder import Received, Recorder
+from zkrebalancer.protocol import fields
+
+
+class KafkaReader:
+    """Joins with its creation; the classic protocols and the new one differ in their configuration alone."""
+
+    def __init__(self, membership: Membership, recorder: Recorder) -> None:
+        """Subscribe; `membership.config` says which protocol."""
+        self._recorder = recorder
+        self._is_closing = False
+        static = {} if membership.instance_id is None else {"group.instance.id": membership.instance_id}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": membership.bootstrap,
+                "group.id": membership.group,
+                "client.id": membership.member,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,  # a broker that goes away is part of some scenarios
+                "on_commit": self._committed,
+                **static,
+                **membership.config,
+            }
+        )
+        self._consumer.subscribe(
+            list(membership.topics) if membership.pattern is None else [membership.pattern],
+            on_assign=lambda _consumer, partitions: recorder.started(_pairs(partitions)),
+            on_revoke=lambda _consumer, partitions: self._stopped(partitions, "revoked"),
+            on_lost=lambda _consumer, partitions: self._stopped(partitions, "lost"),
+        )
+
+    def poll(self, timeout_s: float) -> Sequence[Received]:
+        """Return what is there, once the first record is: waiting for more would age them."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return ()
+        return [*_received([first]), *_received(self._consumer.consume(MAX_POLL_RECORDS - 1, 0))]
+
+    def close(self) -> None:
+        """Leave the group; a static member's partitions wait for it."""
+        self._is_closing = True
+        self._consumer.close()
+
+    def _stopped(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        self._recorder.stopped(_pairs(partitions), "closed" if self._is_closing else reason)
+
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        if error is None:
+            stored = [part for part in partitions if part.error is None and part.offset >= 0]
+            self._recorder.committed(((part.topic, part.partition), part.offset) for part in stored)
+
+
+def _pairs(partitions: Iterable[TopicPartition]) -> list[fields.TopicPartition]:
+    return [(partition.topic, partition.partition) for partition in partitions]
+
+
+def _received(messages: Iterable[Message]) -> list[Received]:
+    """Leave out what is no record: an error that passes, such as a broker that is away; raises one that does not."""
+    records = []
+    for message in messages:
+        topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
+        if error is not None and error.fatal():
+            raise KafkaException(error)
+        if error is None and topic is not None and partition is not None and offset is not None:
+            records.append(Received(topic, partition, offset, message.value()))
+    return records

@@ -1,0 +1,38 @@
+"""What a member of any protocol is to the program that runs it: something to poll and to close."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from zkrebalancer.experiments.members.recorder import Received
+
+MAX_POLL_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Which group is joined, and how; `instance_id` makes a static member, `config` holds the client's own settings.
+
+    Either `topics` or `pattern`, a regular expression, says what is read.
+    """
+
+    zookeeper: str
+    bootstrap: str
+    group: str
+    member: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    instance_id: str | None
+    config: Mapping[str, str]
+
+
+class Reader(Protocol):
+    """A consumer that is in its group from its creation to `close`; used from one thread."""
+
+    def poll(self, timeout_s: float) -> Sequence[Received]:
+        """Return at most MAX_POLL_RECORDS as soon as there are any, none after the timeout; runs the callbacks."""
+
+    def close(self) -> None:
+        """Leave the group in good order."""
