@@ -157,9 +157,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
 @click.option("--bootstrap", required=True)
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--record-work-us", default=0, help="How long the application is busy with each record.")
-@click.option(
-    "--config", multiple=True, metavar="KEY=VALUE", callback=_key_and_value, help="The client's own settings."
-)
+@click.option("--config", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="The client's own settings.")
 def main(
     *,
     kind: str,
