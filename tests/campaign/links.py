@@ -95,9 +95,15 @@ class ProxiedLab(Lab):
     links: Links = field(kw_only=True)
 
     def _spawn(
-        self, name: str, command: list[str], options: Mapping[str, object], environment: Mapping[str, str] | None
+        self,
+        name: str,
+        command: list[str],
+        options: Mapping[str, object],
+        environment: Mapping[str, str] | None,
+        *,
+        takes_orders: bool = False,
     ) -> Program:
         if "--zookeeper" in options:
             options = {**options, "--zookeeper": self.links.address(name)}
         # super() without arguments does not work in a class that a decorator has made anew for its slots
-        return super(ProxiedLab, self)._spawn(name, command, options, environment)
+        return super(ProxiedLab, self)._spawn(name, command, options, environment, takes_orders=takes_orders)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
-import gevent
 from rich.console import Console
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.interrupts import interrupts_end_here
 from zkrebalancer.experiments import demo as experiment
 from zkrebalancer.experiments.demo import DemoFailedError, DemoSettings, Outcome
 from zkrebalancer.experiments.report import print_report
@@ -87,7 +83,7 @@ def demo(
     if events_directory is not None and any(events_directory.glob("*.jsonl")):
         raise click.UsageError(f"--events {events_directory} holds the events of an earlier run; name an empty folder")
     settings = DemoSettings(seconds, members, partitions, rate, seed, events_directory, keep)
-    with _interrupts_end_here(), _show(settings, as_json) as show:
+    with interrupts_end_here(), _show(settings, as_json) as show:
         outcome = experiment.run(settings, show)
     if as_json:
         click.echo(json.dumps(outcome.document()))
@@ -110,23 +106,3 @@ def _judge(outcome: Outcome) -> None:
     for problem in outcome.verdict.problems:
         click.echo(f"problem: {problem}", err=True)
     raise DemoFailedError(f"a promise was broken; logs and events are in {outcome.directory}")
-
-
-@contextmanager
-def _interrupts_end_here() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the command from its own greenlet, whichever one they meet; later ones are ignored."""
-    hub, main = gevent.get_hub(), gevent.getcurrent()
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)  # what follows is cleaning up, which takes a second or two
-        if gevent.getcurrent() is main:
-            raise KeyboardInterrupt
-        hub.loop.run_callback(main.throw, KeyboardInterrupt)
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

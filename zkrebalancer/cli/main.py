@@ -18,6 +18,7 @@ COMMANDS = {
     "cluster": "A ZooKeeper and a Kafka broker on this machine.",
     "coordinator": "Run one coordinator process.",
     "demo": "See a group being rebalanced, with a verdict at the end.",
+    "experiment": "Compare with client-side protocols, on real servers.",
     "groups": "See and operate consumer groups.",
     "pipeline": "Analyse with Spark.",
     "topics": "Keep /brokers/topics where brokers do not use ZooKeeper.",

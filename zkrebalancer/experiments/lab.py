@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,23 +128,54 @@ class Lab:
         }
         return self._spawn(name, command, all_options, environment)
 
-    def start_producer(self, name: str, topics: Mapping[str, int | range], records_per_s: int) -> Program:
+    def start_members(self, name: str, command: Sequence[str], options: Mapping[str, object]) -> Program:
+        """Begin a process of group members; `command` runs the program, which is told what to do by `Program.tell`."""
+        all_options: dict[str, object] = {
+            "--process": name,
+            "--zookeeper": self.cluster.zookeeper,
+            "--bootstrap": self.cluster.bootstrap,
+            "--events": self.events,
+            **options,
+        }
+        return self._spawn(name, list(command), all_options, None, takes_orders=True)
+
+    def wait_events_of(self, program: Program) -> None:
+        """Wait until a process has opened its event file: it is ready then."""
+        file = self.events / f"{program.name}-{program.pid}.jsonl"
+
+        def is_there() -> bool:
+            self.require_running(program.name)
+            return file.exists()
+
+        self.wait_for(f"{program.name} at work", is_there)
+
+    def start_producer(
+        self, name: str, topics: Mapping[str, int | range], records_per_s: int, skew: float = 0.0
+    ) -> Program:
         """Begin a producer of numbered records to topics (name -> number of partitions, or which ones).
 
-        Its number agrees with the offset only in partitions that nobody else writes.
+        `skew` is the exponent of the partitions' shares: 0 gives all of them the same. A record's number agrees with
+        its offset only in partitions that nobody else writes.
         """
         command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
         for topic, wanted in topics.items():
             partitions = range(wanted) if isinstance(wanted, int) else wanted
             command += ["--topic", f"{topic}:{partitions.start}-{partitions.stop - 1}"]
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
-        return self._spawn(name, command, {**options, "--name": name}, None)
+        return self._spawn(name, command, {**options, "--name": name, "--skew": skew}, None)
 
     def _spawn(
-        self, name: str, command: list[str], options: Mapping[str, object], environment: Mapping[str, str] | None
+        self,
+        name: str,
+        command: list[str],
+        options: Mapping[str, object],
+        environment: Mapping[str, str] | None,
+        *,
+        takes_orders: bool = False,
     ) -> Program:
         arguments = [text for key, value in options.items() for text in (key, str(value))]
-        program = self.programs[name] = self.cluster.program(name, command + arguments, environment)
+        command = command + arguments
+        program = self.programs[name] = self.cluster.program(name, command, environment, takes_orders=takes_orders)
         program.spawn()
         return program
 

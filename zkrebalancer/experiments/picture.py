@@ -21,13 +21,14 @@ class GroupPicture:
     """One group.
 
     `members` are in the order of their arrival, `delivered` is the next offset of each partition, `freed_us` is since
-    when (`mono_us`) a partition has no owner.
+    when (`mono_us`) a partition has no owner, `changed_us` is when one was last started or given up.
     """
 
     members: list[str] = field(default_factory=list)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     freed_us: dict[TopicPartition, int] = field(default_factory=dict)
     delivered: dict[TopicPartition, int] = field(default_factory=dict)
+    changed_us: int = 0
     stale: set[TopicPartition] = field(default_factory=set)  # of a deleted topic, until started anew
 
 
@@ -93,6 +94,7 @@ def _started(picture: Picture, event: Event) -> None:
         partition = (event["topic"], number)
         group.stale.discard(partition)
         group.owners[partition] = event["member"]
+        group.changed_us = max(group.changed_us, event["mono_us"])
         freed_us = group.freed_us.pop(partition, event["mono_us"])
         picture.log.started(event, event["mono_us"] - freed_us)
 
@@ -111,6 +113,7 @@ def _free(picture: Picture, event: Event, partition: TopicPartition) -> None:
     group = picture.group(event["group"])
     if group.owners.get(partition) == event["member"]:
         del group.owners[partition]
+        group.changed_us = max(group.changed_us, event["mono_us"])
         group.freed_us[partition] = event["mono_us"]
 
 

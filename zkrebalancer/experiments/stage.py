@@ -107,14 +107,7 @@ class Stage:
 
     def _start_coordinator(self, broker_id: int) -> None:
         """Start a coordinator and wait until it has reached ZooKeeper: from then on it writes events."""
-        program = self.lab.start_coordinator(broker_id)
-        pattern = f"coordinator-{broker_id}-{program.pid}.jsonl"
-
-        def is_up() -> bool:
-            self.lab.require_running(program.name)
-            return any(self.lab.events.glob(pattern))
-
-        self.lab.wait_for(f"{program.name} at work", is_up)
+        self.lab.wait_events_of(self.lab.start_coordinator(broker_id))
 
     def _kill_leader(self) -> None:
         leader = self.lab.wait_leader()

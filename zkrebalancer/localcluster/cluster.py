@@ -162,9 +162,17 @@ class LocalCluster:
             shutil.rmtree(self._directory)
         self._forget(b"")
 
-    def program(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Program:
+    def program(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        takes_orders: bool = False,
+    ) -> Program:
         """Return a program that is part of this cluster from its `spawn` on: logged to its folder, ended with it."""
-        program = Program(name, command, self.directory / f"{name}.log", self._write_state, environment)
+        log = self.directory / f"{name}.log"
+        program = Program(name, command, log, self._write_state, environment, takes_orders=takes_orders)
         self._programs.append(program)
         return program
 

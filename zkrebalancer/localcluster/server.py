@@ -35,10 +35,12 @@ class Program:
         log: Path,
         on_begin: Callable[[], None],
         environment: Mapping[str, str] | None = None,
+        *,
+        takes_orders: bool = False,
     ) -> None:
         """Prepare a program; `on_begin` is called whenever it was begun, so that it can be written down.
 
-        `environment` adds to this process's own.
+        `environment` adds to this process's own. One that takes orders reads them as lines from its standard input.
         """
         self.name = name
         self.log = log
@@ -46,6 +48,7 @@ class Program:
         self._command = command
         self._on_begin = on_begin
         self._environment = dict(environment or {})
+        self._takes_orders = takes_orders
         self.has_failed = False
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +60,7 @@ class Program:
         with self.log.open("ab") as log, _interrupts_held_back():
             self._child = subprocess.Popen(
                 self._command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self._takes_orders else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**child_environment(), **self._environment},
@@ -75,6 +78,17 @@ class Program:
     def pid(self) -> int:
         """The process id; raises LocalClusterError if it was never begun."""
         return self._begun().pid
+
+    def tell(self, order: str) -> None:
+        """Give an order, one line; raises LocalClusterError if the program has ended or takes none."""
+        orders = self._begun().stdin
+        if orders is None:
+            raise LocalClusterError(f"{self.name} takes no orders")
+        try:
+            orders.write(order.encode() + b"\n")
+            orders.flush()
+        except BrokenPipeError:
+            raise LocalClusterError(f"{self.name} has ended: {order!r} does not reach it") from None
 
     def wait_until(self, is_ready: Callable[[], bool], deadline_s: float = START_DEADLINE_S) -> None:
         """Ask `is_ready` until it says yes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -13,6 +15,8 @@ from zkrebalancer.experiments.producer import (
     NumberedProducer,
     ProducerError,
     parse_partitions,
+    sent_at_us,
+    turns,
     unbroken,
 )
 from zkrebalancer.experiments.versions import kafka_version, zookeeper_version
@@ -75,8 +79,19 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again_with_the_same_
     monkeypatch.setattr(producer, "_producer", broker)
     for _ in range(3):
         producer.produce(2)
-    assert broker.values == [b"0", b"1"]
+    assert [value.split()[0] for value in broker.values] == [b"0", b"1"]
+    assert [sent_at_us(value) > 1_700_000_000_000_000 for value in broker.values] == [True, True]
     broker.unknown_for = 1
     monkeypatch.setattr(producer, "_unknown_since_s", -UNKNOWN_TOPIC_DEADLINE_S)
     with pytest.raises(ProducerError, match="topic t"):
         producer.produce(1)
+
+
+def test_an_equal_load_is_dealt_in_turn_and_a_skewed_one_always_in_the_same_way() -> None:
+    partitions = [("t", number) for number in range(8)]
+    assert list(islice(turns(partitions, 0.0), 9)) == [*partitions, partitions[0]]
+    skewed = list(islice(turns(partitions, 1.0), 4_000))
+    assert skewed == list(islice(turns(partitions, 1.0), 4_000))
+    counts = sorted(Counter(skewed).values(), reverse=True)
+    assert len(counts) == 8
+    assert 1.7 < counts[0] / counts[1] < 2.3  # the second one gets half of what the first one gets

@@ -1,4 +1,4 @@
-"""`python -m zkrebalancer.experiments.members`: a process with any number of members, each in a thread of its own.
+"""`python -m zkrebalancer.experiments.members.program`: a process with any number of members, a thread for each.
 
 It opens its event file when it is ready. Lines on standard input tell what happens to whom:
 

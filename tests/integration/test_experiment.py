@@ -1,0 +1,101 @@
+"""`zkrebalancer experiment run` on real servers: what a run leaves, how a grid is resumed, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import commands
+from tests.support.command import WatchedCommand, watched
+from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.reading import EventFiles, Problems
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+SMALL = ("--members", "2", "--partitions", "6", "--settings", "tuned", "--json")
+COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "experiment", "run", *SMALL]
+FOLDER = Path("scale-out", "tuned-m2-p6-s1")
+END_S = 60.0
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched(COMMAND, tmp_path, END_S) as experiment:
+        yield experiment
+
+
+def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    protocols = ("central-incremental", "classic-range")
+    # One of them is there already: a grid goes on where it was interrupted.
+    there = out / "classic-cooperative" / FOLDER
+    there.mkdir(parents=True)
+    known = {"complete": True, "scenario": "scale-out", "protocol": "classic-cooperative", "settings": "tuned"}
+    (there / "result.json").write_text(json.dumps({**known, "seed": 1, "trusted": True, "measures": {}}))
+    wanted = [text for name in (*protocols, "classic-cooperative") for text in ("--protocol", name)]
+    running = experiment.begin(*wanted, "--scenario", "scale-out", "--out", str(out))
+    output, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, experiment.told()
+    results = {result["protocol"]: result for result in json.loads(output)["results"]}
+    assert list(results) == [*protocols, "classic-cooperative"]
+    for name in protocols:
+        result = results[name]
+        directory = out / name / FOLDER
+        assert result == json.loads((directory / "result.json").read_text())
+        assert result["complete"]
+        assert result["versions"]["kafka"] == "3.9.1"
+        assert [step["name"] for step in result["steps"]] == ["before", *["add-member"] * 3]
+        assert sum(step["moved"] for step in result["steps"]) >= result["measures"]["moved_least"] > 0
+        verdict = check(directory / "events")
+        assert verdict.ok, verdict.problems
+        assert verdict.delivered == verdict.produced > 0
+        assert result["measures"]["delay_max_ms"] > 0
+        first, *_rest = EventFiles(directory / "events", Problems())
+        assert (first["kind"], first["protocol"], first["seed"]) == ("scenario", name, 1)
+        assert (directory / "logs" / "kafka.log").exists()
+    assert results["central-incremental"]["measures"]["stopped_needlessly"] == 0
+    assert results["classic-range"]["measures"]["stopped_needlessly"] > 0, "range stops everything"
+    assert any("is there already" in line for line in experiment.lines())
+    assert experiment.is_clean()
+
+
+def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    running = experiment.begin("--protocol", "central-eager", "--scenario", "crash", "--out", str(out))
+    experiment.wait_for("kill-member")
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=END_S)
+    assert running.returncode == 1
+    assert experiment.lines()[-1] == "Error: interrupted"
+    result = json.loads((out / "central-eager" / "crash" / "tuned-m2-p6-s1" / "result.json").read_text())
+    assert not result["complete"]
+    assert not result["trusted"]
+    assert "KeyboardInterrupt" in result["doubts"][0]
+    assert result["steps"][0]["name"] == "before"
+    assert result["measures"]["before_delay_p50_ms"] > 0
+    assert experiment.is_clean()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--protocol", "raft", "--scenario", "steady"), "'raft' is not one of"),
+        (("--protocol", "all", "--scenario", "lunch"), "'lunch' is not one of"),
+        (("--protocol", "kip848", "--scenario", "steady", "--broker", "kafka-3.9"), "kip848 works on kafka-4 only"),
+        (
+            ("--protocol", "all", "--scenario", "steady", "--members", "9", "--partitions", "8"),
+            "--partitions 8 is less",
+        ),
+        (("--protocol", "all", "--scenario", "steady", "--out", "setup.py/x"), "setup.py/x"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments: tuple[str, ...], told: str) -> None:
+    result = commands.run("zkrebalancer", "experiment", "run", *arguments)
+    assert result.returncode == 2
+    assert told in result.stderr
+    assert len(result.stderr.splitlines()) == 1

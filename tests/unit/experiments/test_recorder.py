@@ -1,0 +1,57 @@
+"""The recorder: what is written for what a consumer's callbacks and polls say."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION, Received, Recorder, unbroken
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.reading import Event, find_flaw
+
+
+def record(offset: int, partition: int = 0, age_us: int = 0) -> Received:
+    return Received("t", partition, offset, f"{offset} {time.time_ns() // 1_000 - age_us}".encode())
+
+
+def written(directory: Path) -> list[Event]:
+    (file,) = directory.glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_members_life_in_events(tmp_path: Path) -> None:
+    recorder = Recorder(EventLog(tmp_path, "members"), "g", "m01")
+    recorder.joined()
+    recorder.started([("t", 1), ("t", 0), ("u", 4)])
+    recorder.started([("t", 1)])  # what is known already is not begun twice
+    recorder.delivered([record(7, age_us=3_000_000), record(8), record(3, partition=1)])
+    recorder.stopped([("t", 0), ("t", 9)], "revoked")
+    recorder.committed([(("t", 0), 9)])
+    recorder.left()
+    events = written(tmp_path)
+    assert [find_flaw(event) for event in events] == [None] * len(events)
+    kinds = ["member_joined", "fetcher_started", "fetcher_started", "delivered", "delivered", "fetcher_stopped"]
+    assert [event["kind"] for event in events] == [
+        *kinds,
+        "committed",
+        "fetcher_stopped",
+        "fetcher_stopped",
+        "member_left",
+    ]
+    assert {event["member"] for event in events} == {"m01"}
+    assert events[1]["partitions"] == [0, 1]
+    assert events[1]["positions"] == [UNKNOWN_POSITION] * 2
+    first, second = events[3:5]
+    assert (first["first_offset"], first["last_offset"], first["count"]) == (7, 8, 2)
+    assert 3_000_000 <= first["delays_us"][0] < 60_000_000
+    assert second["partition"] == 1
+    assert (events[5]["partitions"], events[5]["positions"], events[5]["reason"]) == ([0], [9], "revoked")
+    assert [(event["topic"], event["reason"]) for event in events[7:9]] == [("t", "closed"), ("u", "closed")]
+    assert events[7]["positions"] == [4]
+
+
+def test_a_run_ends_where_an_offset_is_missing() -> None:
+    records = [record(1), record(5, partition=1), record(2), record(4)]
+    runs = [[(part.partition, part.offset) for part in run] for run in unbroken(records)]
+    assert runs == [[(0, 1), (0, 2)], [(0, 4)], [(1, 5)]]

@@ -1,0 +1,57 @@
+"""Scenarios as data: what each of them does to whom, and in which process everybody lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkrebalancer.experiments.placement import place
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.experiments.scenarios.model import Cast, Freeze, Join, Kill, Leave, Step, Thaw
+
+CAST = Cast(members=4, partitions=24, seed=3)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_makes_sense(name: str) -> None:
+    steps = SCENARIOS[name].steps(CAST)
+    assert steps
+    assert steps == SCENARIOS[name].steps(CAST), "the seed decides everything"
+    present, frozen = set(CAST.present), set[str]()
+    for action in (action for step in steps for action in step.actions):
+        match action:
+            case Join(member):
+                assert member not in present
+                present.add(member)
+            case Leave(member) | Kill(member):
+                present.remove(member)
+            case Freeze(member):
+                present.remove(member)
+                frozen.add(member)
+            case Thaw(member):
+                frozen.remove(member)
+                present.add(member)
+        assert present, "somebody is always left"
+    assert not frozen, "who is frozen to the end cannot leave"
+
+
+def test_the_seed_decides_who_is_hit() -> None:
+    hit = {Cast(20, 240, seed).chosen(3) for seed in range(10)}
+    assert len(hit) > 5
+    assert all(len(set(names)) == 3 for names in hit)
+    assert Cast(2, 2, 1).chosen(3) in {("m01",), ("m02",)}
+
+
+def test_two_members_are_enough_for_every_scenario() -> None:
+    for scenario in SCENARIOS.values():
+        assert scenario.steps(Cast(2, 2, 1))
+
+
+def test_who_is_killed_lives_alone_and_the_others_share() -> None:
+    cast = Cast(5, 10, 1)
+    steps = [Step("kill-member", "m02", (Kill("m02"),)), Step("add-member", "m06", (Join("m06"),))]
+    assert place(cast, steps, 2) == {
+        "members-01": ["m01", "m03"],
+        "members-02": ["m04", "m05"],
+        "members-03": ["m06"],
+        "members-04": ["m02"],
+    }

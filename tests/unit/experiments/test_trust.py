@@ -1,0 +1,39 @@
+"""When a run is not to be trusted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.experiments.event_maker import event
+from zkrebalancer.experiments import trust
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.experiments.trust import Heartbeat, find_doubts
+from zkrebalancer.observe.events import EventLog
+
+
+def test_gaps_and_records_that_were_not_sent_are_doubts() -> None:
+    begin, end = event("step", name="before", target="", number=1), event("step", name="end", target="", number=2)
+    late = event("stalled", role="machine", gap_ms=900, left_out_count=0)
+    small = event("stalled", role="machine", gap_ms=300, left_out_count=0)
+    behind = event("stalled", role="producer", gap_ms=20, left_out_count=7)
+    assert find_doubts([late, begin, small, end, late, behind]) == [], "what was not measured is not doubted"
+    doubts = find_doubts([begin, late, late, behind, end])
+    assert doubts == [
+        "the machine stood still 2 times for more than 500 ms, at most 900 ms",
+        "the producer could not send 7 records that were due",
+    ]
+
+
+def test_the_heartbeat_notices_that_it_woke_up_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "STALL_S", 0.0)  # so that every beat is late
+    with Heartbeat(EventLog(tmp_path, "run")):
+        give_up_at = time.monotonic() + 10
+        tail = EventTail(tmp_path)
+        while not (events := tail.read()):
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+    assert events[0]["kind"] == "stalled"
+    assert events[0]["role"] == "machine"

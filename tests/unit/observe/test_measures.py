@@ -1,0 +1,119 @@
+"""The figures of a run, from events that were written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zkrebalancer.observe.measures import least_moves, measure
+from zkrebalancer.observe.reading import Event, find_flaw
+
+
+def event(kind: str, at_ms: int, **fields: Any) -> Event:
+    made = {"kind": kind, "mono_us": at_ms * 1_000, "group": "g", **fields}
+    assert find_flaw(made) is None
+    return made
+
+
+def step(number: int, name: str, at_ms: int, target: str = "") -> Event:
+    return event("step", at_ms, number=number, name=name, target=target)
+
+
+def fetcher(kind: str, member: str, at_ms: int, *partitions: int) -> Event:
+    fields = {"topic": "t", "partitions": list(partitions), "positions": [-1] * len(partitions), "reason": "revoked"}
+    return event(f"fetcher_{kind}", at_ms, member=member, **fields)
+
+
+def delivered(member: str, at_ms: int, partition: int, *delays_ms: int) -> Event:
+    offsets = {"first_offset": 0, "last_offset": len(delays_ms) - 1, "count": len(delays_ms)}
+    delays_us = [delay * 1_000 for delay in delays_ms]
+    return event("delivered", at_ms, member=member, topic="t", partition=partition, delays_us=delays_us, **offsets)
+
+
+def spent(at_ms: int, requests: int, cpu_us: int) -> list[Event]:
+    return [
+        event("counted", at_ms, role="broker", target="b", requests=requests, bytes_in=requests, bytes_out=requests),
+        event("sampled", at_ms, role="broker", target="b", cpu_us=cpu_us, rss_bytes=1),
+    ]
+
+
+BEGIN = [fetcher("started", "a", 1, 0, 1, 2, 3), *spent(2, 100, 5_000), step(1, "before", 10)]
+
+
+def test_a_join_of_which_one_stop_was_needless() -> None:
+    events = [
+        *BEGIN,
+        delivered("a", 11, 0, 5),
+        step(2, "add-member", 1_000, "b"),
+        fetcher("stopped", "a", 1_100, 1, 2, 3),
+        fetcher("started", "a", 1_120, 1),
+        delivered("a", 1_150, 1, 10, 20, 30, 400),
+        fetcher("started", "b", 1_300, 2, 3),
+        *spent(1_900, 130, 9_000),
+        step(3, "end", 2_000),
+        fetcher("stopped", "b", 2_100, 2, 3),
+    ]
+    figures, steps = measure(events)
+    assert [(row["number"], row["name"], row["target"]) for row in steps] == [(1, "before", ""), (2, "add-member", "b")]
+    assert steps[0]["delay_max_ms"] == figures["before_delay_max_ms"] == 5
+    assert steps[0]["unowned_partition_ms"] == 0
+    expected = {
+        "settled_ms": 300,
+        "unowned_partition_ms": 20 + 200 + 200,
+        "delay_p50_ms": 20,
+        "delay_p99_ms": 400,
+        "delay_max_ms": 400,
+        "moved": 2,
+        "moved_least": 2,
+        "stopped_needlessly": 1,
+        "unheld": 0,
+        "requests": 30,
+        "bytes": 60,
+        "cpu_ms": 4,
+    }
+    assert {key: steps[1][key] for key in expected} == expected
+    assert {key: figures[key] for key in expected} == expected
+
+
+def test_a_crash_counts_from_the_kill_and_a_thawed_member_holds_nothing() -> None:
+    events = [
+        *BEGIN,
+        step(2, "freeze-member", 1_000, "a"),
+        event("ownership_ended", 1_000, member="a", reason="frozen"),
+        step(3, "thaw-member", 5_000, "a"),  # nobody has taken over: the time goes on in the next window
+        delivered("a", 5_100, 0, 4_000, 4_100),
+        fetcher("stopped", "a", 5_200, 0, 1, 2, 3),
+        fetcher("started", "b", 6_000, 0, 1, 2, 3),
+        step(4, "end", 7_000),
+    ]
+    figures, (_before, freeze, thaw) = measure(events)
+    assert freeze["unowned_partition_ms"] == 4 * 4_000
+    assert thaw["unowned_partition_ms"] == 4 * 1_000
+    assert thaw["settled_ms"] == 1_000
+    assert thaw["unheld"] == 2
+    assert thaw["stopped_needlessly"] == 0
+    assert figures["unowned_partition_ms"] == 20_000
+    assert figures["requests"] == figures["cpu_ms"] == 0
+
+
+def test_new_partitions_have_no_consumer_from_the_beginning_of_their_step() -> None:
+    events = [*BEGIN, step(2, "grow-topic", 1_000), fetcher("started", "a", 1_250, 4, 5), step(3, "end", 2_000)]
+    _figures, (_before, grown) = measure(events)
+    assert grown["unowned_partition_ms"] == 500
+    assert grown["moved"] == grown["moved_least"] == 0
+
+
+def test_what_was_not_measured_is_none() -> None:
+    figures, steps = measure([step(1, "before", 10), step(2, "rest", 20), step(3, "end", 30)])
+    assert len(steps) == 2
+    assert figures["settled_ms"] is None
+    assert figures["delay_p99_ms"] is None
+    assert figures["cpu_ms"] is None
+
+
+def test_the_least_moves() -> None:
+    held = {("t", number): owner for number, owner in enumerate("aaaabbb")}
+    assert least_moves(held, "ab") == 0
+    assert least_moves(held, "abc") == 2  # 3 + 2 + 2
+    assert least_moves(held, "a") == 3
+    assert least_moves(held, "cd") == 7
+    assert least_moves({}, "ab") == least_moves(held, "") == 0

@@ -1,0 +1,202 @@
+"""`zkrebalancer experiment`: the same scenarios with every protocol, on real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from zkrebalancer.cli import options, tables
+from zkrebalancer.cli.interrupts import interrupts_end_here
+from zkrebalancer.cli.progress import GridShow
+from zkrebalancer.experiments import grid
+from zkrebalancer.experiments.grid import Grid
+from zkrebalancer.experiments.placement import MEMBERS_PER_PROCESS
+from zkrebalancer.experiments.protocols import EVERY_BROKER, PROTOCOLS, TUNINGS, Tuning
+from zkrebalancer.experiments.run import Result
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.localcluster.cluster import BrokerKind
+from zkrebalancer.protocol.errors import RebalancerError
+
+ALL = "all"
+MIN_MEMBERS = 2  # somebody has to take over
+MAX_MEMBERS = 200
+MAX_PARTITIONS = 5_000
+MAX_REPEAT = 100
+Named = TypeVar("Named")
+COLUMNS = {  # heading -> figure
+    "settled ms": "settled_ms",
+    "unowned s": "unowned_partition_ms",
+    "delay p99 ms": "delay_p99_ms",
+    "max": "delay_max_ms",
+    "moved": "moved",
+    "least": "moved_least",
+    "needless stops": "stopped_needlessly",
+    "lost": "lost",
+    "doubled": "duplicated",
+    "overlaps": "overlaps",
+}
+
+
+class ExperimentFailedError(RebalancerError):
+    """Some runs were not brought to their end."""
+
+
+@click.group()
+def experiment() -> None:
+    """Compare this project's rebalancer with client-side protocols, on real servers.
+
+    \b
+    Example:
+      zkrebalancer experiment run --protocol all --scenario scale-out
+    """
+
+
+@experiment.command("list")
+@options.json_option
+@options.log_level_option
+def list_everything(*, as_json: bool) -> None:
+    """Show the protocols and the scenarios that there are.
+
+    \b
+    Example:
+      zkrebalancer experiment list
+    """
+    protocols = {protocol.name: protocol.about for protocol in PROTOCOLS.values()}
+    scenarios = {scenario.name: scenario.about for scenario in SCENARIOS.values()}
+    if as_json:
+        click.echo(json.dumps({"protocols": protocols, "scenarios": scenarios}))
+        return
+    for heading, entries in (("protocol", protocols), ("scenario", scenarios)):
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        table.add_column(heading, no_wrap=True)
+        table.add_column("")
+        for entry in entries.items():
+            table.add_row(*entry)
+        tables.console().print(table)
+
+
+@experiment.command("run")
+@click.option(
+    "--protocol", "protocols", multiple=True, required=True, type=click.Choice([*PROTOCOLS, ALL]), help="Repeatable."
+)
+@click.option(
+    "--scenario", "scenarios", multiple=True, required=True, type=click.Choice([*SCENARIOS, ALL]), help="Repeatable."
+)
+@click.option("--members", type=click.IntRange(MIN_MEMBERS, MAX_MEMBERS), default=20, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=240, show_default=True)
+@click.option(
+    "--settings",
+    "tunings",
+    multiple=True,
+    type=click.Choice(TUNINGS),
+    default=["default"],
+    show_default=True,
+    help="default: as each protocol comes. tuned: the best that is known of each. Repeatable.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is hit.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, MAX_REPEAT),
+    default=1,
+    show_default=True,
+    help="Run everything so many times, with the seeds that follow.",
+)
+@click.option("--broker", type=click.Choice(EVERY_BROKER), help="Instead of the one that each protocol has by itself.")
+@click.option(
+    "--members-per-process",
+    type=click.IntRange(1, MAX_MEMBERS),
+    default=MEMBERS_PER_PROCESS,
+    show_default=True,
+    help="Who is killed or frozen has a process of its own anyway.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("experiments"),
+    show_default=True,
+    help="Folder of all runs. What has a complete result there is not run again.",
+)
+@options.json_option
+@options.log_level_option
+def run_grid(
+    *,
+    protocols: Sequence[str],
+    scenarios: Sequence[str],
+    members: int,
+    partitions: int,
+    tunings: Sequence[Tuning],
+    seed: int,
+    repeat: int,
+    broker: BrokerKind | None,
+    members_per_process: int,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Run scenarios with protocols, each run on fresh servers, and keep the events and a result of each.
+
+    \b
+    Example:
+      zkrebalancer experiment run --protocol all --scenario all --members 20 --partitions 240 --repeat 3
+    """
+    if partitions < members:
+        raise click.UsageError(f"--partitions {partitions} is less than --members {members}: some would own nothing")
+    plans = Grid(
+        _chosen(protocols, PROTOCOLS),
+        _chosen(scenarios, SCENARIOS),
+        tunings,
+        members,
+        partitions,
+        range(seed, seed + repeat),
+        broker,
+        members_per_process,
+    ).plans()
+    _require_writable(out)
+    with interrupts_end_here(), GridShow(Console(stderr=True, highlight=False), len(plans)) as show:
+        results, failures = grid.perform(plans, out, show)
+    if as_json:
+        click.echo(json.dumps({"results": results, "failures": failures, "out": str(out)}))
+    else:
+        tables.console().print(_table(results))
+    if failures:
+        raise ExperimentFailedError(f"{len(failures)} of {len(plans)} runs failed: {failures[0]}")
+
+
+def _chosen(names: Sequence[str], known: Mapping[str, Named]) -> list[Named]:
+    wanted = known if ALL in names else dict.fromkeys(names)
+    return [known[name] for name in wanted]
+
+
+def _require_writable(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise click.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
+
+
+def _table(results: Iterable[Result]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for heading in ("scenario", "protocol", "settings", "seed"):
+        table.add_column(heading, no_wrap=True)
+    for heading in (*COLUMNS, "trusted"):
+        table.add_column(heading, justify="right")
+    for result in sorted(results, key=lambda result: result["scenario"]):
+        figures = [_text(heading, result["measures"].get(name)) for heading, name in COLUMNS.items()]
+        run = (result["scenario"], result["protocol"], result["settings"], str(result["seed"]))
+        table.add_row(*run, *figures, "yes" if result["trusted"] else "no")
+    return table
+
+
+def _text(heading: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value / 1_000:.1f}" if heading.endswith(" s") else f"{value:.0f}"

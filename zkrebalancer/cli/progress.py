@@ -1,0 +1,55 @@
+"""Shows on stderr how far a grid of runs is: a bar on a terminal, else a line for each thing that happens."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class GridShow:
+    """Tells which run it is and what happens in it now; a context manager."""
+
+    def __init__(self, console: Console, run_count: int) -> None:
+        """Draw on a console for stderr."""
+        self._console = console
+        self._began_s = time.monotonic()
+        columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", total=run_count)
+        self._title = ""
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the bar."""
+        self._progress.stop()
+
+    def begin(self, number: int, title: str) -> None:
+        """Say which run begins, 0 being the first."""
+        self._title = title
+        self._progress.update(self._task, completed=number, description=title)
+        if not self._console.is_terminal:
+            self._print(title)
+
+    def detail(self, line: str) -> None:
+        """Say what happens in it now."""
+        self._progress.update(self._task, description=f"{self._title}: {line}")
+        if not self._console.is_terminal:
+            self._print(f"  {line}")
+
+    def end(self, line: str) -> None:
+        """Say how it went."""
+        self._progress.advance(self._task)
+        self._print(f"{self._title}: {line}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(f"{time.monotonic() - self._began_s:6.1f} s  {line}", soft_wrap=True, markup=False)

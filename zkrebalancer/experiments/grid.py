@@ -1,0 +1,92 @@
+"""Many runs, one after the other; those that have a complete result are passed over, so that a grid can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol as Shape
+
+from zkrebalancer.experiments.protocols import Protocol, Tuning
+from zkrebalancer.experiments.run import Plan, Result, Run, read_result
+from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.localcluster.cluster import BrokerKind
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is to be run: every protocol with every scenario and seed; `broker` None is each protocol's own."""
+
+    protocols: Sequence[Protocol]
+    scenarios: Sequence[Scenario]
+    tunings: Sequence[Tuning]
+    members: int
+    partitions: int
+    seeds: Sequence[int]
+    broker: BrokerKind | None
+    members_per_process: int
+
+    def plans(self) -> list[Plan]:
+        """Return the runs, the protocols of one scenario next to each other: so they meet the same machine.
+
+        Raises:
+            ConfigurationError: a protocol does not work on the broker.
+
+        """
+        return [
+            Plan(protocol, scenario, tuning, self._cast(seed), self._broker(protocol), self.members_per_process)
+            for seed in self.seeds
+            for scenario in self.scenarios
+            for tuning in self.tunings
+            for protocol in self.protocols
+        ]
+
+    def _cast(self, seed: int) -> Cast:
+        return Cast(self.members, self.partitions, seed)
+
+    def _broker(self, protocol: Protocol) -> BrokerKind:
+        if self.broker is not None and self.broker not in protocol.brokers:
+            known = ", ".join(protocol.brokers)
+            raise ConfigurationError(f"--broker {self.broker}: {protocol.name} works on {known} only")
+        return self.broker or protocol.brokers[0]
+
+
+class Show(Shape):
+    """What a grid tells while it goes on."""
+
+    def begin(self, number: int, title: str) -> None:
+        """Say which run begins, 0 being the first."""
+
+    def detail(self, line: str) -> None:
+        """Say what happens in it now."""
+
+    def end(self, line: str) -> None:
+        """Say how it went."""
+
+
+def perform(plans: Iterable[Plan], out: Path, show: Show) -> tuple[list[Result], list[str]]:
+    """Perform runs and return their results, and what went wrong with those that were not brought to their end."""
+    results, failures = list[Result](), list[str]()
+    for number, plan in enumerate(plans):
+        show.begin(number, plan.title)
+        try:
+            result = read_result(out / plan.folder)
+            if result is None:
+                result = Run(plan, out, show.detail).perform()
+                show.end(_summary(result))
+            else:
+                show.end("is there already")
+        except RebalancerError as error:
+            failures.append(f"{plan.title}: {error}")
+            show.end(f"failed: {error}")
+            continue
+        results.append(result)
+    return results, failures
+
+
+def _summary(result: Result) -> str:
+    settled_ms = result["measures"].get("settled_ms")
+    settled = "nothing changed" if settled_ms is None else f"settled in {settled_ms:g} ms"
+    doubts = "".join(f"; not to be trusted: {doubt}" for doubt in result["doubts"])
+    return f"{settled}, {result['elapsed_s']:g} s{doubts}"

@@ -1,0 +1,240 @@
+"""Plays a scenario in a lab: carries out each step's actions, and waits until the group is at rest again."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import gevent
+
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
+from zkrebalancer.experiments.scenarios.model import (
+    PATTERN,
+    TOPIC,
+    Action,
+    Block,
+    Cast,
+    FailCoordinator,
+    Freeze,
+    Join,
+    Kill,
+    Leave,
+    Pause,
+    Resize,
+    Scenario,
+    Step,
+    Thaw,
+)
+from zkrebalancer.experiments.watch import Watch
+from zkrebalancer.observe.measures import BEFORE, END
+from zkrebalancer.protocol.fields import TopicPartition
+
+GROUP = "group"
+COORDINATORS = (1, 2)  # one leads, one stands by
+RECORDS_PER_PARTITION_S = 2.0
+BEFORE_S = 5.0
+DRAIN_DEADLINE_S = 120.0
+PROGRAM = (sys.executable, "-m", "zkrebalancer.experiments.members.program")
+
+
+@dataclass(slots=True)
+class Play:
+    """One scenario with one protocol; `processes` is process name -> its members, `tell` says what happens now."""
+
+    lab: Lab
+    watch: Watch
+    protocol: Protocol
+    tuning: Tuning
+    scenario: Scenario
+    cast: Cast
+    processes: Mapping[str, Sequence[str]]
+    tell: Callable[[str], None]
+    expected: set[str] = field(default_factory=set)
+    topics: dict[str, int] = field(default_factory=dict)
+    producers: list[str] = field(default_factory=list)
+    _steps_begun: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        """What applies to this run."""
+        return self.protocol.settings[self.tuning]
+
+    def open(self) -> None:
+        """Start everything, let the members join, and wait until they own all; raises NotReachedError."""
+        self.tell("topic, coordinators and producer start")
+        if self.protocol.is_central:
+            self._start_coordinators()
+        self._resize(TOPIC, self.cast.partitions)
+        self.tell(f"{len(self.cast.present)} members join")
+        for name in self.processes:
+            self._start_process(name)
+        for name in self.processes:
+            self.lab.wait_events_of(self.lab.programs[name])
+        for member in self.cast.present:
+            self._perform(Join(member))
+        self._wait_at_rest(Step("start"))
+
+    def perform(self, step: Step) -> None:
+        """Begin a measured window, carry the step out and wait for its effect.
+
+        Raises:
+            NotReachedError: the group did not come to rest within the step's deadline.
+            LocalClusterError: a process has ended that should not have.
+
+        """
+        for action in step.actions:
+            if isinstance(action, Join):
+                self._require_process(self._process_of(action.member))
+        self._note_step(step.name, step.target)
+        for action in step.actions:
+            self._perform(action)
+        self._wait_at_rest(step)
+
+    def rest_before(self) -> None:
+        """Measure the group at rest, as what the steps are compared with."""
+        self.perform(Step(BEFORE, at_least_s=BEFORE_S))
+
+    def close(self) -> None:
+        """End the last window, let the members read what is left, and end everything in good order.
+
+        Raises:
+            NotReachedError, LocalClusterError: records were not read in time, or a process failed.
+
+        """
+        self._note_step(END, "")
+        self.tell("members read what is left")
+        self.lab.stop(*self.producers)
+        self.lab.wait_for("every record delivered", lambda: self.watch.records_behind(GROUP) == 0, DRAIN_DEADLINE_S)
+        self.tell("members leave")
+        self.lab.stop(*(name for name in self.processes if self.lab.programs[name].is_running))
+        if self.protocol.is_central:
+            running = [f"coordinator-{number}" for number in COORDINATORS]
+            self.lab.stop(*(name for name in running if self.lab.programs[name].is_running))
+
+    # Actions --------------------------------------------------------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Join(member):
+                self._join(member)
+            case Leave(member):
+                self._tell_member(f"leave {member}", member)
+                self.expected.discard(member)
+            case Kill(member):
+                self._kill(member)
+            case Freeze(member):
+                self.lab.freeze(self._process_of(member))
+                self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
+                self.expected.discard(member)
+            case Thaw(member):
+                self.lab.thaw(self._process_of(member))
+                self.expected.add(member)
+            case Block(member, block_ms):
+                self._tell_member(f"block {member} {block_ms}", member)
+            case Pause(pause_s):
+                gevent.sleep(pause_s)
+            case Resize(topic, partitions):
+                self._resize(topic, partitions)
+            case FailCoordinator():
+                self._fail_coordinator()
+
+    def _join(self, member: str) -> None:
+        instance = f" {member}" if self.scenario.is_static else ""
+        self._tell_member(f"join {member}{instance}", member)
+        self.expected.add(member)
+
+    def _kill(self, member: str) -> None:
+        """Kill a member's process: from then on nobody reads its partitions, whenever its group learns of it."""
+        self.lab.kill(self._process_of(member))
+        self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
+        self.lab.note("member_left", group=GROUP, member=member, reason="lost")
+        self.expected.discard(member)
+
+    def _resize(self, topic: str, partitions: int) -> None:
+        """Create a topic or let it grow; a producer of its own writes to what is new."""
+        known = self.topics.get(topic, 0)
+        if known:
+            self.lab.grow_topic(topic, partitions)
+        else:
+            self.lab.create_topic(topic, partitions)
+        self.topics[topic] = partitions
+        name = f"producer-{topic}-{known}"
+        rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
+        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, self.scenario.skew)
+        self.producers.append(name)
+
+    def _fail_coordinator(self) -> None:
+        if self.protocol.is_central:
+            self.lab.kill(f"coordinator-{self.lab.wait_leader()}", "kill-leader")
+            return
+        self.lab.fault("restart-broker", "broker")
+        self.lab.cluster.broker.kill()
+        self.lab.cluster.broker.start()
+
+    # Processes ------------------------------------------------------------------------------------------------------
+
+    def _start_coordinators(self) -> None:
+        group = self.settings.group
+        if group is not None:
+            # Known hot partitions are what the strategy `balanced` is for; the others have no use for shares.
+            strategy = "balanced" if self.tuning == "tuned" and self.scenario.skew else group.strategy
+            self.lab.configure(GROUP, replace(group, strategy=strategy))
+        for number in COORDINATORS:
+            self.lab.wait_events_of(self.lab.start_coordinator(number))
+        self.lab.wait_leader()
+
+    def _start_process(self, name: str) -> None:
+        config = [text for pair in self.settings.member.items() for text in ("--config", "=".join(pair))]
+        what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
+        options = {"--kind": self.protocol.kind, "--group": GROUP, **what}
+        self.lab.start_members(name, [*PROGRAM, *config], {**options, "--record-work-us": self.scenario.record_work_us})
+
+    def _require_process(self, name: str) -> None:
+        """Start a process that was killed: how long an interpreter takes to start is not what is measured."""
+        if not self.lab.programs[name].is_running:
+            self._start_process(name)
+            self.lab.wait_events_of(self.lab.programs[name])
+
+    def _process_of(self, member: str) -> str:
+        return next(name for name, members in self.processes.items() if member in members)
+
+    def _tell_member(self, order: str, member: str) -> None:
+        self.lab.programs[self._process_of(member)].tell(order)
+
+    # Waiting --------------------------------------------------------------------------------------------------------
+
+    def _note_step(self, name: str, target: str) -> None:
+        self._steps_begun += 1
+        number = self._steps_begun
+        cause_id = None if name in {BEFORE, END} else f"step-{number}"
+        self.tell(f"{name} {target}".strip())
+        self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
+
+    def _wait_at_rest(self, step: Step) -> None:
+        """Wait until exactly the expected members own everything, and nothing has changed for a while."""
+        began_s = time.monotonic()
+        wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
+        programs = [*self.producers, *(name for name in self.processes if self._is_to_run(name))]
+        is_at_rest = functools.partial(self._is_at_rest, wanted)
+
+        def is_so() -> bool:
+            self.lab.require_running(*programs)
+            return time.monotonic() - began_s >= step.at_least_s and is_at_rest()
+
+        self.lab.wait_for(f"{step.name} {step.target}".strip() + ": at rest", is_so, step.deadline_s)
+
+    def _is_at_rest(self, wanted: set[TopicPartition]) -> bool:
+        self.watch.look()
+        with self.watch.lock:
+            group = self.watch.picture.group(GROUP)
+            owners = set(group.owners.values())
+            is_dealt = owners == self.expected or (len(wanted) < len(self.expected) and owners < self.expected)
+            quiet_s = time.monotonic() - group.changed_us / 1e6
+            return group.owners.keys() == wanted and is_dealt and quiet_s >= QUIET_S[self.tuning]
+
+    def _is_to_run(self, process: str) -> bool:
+        return bool(self.expected.intersection(self.processes[process]))

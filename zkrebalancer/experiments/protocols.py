@@ -1,0 +1,95 @@
+"""The protocols that are compared: on which broker each runs, what a member is, and with which settings.
+
+`default` is what a user gets who sets nothing. `tuned` is the best that is known of each: short heartbeats and
+sessions, and new partitions looked for every second. `docs/experiments.md` has both as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from zkrebalancer.localcluster.cluster import BrokerKind
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+Tuning = Literal["default", "tuned"]
+TUNINGS: tuple[Tuning, ...] = ("default", "tuned")
+EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
+KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
+# A group is at rest when it has been quiet for longer than its members and its broker keep silent.
+QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 3.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of each member's client, of the broker, and of a group that the coordinator serves."""
+
+    member: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+    group: GroupSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One protocol; `brokers` are those on which it works, its own one first, `kind` is of the member program."""
+
+    name: str
+    about: str
+    kind: Literal["central", "kafka"]
+    brokers: tuple[BrokerKind, ...]
+    settings: Mapping[Tuning, Settings]
+
+    @property
+    def is_central(self) -> bool:
+        """Whether this project's coordinator rebalances the group."""
+        return self.kind == "central"
+
+
+def _central(name: str, about: str, mode: str) -> Protocol:
+    group = GroupSettings(mode=mode)
+    tuned = Settings(member={"session_timeout_ms": "6000"}, group=group)
+    return Protocol(name, about, "central", EVERY_BROKER, {"default": Settings(group=group), "tuned": tuned})
+
+
+_CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster has changed
+_TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
+_TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
+_TUNED_CLASSIC_MEMBER = {**_TUNED_MEMBER, "heartbeat.interval.ms": "500", "session.timeout.ms": "6000"}
+_TUNED_CONSUMER_BROKER = {
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",
+}
+
+
+def _classic(name: str, about: str, strategy: str) -> Protocol:
+    member = {"partition.assignment.strategy": strategy}
+    default = Settings(member, _CLASSIC_BROKER)
+    tuned = Settings({**member, **_TUNED_CLASSIC_MEMBER}, _TUNED_BROKER)
+    return Protocol(name, about, "kafka", EVERY_BROKER, {"default": default, "tuned": tuned})
+
+
+_KIP848_MEMBER = {"group.protocol": "consumer"}
+_KIP848 = Protocol(
+    "kip848",
+    "the broker assigns, members move one by one (KIP-848)",
+    "kafka",
+    KAFKA_4,
+    {
+        "default": Settings(_KIP848_MEMBER),
+        "tuned": Settings({**_KIP848_MEMBER, **_TUNED_MEMBER}, _TUNED_CONSUMER_BROKER),
+    },
+)
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        _central("central-incremental", "this project: only partitions that move are stopped", INCREMENTAL),
+        _central("central-eager", "this project: every partition is stopped, then all are started", EAGER),
+        _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range"),
+        _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky"),
+        _KIP848,
+    )
+}

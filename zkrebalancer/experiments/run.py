@@ -1,0 +1,250 @@
+"""One run: a fresh cluster, one scenario with one protocol, and a folder with its events, logs and result.
+
+The result is written when the run begins and again when it ends, however it ends: `complete` says whether it got to its
+end, `trusted` whether its figures mean something, `doubts` why not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+from zkrebalancer.experiments.lab import Lab, NotReachedError
+from zkrebalancer.experiments.machine import describe_machine
+from zkrebalancer.experiments.placement import place
+from zkrebalancer.experiments.play import GROUP, RECORDS_PER_PARTITION_S, Play
+from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Tuning
+from zkrebalancer.experiments.scenarios.model import Cast, Scenario
+from zkrebalancer.experiments.trust import Heartbeat, find_doubts
+from zkrebalancer.experiments.versions import read_versions
+from zkrebalancer.experiments.watch import Watch
+from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.measures import measure
+from zkrebalancer.observe.reading import EventFiles, NoEventsError, Problems
+from zkrebalancer.protocol.errors import RebalancerError
+
+CHROOT = "/experiment"
+TICK_MS = 2_000  # ZooKeeper's own default: how exactly sessions end depends on it
+COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's own default
+RESULT = "result.json"
+EVENTS = "events"
+LOGS = "logs"
+Result = dict[str, Any]
+
+
+class RunFailedError(RebalancerError):
+    """A process of the run failed; the text names its log, in the run's own folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run is to be."""
+
+    protocol: Protocol
+    scenario: Scenario
+    tuning: Tuning
+    cast: Cast
+    broker: BrokerKind
+    members_per_process: int
+
+    @property
+    def folder(self) -> Path:
+        """Where its results belong, below the folder of all runs."""
+        cast = self.cast
+        size = f"{self.tuning}-m{cast.members}-p{cast.partitions}-s{cast.seed}"
+        return Path(self.protocol.name, self.scenario.name, size)
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"{self.protocol.name}, {self.scenario.name} ({self.tuning}, seed {self.cast.seed})"
+
+
+@dataclass(slots=True)
+class Run:
+    """One run on its way."""
+
+    plan: Plan
+    out: Path
+    tell: Callable[[str], None]
+    doubts: list[str] = field(default_factory=list)
+    _result: Result = field(default_factory=dict)
+    _began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def directory(self) -> Path:
+        """The run's own folder."""
+        return self.out / self.plan.folder
+
+    def perform(self) -> Result:
+        """Run it and return the result, which also stands in the run's folder, in the place of an earlier one.
+
+        Raises:
+            RebalancerError: it could not be brought to its end; the result says so too.
+
+        """
+        events = self.directory / EVENTS
+        for old in (events, self.directory / LOGS):
+            shutil.rmtree(old, ignore_errors=True)
+        events.mkdir(parents=True)
+        self._result = self._describe()
+        self._write()
+        try:
+            self._run(events)
+            self._result["complete"] = True
+        except BaseException as error:
+            self.doubts.append(f"not brought to its end: {error or type(error).__name__}")
+            raise
+        finally:
+            self._judge(events)
+            self._write()
+        return self._result
+
+    def _run(self, events: Path) -> None:
+        plan = self.plan
+        self.tell("ZooKeeper and Kafka start")
+        broker_settings = plan.protocol.settings[plan.tuning].broker
+        cluster = LocalCluster(chroot=CHROOT, tick_ms=TICK_MS, broker=plan.broker, kafka_properties=broker_settings)
+        logs = self.directory / LOGS
+        with _started(cluster) as directory:
+            try:
+                versions = {**read_versions(cluster), "confluent-kafka": confluent_kafka.version()}
+                versions["librdkafka"] = confluent_kafka.libversion()[0]
+                self._result["versions"] = versions
+                self._play(cluster, events)
+            except RebalancerError as error:
+                raise RunFailedError(str(error).replace(str(directory), str(logs))) from error
+            finally:
+                _keep_logs(directory, logs)
+
+    def _play(self, cluster: LocalCluster, events: Path) -> None:
+        plan = self.plan
+        steps = plan.scenario.steps(plan.cast)
+        processes = place(plan.cast, steps, plan.members_per_process)
+        self._result["processes"] = len(processes)
+        log = EventLog(events, "run")
+        log.write("scenario", group=GROUP, name=plan.scenario.name, mode="members in threads", **self._scenario())
+        with Lab(cluster, events, COORDINATOR_SESSION_TIMEOUT_MS) as lab, Watch(events) as watch, Heartbeat(log):
+            play = Play(lab, watch, plan.protocol, plan.tuning, plan.scenario, plan.cast, processes, self.tell)
+            try:
+                play.open()
+                play.rest_before()
+                for step in steps:
+                    play.perform(step)
+            except NotReachedError as error:
+                self.doubts.append(str(error))
+            try:
+                play.close()
+            except NotReachedError as error:
+                self.doubts.append(str(error))
+        log.close()
+
+    # The result -----------------------------------------------------------------------------------------------------
+
+    def _describe(self) -> Result:
+        """Return what is known before it runs."""
+        plan = self.plan
+        return {
+            "protocol": plan.protocol.name,
+            "scenario": plan.scenario.name,
+            "settings": plan.tuning,
+            "members": plan.cast.members,
+            "partitions": plan.cast.partitions,
+            "seed": plan.cast.seed,
+            "processes": 0,
+            "versions": {},
+            "machine": describe_machine(),
+            "details": self._details(),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "elapsed_s": 0.0,
+            "complete": False,
+            "trusted": False,
+            "doubts": [],
+            "steps": [],
+            "measures": {},
+            "events": EVENTS,
+        }
+
+    def _details(self) -> Mapping[str, Any]:
+        """Return every setting that shapes the run."""
+        plan = self.plan
+        settings = plan.protocol.settings[plan.tuning]
+        return {
+            "member": dict(settings.member),
+            "broker": {"kind": plan.broker, **settings.broker},
+            "group": None if settings.group is None else asdict(settings.group),
+            "members_per_process": plan.members_per_process,
+            "records_per_partition_s": RECORDS_PER_PARTITION_S,
+            "skew": plan.scenario.skew,
+            "record_work_us": plan.scenario.record_work_us,
+            "quiet_s": QUIET_S[plan.tuning],
+            "zookeeper_tick_ms": TICK_MS,
+        }
+
+    def _scenario(self) -> dict[str, Any]:
+        keys = ("protocol", "members", "partitions", "seed", "versions", "settings", "machine", "details", "processes")
+        return {key: self._result[key] for key in keys}
+
+    def _judge(self, directory: Path) -> None:
+        """Put what the events say into the result."""
+        try:
+            verdict = check(directory)
+            figures, steps = measure(EventFiles(directory, Problems()))
+            self.doubts += find_doubts(EventFiles(directory, Problems()))
+        except NoEventsError:
+            return
+        for name in ("lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps"):
+            figures[name] = getattr(verdict, name)
+        self._result["steps"], self._result["measures"] = steps, figures
+        self._result["problems"] = list(verdict.problems)
+
+    def _write(self) -> None:
+        """Write the result in one go, so that it is never half there."""
+        self._result["elapsed_s"] = round(time.monotonic() - self._began_s, 1)
+        self._result["doubts"] = self.doubts
+        self._result["trusted"] = self._result["complete"] and not self.doubts
+        draft = self.directory / f"{RESULT}.{os.getpid()}"
+        draft.write_text(json.dumps(self._result, indent=1) + "\n")
+        draft.replace(self.directory / RESULT)
+
+
+def read_result(directory: Path) -> Result | None:
+    """Return a run's result if the run got to its end; raises RebalancerError if the file cannot be read."""
+    file = directory / RESULT
+    if not file.exists():
+        return None
+    try:
+        result = json.loads(file.read_text())
+    except ValueError as error:
+        raise RebalancerError(f"{file}: not a result: {error}; remove it to run this anew") from None
+    return result if isinstance(result, dict) and result.get("complete") else None
+
+
+@contextmanager
+def _started(cluster: LocalCluster) -> Iterator[Path]:
+    """Run a cluster; its folder goes also where a server or a member has failed, since the logs were kept by then."""
+    cluster.start()
+    directory = cluster.directory
+    try:
+        yield directory
+    finally:
+        cluster.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _keep_logs(directory: Path, logs: Path) -> None:
+    logs.mkdir(exist_ok=True)
+    for log in directory.glob("*.log"):
+        shutil.copy(log, logs)

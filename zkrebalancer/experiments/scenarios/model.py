@@ -1,0 +1,134 @@
+"""The words in which scenarios are written: a cast, and steps of actions.
+
+A step's actions are carried out one after the other, without waiting for their effect; then the run waits until every
+partition is owned by exactly the members that should be there, and nothing has moved for a while. What happens from one
+step to the next is what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+TOPIC = "orders"
+NEW_TOPIC = "orders-new"
+PATTERN = "^orders.*"
+SETTLE_DEADLINE_S = 150.0
+DISCOVERY_DEADLINE_S = 360.0  # librdkafka looks for new partitions and topics every 5 minutes by default
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who is there when a scenario begins, how many partitions TOPIC has, and the seed that decides who is hit."""
+
+    members: int
+    partitions: int
+    seed: int
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The members that are there from the beginning."""
+        return tuple(f"m{number:02d}" for number in range(1, self.members + 1))
+
+    def newcomers(self, count: int) -> tuple[str, ...]:
+        """Return names of members that are not there yet."""
+        return tuple(f"m{number:02d}" for number in range(self.members + 1, self.members + count + 1))
+
+    def chosen(self, count: int) -> tuple[str, ...]:
+        """Return some of those present, fewer than all."""
+        return tuple(Random(self.seed).sample(self.present, min(count, self.members - 1)))  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A member joins, be it for the first time or again."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A member is closed in good order."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A member's process is killed."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A member's process stands still."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """A frozen process goes on."""
+
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A member's application is busy for a while and does not poll."""
+
+    member: str
+    block_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing happens for a moment."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A topic is created, or grows to so many partitions; records flow into what is new."""
+
+    topic: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailCoordinator:
+    """Whoever coordinates the group dies: the leading coordinator (there is a standby), or the broker (it restarts)."""
+
+
+Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done at once, and how long the run waits for the effect; `at_least_s` keeps the window open."""
+
+    name: str
+    target: str = ""
+    actions: tuple[Action, ...] = ()
+    at_least_s: float = 0.0
+    deadline_s: float = SETTLE_DEADLINE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Steps, and what is special about the group and its load.
+
+    `skew` is the exponent of the partitions' shares of the load, `record_work_us` how long an application is busy with
+    each record.
+    """
+
+    name: str
+    about: str
+    steps: Callable[[Cast], Sequence[Step]]
+    is_wildcard: bool = False
+    is_static: bool = False
+    skew: float = 0.0
+    record_work_us: int = 0

@@ -1,0 +1,14 @@
+"""rolling-deploy-static: the same with static members, for which their partitions wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zkrebalancer.experiments.scenarios import rolling_deploy
+
+SCENARIO = replace(
+    rolling_deploy.SCENARIO,
+    name="rolling-deploy-static",
+    about="three static members are restarted, one after the other",
+    is_static=True,
+)

@@ -1,0 +1,67 @@
+"""Whether a run can be trusted: not if the machine stood still, or records were not sent when they were due."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.reading import Event
+
+BEAT_S = 0.05
+STALL_S = 0.25  # written down
+DOUBTFUL_GAP_MS = 500  # no figure of a run with such a gap is to be believed: all of them are of that order
+
+
+class Heartbeat:
+    """A thread that wakes up all the time, and writes down when it woke up too late; a context manager."""
+
+    def __init__(self, log: EventLog) -> None:
+        """Write to `log`."""
+        self._log = log
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last_s = time.monotonic()
+        while not self._ended.wait(BEAT_S):
+            now_s = time.monotonic()
+            if now_s - last_s > STALL_S:
+                self._log.write("stalled", role="machine", gap_ms=round((now_s - last_s) * 1_000), left_out_count=0)
+            last_s = now_s
+
+
+def find_doubts(events: Iterable[Event]) -> list[str]:
+    """Return why the figures between the first step and the last one should not be believed, a line for each role."""
+    late: dict[str, list[int]] = {}
+    left_out_count = 0
+    is_measured = False
+    for event in events:
+        if event["kind"] == "step":
+            is_measured = event["name"] != "end"
+        elif event["kind"] == "stalled" and is_measured:
+            left_out_count += event.get("left_out_count", 0)
+            if event["gap_ms"] >= DOUBTFUL_GAP_MS:
+                late.setdefault(event["role"], []).append(event["gap_ms"])
+    doubts = [
+        f"the {role} stood still {len(gaps)} times for more than {DOUBTFUL_GAP_MS} ms, at most {max(gaps)} ms"
+        for role, gaps in late.items()
+    ]
+    if left_out_count:
+        doubts.append(f"the producer could not send {left_out_count} records that were due")
+    return doubts
