@@ -105,7 +105,7 @@ class Run:
             self._run(events)
             self._result["complete"] = True
         except BaseException as error:
-            self.doubts.append(f"not brought to its end: {error or type(error).__name__}")
+            self.doubts.append(f"not brought to its end: {str(error) or type(error).__name__}")
             raise
         finally:
             self._judge(events)
