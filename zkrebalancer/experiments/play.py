@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import gevent
@@ -219,22 +219,27 @@ class Play:
         began_s = time.monotonic()
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
         programs = [*self.producers, *(name for name in self.processes if self._is_to_run(name))]
-        is_at_rest = functools.partial(self._is_at_rest, wanted)
+        quiet_s = QUIET_S[self.tuning]
 
         def is_so() -> bool:
             self.lab.require_running(*programs)
-            return time.monotonic() - began_s >= step.at_least_s and is_at_rest()
+            self.watch.look()
+            with self.watch.lock:
+                group = self.watch.picture.group(GROUP)
+                is_quiet = time.monotonic() - group.changed_us / 1e6 >= quiet_s
+                is_over = is_quiet and is_dealt(group.owners, wanted, self.expected)
+            return is_over and time.monotonic() - began_s >= step.at_least_s
 
-        self.lab.wait_for(f"{step.name} {step.target}".strip() + ": at rest", is_so, step.deadline_s)
-
-    def _is_at_rest(self, wanted: set[TopicPartition]) -> bool:
-        self.watch.look()
-        with self.watch.lock:
-            group = self.watch.picture.group(GROUP)
-            owners = set(group.owners.values())
-            is_dealt = owners == self.expected or (len(wanted) < len(self.expected) and owners < self.expected)
-            quiet_s = time.monotonic() - group.changed_us / 1e6
-            return group.owners.keys() == wanted and is_dealt and quiet_s >= QUIET_S[self.tuning]
+        title = f"{step.name} {step.target}".strip()
+        self.lab.wait_for(f"step {title}: the group at rest", is_so, step.deadline_s)
 
     def _is_to_run(self, process: str) -> bool:
         return bool(self.expected.intersection(self.processes[process]))
+
+
+def is_dealt(
+    owners: Mapping[TopicPartition, str], wanted: AbstractSet[TopicPartition], members: AbstractSet[str]
+) -> bool:
+    """Whether everything that is wanted has an owner, and just these members own something, as far as it goes round."""
+    holders = set(owners.values())
+    return owners.keys() == wanted and holders <= members and len(holders) == min(len(wanted), len(members))

@@ -138,13 +138,13 @@ class Run:
         log.write("scenario", group=GROUP, name=plan.scenario.name, mode="members in threads", **self._scenario())
         with Lab(cluster, events, COORDINATOR_SESSION_TIMEOUT_MS) as lab, Watch(events) as watch, Heartbeat(log):
             play = Play(lab, watch, plan.protocol, plan.tuning, plan.scenario, plan.cast, processes, self.tell)
+            play.open()
             try:
-                play.open()
                 play.rest_before()
                 for step in steps:
                     play.perform(step)
             except NotReachedError as error:
-                self.doubts.append(str(error))
+                self.doubts.append(str(error))  # the members go on reading; it is their steps that are over
             try:
                 play.close()
             except NotReachedError as error:
