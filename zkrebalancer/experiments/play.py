@@ -226,8 +226,8 @@ class Play:
             self.watch.look()
             with self.watch.lock:
                 group = self.watch.picture.group(GROUP)
-                is_quiet = time.monotonic() - group.changed_us / 1e6 >= quiet_s
-                is_over = is_quiet and is_dealt(group.owners, wanted, self.expected)
+                last_s = max(began_s, group.changed_us / 1e6)  # what the step causes may not have begun yet
+                is_over = time.monotonic() - last_s >= quiet_s and is_dealt(group.owners, wanted, self.expected)
             return is_over and time.monotonic() - began_s >= step.at_least_s
 
         title = f"{step.name} {step.target}".strip()

@@ -15,11 +15,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import click
 
@@ -41,7 +40,37 @@ class MemberError(RebalancerError):
 
 
 class EndError(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM has come while an order was waited for."""
+
+
+class Orders:
+    """The lines of standard input until its end, or until SIGTERM; an order is carried out before the end is seen."""
+
+    def __init__(self) -> None:
+        """Take SIGTERM from now on."""
+        self._is_over = False
+        self._is_waiting = False
+        signal.signal(signal.SIGTERM, self._end)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the lines."""
+        try:
+            while line := self._wait():
+                yield line
+        except EndError:
+            return
+
+    def _wait(self) -> str:
+        self._is_waiting = True  # before looking: a signal that comes in between ends the wait
+        line = "" if self._is_over else sys.stdin.readline()
+        self._is_waiting = False
+        return line
+
+    def _end(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_over = True
+        if self._is_waiting:
+            self._is_waiting = False
+            raise EndError
 
 
 @dataclass(slots=True)
@@ -172,22 +201,14 @@ def main(
     config: dict[str, str],
 ) -> None:
     """Run members until the input ends."""
-    signal.signal(signal.SIGTERM, _end)
+    orders = Orders()
     log = EventLog(events, process)
     membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config)
     members = Members(kind, membership, log, record_work_us)
-    try:
-        for line in sys.stdin:
-            members.obey(line)
-    except EndError:
-        pass
+    for line in orders:
+        members.obey(line)
     members.end()
     log.close()
-
-
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise EndError
 
 
 if __name__ == "__main__":
