@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple, overload
@@ -91,15 +91,21 @@ def _records(run: Run) -> Iterator[Record]:
         map(Message.offset, messages),
         map(Message.key, messages),
         map(Message.value, messages),
-        (tuple(headers) if headers else () for headers in _headers(messages)),
-        (moment_ms if kind else None for kind, moment_ms in map(Message.timestamp, messages)),
+        _headers(messages),
+        _timestamps(messages),
         repeat(run.generation),
         strict=False,
     )
     return map(_as_record, columns)
 
 
-def _headers(messages: Sequence[Message]) -> list[Any]:
+def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
+    """Return the timestamp of each message; None of one that has none."""
+    kinds, moments_ms = zip(*map(Message.timestamp, messages), strict=True)
+    return moments_ms if all(kinds) else (at_ms if kind else None for kind, at_ms in map(Message.timestamp, messages))
+
+
+def _headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
     """Return the headers of each message; none of one that has a name which is not UTF-8.
 
     confluent-kafka refuses to return those, and keeps them half made: whoever asks that message again crashes. So it is
@@ -116,4 +122,4 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
             found.append(None)
             place = (message.topic(), message.partition(), message.offset())
             _log.warning("%s/%s offset %s: the name of a header is not UTF-8; it is returned without headers", *place)
-    return found
+    return map(tuple, (headers or () for headers in found)) if any(found) else repeat(())

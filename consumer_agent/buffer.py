@@ -91,6 +91,7 @@ class RecordBuffer:
         """Begin empty."""
         self._settings = settings
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._unfinished: set[TopicPartition] = set()  # whose marks may differ
         self._ready: deque[TopicPartition] = deque()  # partitions that hold records, the next to be taken first
         self._record_count = 0
         self._byte_count = 0
@@ -185,6 +186,7 @@ class RecordBuffer:
             held = self._partitions[partition]
             messages = self._take_of(held, count)
             held.returned = messages[-1].offset() + 1
+            self._unfinished.add(partition)
             runs.append(Run(*partition, held.generation, messages))
             if held.count:
                 self._ready.append(partition)
@@ -239,11 +241,14 @@ class RecordBuffer:
                 raise ConsumerStateError(f"commit: {where} was returned up to {held.returned}, not up to {offset}")
         for partition, (offset, _generation) in finished.items():
             self._partitions[partition].finished = offset
+        self._unfinished.update(finished)
 
     def finish(self) -> None:
         """Count everything that was returned as finished."""
-        for held in self._partitions.values():
+        for partition in self._unfinished & self._partitions.keys():
+            held = self._partitions[partition]
             held.finished = held.returned
+        self._unfinished.clear()
 
     # ---- whose records they are
 
@@ -276,6 +281,7 @@ class RecordBuffer:
         self._drop_records(partition, held)
         held.returned = held.next_offset = position
         held.finished = min(held.finished, position)
+        self._unfinished.add(partition)
         return True
 
     def seek(self, positions: Mapping[TopicPartition, int], is_finished: bool) -> dict[TopicPartition, int | None]:
@@ -289,6 +295,7 @@ class RecordBuffer:
             held.returned = held.next_offset = position
             if is_finished:
                 held.finished = position
+            self._unfinished.add(partition)
         return {partition: positions[partition] for partition in positions if self._is_fetched(partition)}
 
     def pause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:

@@ -67,10 +67,12 @@ class Consumer(ConsumerBase):
         core = self._core
         core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
+        if max_records:
+            core.draw(max_records)
         try:
             while True:
                 with core.handover.changed:
-                    step = core.next(max_records)
+                    step = core.next(max_records, draws=True)
                     remaining_s = deadline_s - time.monotonic()
                     if not step and remaining_s > 0:
                         core.handover.changed.wait(remaining_s)

@@ -79,6 +79,8 @@ class Core:
         self.is_closed = False
         self.in_callback = False
         self._in_poll = False
+        # With shares of each partition the fetcher also has to pause some: that is for its own thread.
+        self._may_draw = self.config.prefetch == Prefetch.TOTAL.value
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._fetcher: FetcherKeeper | None = None
@@ -161,8 +163,10 @@ class Core:
         self._in_poll = False
         self.handover.go()
 
-    def next(self, max_records: int) -> Step:
+    def next(self, max_records: int, *, draws: bool = False) -> Step:
         """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
+
+        Who calls it with `draws` has called `draw` before.
 
         Raises:
             RebalancerError: what the engine or the fetcher could not do.
@@ -181,7 +185,13 @@ class Core:
             raise failure
         if max_records == 0:
             return Batch()
-        return Batch(self.handover.take(None if max_records == NO_LIMIT else max_records, self._record_delivery))
+        limit = None if max_records == NO_LIMIT else max_records
+        return Batch(self.handover.take(limit, self._record_delivery, draws=draws and self._may_draw))
+
+    def draw(self, max_records: int) -> None:
+        """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
+        if self._may_draw and self._fetcher is not None and not self.handover.buffer.record_count:
+            self._fetcher.draw(MANY_RECORDS if max_records == NO_LIMIT else max_records)
 
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held."""

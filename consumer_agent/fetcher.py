@@ -1,8 +1,11 @@
-"""Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol, used by one thread only.
+"""Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol.
 
 confluent-kafka lets one thread at a time into a consumer, and a poll that is under way cannot be interrupted. So other
 threads leave what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages
 that it holds at that moment of a partition with a waiting change belong to an earlier start and are dropped.
+
+Whatever waits is done by the fetcher's own thread. But an application that comes for records and finds none takes what
+librdkafka has ready by itself (`draw`): to hand each batch from thread to thread would cost as much as fetching it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
@@ -22,12 +24,14 @@ from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError, NoOffsetError
 from consumer_agent.handover import Handover
 from consumer_agent.kafka_client import KafkaLog, kafka_settings
-from consumer_agent.native import Thread
+from consumer_agent.native import Thread, new_lock
 from consumer_agent.silence import Silence
 from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
-POLL_TIMEOUT_S = 0.02  # how long a round takes at most, and so how long a new partition waits to be assigned
+POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how long a new partition waits at most
+REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
+PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
 MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
 MESSAGE_OVERHEAD_BYTES = 256
 MAX_WARMED_BROKERS = 16
@@ -58,16 +62,20 @@ class Fetcher:
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
         self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
         self._consumer = self._new_client()
+        self._in_client = new_lock()  # held by who is in a call of the client, or has one's result in hand
         self._assigned: set[fields.TopicPartition] = set()
+        self._topics_seen: set[str] = set()  # of which a message may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
+        self._out_of_range: set[fields.TopicPartition] = set()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._stopping = False
         self._waiting = False
+        self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that came back
         self._silence = Silence()
         self._look_at_ms = handover.now_ms() + LOOK_INTERVAL_MS
@@ -116,6 +124,26 @@ class Fetcher:
             self._questions.append((partitions, answer))
             self._handover.fetcher_wake.notify()
 
+    def draw(self, max_records: int) -> None:
+        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher if that is nothing.
+
+        The caller is about to take `max_records`. Nothing is done while the fetcher is in a call, also if that hangs.
+        """
+        if not self._in_client.acquire(blocking=False):
+            return
+        try:
+            with self._handover.lock:
+                room = self._handover.buffer.room if self._assigned and not self._stopping else 0
+            count = min(room, max_records, MAX_ROUND_RECORDS)
+            messages = self._consumer.consume(count, timeout=0) if count else []
+            if messages:
+                self._take_in(messages, are_awaited=True)
+        finally:
+            self._in_client.release()
+        if not messages or self._out_of_range:
+            with self._handover.fetcher_wake:
+                self._handover.fetcher_wake.notify()
+
     @property
     def progress(self) -> int | None:
         """A number that changes whenever librdkafka comes back from a call; None while there is nothing to do."""
@@ -136,13 +164,17 @@ class Fetcher:
             if not self._is_replacement:
                 self._connect()
             while not self._stopping:
-                room = self._begin_round()
-                if room:
-                    self._fetch(room)
+                self._wait_for_work()
+                with self._in_client:
+                    room = self._begin_round()
+                    if room:
+                        self._fetch(room)
         finally:
             if not self._stopping:
                 self._handover.break_down(ConsumerError("the consumer's fetcher has stopped"))
-            self._consumer.close()
+            with self._in_client:
+                self._stopping = True  # nobody draws from a client that is closed
+                self._consumer.close()
 
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
@@ -175,17 +207,22 @@ class Fetcher:
             self._steps += 1
         return described
 
-    def _begin_round(self) -> int:
-        """Do what others want; wait while there is nothing to fetch; return how many records the buffer takes."""
+    def _wait_for_work(self) -> None:
+        """Wait while there is nothing to fetch, and nothing that others want."""
         with self._handover.fetcher_wake:
-            idle = not (self._changes or self._questions or self._stopping)
+            idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
             if idle and not (self._assigned and self._handover.buffer.room):
                 self._waiting = True
                 self._handover.fetcher_wake.wait()
                 self._waiting = False
+
+    def _begin_round(self) -> int:
+        """Do what others want; return how many records the buffer takes."""
+        with self._handover.lock:
             changes, self._changes = self._changes, {}
             questions = list(self._questions)
         if changes:
+            self._patience_s = POLL_TIMEOUT_S
             self._change_assignment(changes)
         for partitions, answer in questions:
             found = self._resolved(partitions, self._begins_at, self._consumer)
@@ -194,6 +231,8 @@ class Fetcher:
                     return 0
                 self._questions.popleft()
             answer(found)
+        if self._out_of_range:
+            self._reset()
         with self._handover.lock:
             held_back = self._handover.buffer.held_back() & self._assigned
             room = self._handover.buffer.room if self._assigned else 0
@@ -226,6 +265,7 @@ class Fetcher:
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
             self._hear_of(coming)
+            self._topics_seen.update(topic for topic, _number in coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
             )
@@ -268,27 +308,30 @@ class Fetcher:
             self._steps += 1
 
     def _fetch(self, room: int) -> None:
-        first = self._consumer.poll(POLL_TIMEOUT_S)
+        first = self._consumer.poll(self._patience_s)
         self._steps += 1
         if first is None:
+            self._patience_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
             self._look_for_silence()
             return
+        self._patience_s = POLL_TIMEOUT_S
         messages = [first]
-        self._is_cut_off = False
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
-        out_of_range: set[fields.TopicPartition] = set()
-        if any(map(Message.error, messages)):
-            messages = self._without_errors(messages, out_of_range)
-        by_partition: dict[fields.TopicPartition, list[Message]] = {}
-        for topic, of_topic in groupby(messages, Message.topic):
-            for number, fetched in groupby(of_topic, Message.partition):
-                by_partition.setdefault((topic or "", number or 0), []).extend(fetched)
-        self._put(by_partition)
-        if out_of_range:
-            self._reset(out_of_range)
+        self._take_in(messages)
+        if self._out_of_range:
+            self._reset()
 
-    def _without_errors(self, messages: list[Message], out_of_range: set[fields.TopicPartition]) -> list[Message]:
+    def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> None:
+        """Sort out what librdkafka handed over, and put the records into the buffer; if awaited, they do not stay."""
+        self._is_cut_off = False
+        self._steps += 1
+        if any(map(Message.error, messages)):
+            messages = self._without_errors(messages)
+        if messages:
+            self._put(_by_partition(messages, has_one_topic=len(self._topics_seen) == 1), are_awaited=are_awaited)
+
+    def _without_errors(self, messages: list[Message]) -> list[Message]:
         """Return the records among the messages; the rest is news of partitions."""
         records: list[Message] = []
         for message in messages:
@@ -298,7 +341,7 @@ class Fetcher:
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 self._silence.came(partition, message.offset() or 0)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-                out_of_range.add(partition)
+                self._out_of_range.add(partition)
             else:
                 self._complain(message, error)
         return records
@@ -324,8 +367,8 @@ class Fetcher:
         finally:
             client.close()
 
-    def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]]) -> None:
-        sizes = {partition: _size_bytes(fetched) for partition, fetched in by_partition.items()}
+    def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
+        sizes = {tp: 0 if are_awaited else _size_bytes(fetched) for tp, fetched in by_partition.items()}
         failpoints.reach("before-emit")
         with self._handover.changed:
             for partition, fetched in by_partition.items():
@@ -335,11 +378,12 @@ class Fetcher:
         for partition, fetched in by_partition.items():
             self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
 
-    def _reset(self, partitions: set[fields.TopicPartition]) -> None:
+    def _reset(self) -> None:
         """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there.
 
         Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
         """
+        partitions, self._out_of_range = self._out_of_range & self._assigned, set()
         ends = {end: self._resolved(partitions, end, self._consumer) for end in OFFSET_SPEC}
         begins = ends.get(self._begins_at) if isinstance(self._begins_at, str) else None
         if begins is None and self._begins_at != "none":
@@ -381,7 +425,17 @@ class Fetcher:
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
 
 
+def _by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields.TopicPartition, list[Message]]:
+    """Sort messages; they mostly come partition by partition."""
+    topic, numbers = messages[0].topic(), list(map(Message.partition, messages))
+    if numbers.count(numbers[0]) == len(messages) and (has_one_topic or all(m.topic() == topic for m in messages)):
+        return {(topic or "", numbers[0] or 0): messages}
+    sorted_out: dict[fields.TopicPartition, list[Message]] = {}
+    for topic, number, message in zip(map(Message.topic, messages), numbers, messages, strict=True):
+        sorted_out.setdefault((topic or "", number or 0), []).append(message)
+    return sorted_out
+
+
 def _size_bytes(messages: list[Message]) -> int:
-    """Return about how much memory messages take; the length of a message is that of its value."""
-    keys = filter(None, map(Message.key, messages))
-    return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages)) + sum(map(len, keys))
+    """Return about how much memory messages take, keys and headers as overhead; a message's length is its value's."""
+    return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages))

@@ -61,8 +61,8 @@ class Handover:
         self.now_ms = now_ms
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
-        self._view: set[TopicPartition] = set()  # what it could know of since its poll began
-        self._told: set[TopicPartition] = set()  # what the application knows to be its own
+        self._view: frozenset[TopicPartition] = frozenset()  # what it could know of since its poll began
+        self._told: frozenset[TopicPartition] = frozenset()  # what the application knows to be its own
         self._awaited_commit = 0  # the application's thread waits for one at a time
         self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
         self._commits: dict[int, CommitFailedError | None] = {}
@@ -108,7 +108,7 @@ class Handover:
         with self.lock:
             self.buffer.forget(partitions)
             self.placed(partitions)
-            self._told.difference_update(partitions)
+            self._told = self._told.difference(partitions)
             for notice in self._notices:
                 if notice.tell is Tell.ASSIGNED:
                     notice.partitions.difference_update(partitions)
@@ -125,7 +125,7 @@ class Handover:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
                 self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
-                partitions, self._told = self._told, set()
+                partitions, self._told = self._told, frozenset()
             if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
                 last.partitions.update(partitions)
             else:
@@ -183,7 +183,7 @@ class Handover:
         if since_ms is not None:
             self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
         with self.lock:
-            self._view = set(self._told)
+            self._view = self._told
 
     def go(self) -> None:
         """The application is at its own work, or in a callback."""
@@ -194,10 +194,12 @@ class Handover:
         max_records: int | None,
         record_delivery: DeliveryRecorder,
         among: Collection[TopicPartition] | None = None,
+        *,
+        draws: bool = False,
     ) -> list[Run]:
         """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
 
-        Of all partitions, or `among` some.
+        Of all partitions, or `among` some. Who `draws` by itself does not wake the fetcher for the room that it makes.
 
         The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
         at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
@@ -212,7 +214,7 @@ class Handover:
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record_delivery(runs, looked_at_us)
-        if self.buffer.room:
+        if not draws and self.buffer.room:
             self.fetcher_wake.notify()
         return runs
 

@@ -17,7 +17,7 @@ from consumer_agent.handover import Handover
 from consumer_agent.native import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
-LOOK_INTERVAL_S = 1.0  # how often `look_after` has to be called
+LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
 STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
 MAX_REPLACEMENTS = 20  # each leaves some threads and what they had fetched behind
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class FetcherKeeper:
-    """A fetcher that does not hang. All but `stop`, `join` and `change` belong to the engine's thread."""
+    """A fetcher that does not hang. All but `stop`, `join`, `change` and `draw` belong to the engine's thread."""
 
     def __init__(self, new_fetcher: Callable[[], Fetcher], handover: Handover) -> None:
         """Prepare the first fetcher.
@@ -69,6 +69,10 @@ class FetcherKeeper:
         """Fetch partitions from other offsets, or no more; see `Fetcher.change`. Not while a new one takes over."""
         with self._lock:
             self._fetcher.change(decide)
+
+    def draw(self, max_records: int) -> None:
+        """Let the application's thread fetch what is ready; see `Fetcher.draw`."""
+        self._fetcher.draw(max_records)
 
     def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
