@@ -21,5 +21,7 @@ def spark() -> Iterator[SparkSession]:
     """Give all tests one small session: a JVM takes seconds to start."""
     from zkrebalancer.pipeline.session import spark_session  # noqa: PLC0415  # only those that ask for it pay
 
-    with spark_session("local[2]", "1g", {"spark.sql.shuffle.partitions": "4"}) as session:
+    # What is compiled for a handful of rows takes longer than they do without it.
+    light = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    with spark_session("local[2]", "1g", {**light, "spark.sql.codegen.wholeStage": "false"}) as session:
         yield session

@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer.pipeline": (
         "zkrebalancer.protocol",
         "zkrebalancer.assignment",
+        "zkrebalancer.observe",
         "zkrebalancer.localcluster",
     ),
     "zkrebalancer.experiments": ANYTHING,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from zkrebalancer.cli.facts import run_pipeline
 from zkrebalancer.cli.sweep import sweep
 
 
@@ -13,8 +14,9 @@ def pipeline() -> None:
 
     \b
     Example:
-      zkrebalancer pipeline sweep --out sweep
+      zkrebalancer pipeline run --events results --out facts
     """
 
 
+pipeline.add_command(run_pipeline)
 pipeline.add_command(sweep)

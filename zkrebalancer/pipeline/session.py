@@ -32,7 +32,7 @@ _QUIET = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}",
 }
 _BOUNDED = {
-    "spark.sql.shuffle.partitions": "64",  # joined to fewer where they are small
+    "spark.sql.shuffle.partitions": "32",  # joined to fewer where they are small
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }

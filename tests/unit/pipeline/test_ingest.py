@@ -1,0 +1,67 @@
+"""Event files: every line becomes an event or a reject that says where it stands, whichever block it was read in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.unit.observe.history import moved
+from tests.unit.pipeline.frames import rows, write_lines
+from zkrebalancer.observe.reading import NoEventsError
+from zkrebalancer.pipeline.ingest import parse, read_events, read_lines, rejects, write_events
+
+BROKEN = {
+    3: ("nonsense", "not a JSON object"),
+    4: ("[]", "not a JSON object"),
+    40: ('{"mono_us": "x", "kind": "fault"}', "kind or mono_us is missing"),
+    41: ('{"mono_us": 1, "kind": "ownership_ended", "group": "g", "reason": "expired"}', "member is missing"),
+    42: (
+        '{"mono_us": 1, "kind": "fetcher_started", "group": "g", "member": "m", "topic": "t", "partitions": [1]}',
+        "positions is missing",
+    ),
+    90: (
+        '{"mono_us": 1, "kind": "produced", "topic": "t", "partition": 0, "first_offset": 2, "last_offset": 1}',
+        "are no range",
+    ),
+}
+
+
+def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+    lines = ['{"mono_us": 1, "kind": "new", "more": {"a": [1]}}'] * 99
+    for number, (line, _reason) in BROKEN.items():
+        lines[number - 1] = line
+    events = tmp_path / "runs" / "kip848" / "one + 1" / "events"
+    write_lines(tmp_path / "runs" / "b.jsonl", moved().events)
+    events.mkdir(parents=True)
+    (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
+    (events / "notes.txt").write_text("not an event file")
+    # Blocks of some lines each, so that no reader of a block can know its line numbers.
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1000")
+    spark.conf.set("spark.sql.files.openCostInBytes", "1")
+    try:
+        write_events(parse(read_lines(spark, str(tmp_path / "runs"))), str(tmp_path / "out"))
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+        spark.conf.unset("spark.sql.files.openCostInBytes")
+    table = read_events(spark, str(tmp_path / "out"))
+    assert table.select("file", "block").distinct().count() > 5
+    found = rows(rejects(table), "line", "run", "file", "text", "reason", "is_torn")
+    name = ("kip848/one + 1", "kip848/one + 1/events/a é.jsonl")
+    assert [(line, text, torn) for line, _run, _file, text, _reason, torn in found] == [
+        (100, '{"mono_us": 5, "ki', True),
+        *[(number, text, False) for number, (text, _reason) in BROKEN.items()],
+    ]
+    assert {row[1:3] for row in found} == {name}
+    assert all(BROKEN[line][1] in reason for line, *_rest, reason, _torn in found if line != 100)
+    kinds = dict(rows(table.groupBy("kind").count(), "kind", "count"))
+    assert kinds["other"] == 99 - len(BROKEN)
+    assert kinds["rejected"] == len(BROKEN) + 1
+    assert sum(kinds.values()) == 100 + len(moved().events)
+    assert rows(table.where("run = '.'").groupBy("run").count(), "run", "count") == [(".", len(moved().events))]
+
+
+def test_nothing_can_be_made_of_a_folder_without_events(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NoEventsError, match="has no event file"):
+        read_lines(spark, str(tmp_path / "missing"))

@@ -1,0 +1,75 @@
+"""The whole pipeline once: event files in, a folder of Parquet tables out.
+
+Tables that others are made of are written first and read back, so that nothing is computed twice and nothing has to fit
+into memory. `tables` is also what a stream computes, after each batch, for the runs that it touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zkrebalancer.pipeline import ingest
+from zkrebalancer.pipeline.facts import delays, deliveries, handovers, ownership
+from zkrebalancer.pipeline.facts.costs import costs
+from zkrebalancer.pipeline.facts.coverage import coverage, segments
+from zkrebalancer.pipeline.facts.delivery import delivery
+from zkrebalancer.pipeline.facts.excuses import excuses
+from zkrebalancer.pipeline.facts.rebalances import rebalances
+from zkrebalancer.pipeline.facts.redeliveries import unexcused
+from zkrebalancer.pipeline.facts.runs import runs
+from zkrebalancer.pipeline.facts.steps import steps, windows
+
+EVENTS = "events"
+RUNS = "runs"
+REJECTS = "rejects"
+Keep = Callable[[str, DataFrame], DataFrame]  # writes a table of that name and returns it as it was written
+
+
+def tables(events: DataFrame, keep: Keep) -> None:
+    """Make every table of `docs/pipeline.md` of events, as `ingest.read_events` returns them."""
+    rejected = keep(REJECTS, ingest.rejects(events))
+    started, deletions = ownership.starts(events), deliveries.eras(events)
+    intervals = keep("intervals", ownership.intervals(events))
+    overlaps = keep("overlaps", handovers.overlaps(intervals))
+    gaps = keep("gaps", handovers.gaps(intervals))
+    keep("moves", handovers.moves(intervals))
+    keep("rebalances", rebalances(events, gaps))
+    held = deliveries.held_deliveries(events, intervals, deletions)
+    stretches = keep("stretches", deliveries.stretches(held))
+    shares = keep("segments", segments(events, started, stretches, deletions))
+    excused = keep("excuses", excuses(events, intervals, started))
+    again, late = unexcused(shares, held, excused), deliveries.out_of_order(stretches, held)
+    delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
+    keep(RUNS, runs(events, delivered, overlaps, rejected))
+    spans = windows(events)
+    keep("steps", steps(spans, intervals, gaps))
+    keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
+    keep("delay_curve", delays.delay_curve(events))
+    keep("costs", costs(events, spans))
+
+
+def run(spark: SparkSession, source: str, out: str, report: Callable[[str], None] = lambda _name: None) -> None:
+    """Read the event files below `source` and write all tables below `out`; `report` gets the name of each before.
+
+    Raises:
+        NoEventsError: there is no event file.
+
+    """
+    report(EVENTS)
+    lines = ingest.read_lines(spark, source)
+    ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
+
+    def keep(name: str, table: DataFrame) -> DataFrame:
+        report(name)
+        table.write.mode("overwrite").parquet(f"{out}/{name}")
+        return spark.read.schema(table.schema).parquet(f"{out}/{name}")
+
+    tables(ingest.read_events(spark, f"{out}/{EVENTS}"), keep)
+
+
+def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:
+    """Iterate over the table of runs, one dictionary each: as many as there are runs."""
+    for row in spark.read.parquet(f"{out}/{RUNS}").orderBy("run").toLocalIterator():
+        yield row.asDict(recursive=True)

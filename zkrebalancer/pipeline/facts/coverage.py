@@ -1,0 +1,85 @@
+"""What a group was to be given of each partition, and what it was given: lost, delivered, doubled.
+
+Ranges of offsets are summed as edges: +1 where one begins, -1 where one ends. Edges of ranges that touch cancel out
+when they are summed by offset, which no partition, however hot, puts into one task; what is left are the true
+boundaries, a few for each partition. Between two of them the depth is constant: 0 given of what was due is lost, 2 is
+doubled.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.facts.deliveries import with_era
+from zkrebalancer.pipeline.schema import ORDER, PARTITION
+
+BOOK = (*PARTITION, "era")  # one account: a partition in a group, until its topic is deleted
+
+
+def segments(events: DataFrame, starts: DataFrame, stretches: DataFrame, deletions: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, era, begin, end, due, given): offsets, and how often each of them was.
+
+    `due` counts from the first position at which the group started the partition; it is 0 before.
+    """
+    firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
+    given = edges(stretches, BOOK).select(*BOOK, "offset", _as("due", F.lit(0)), _as("open", F.lit(0)), "change")
+    opened = firsts.select(*BOOK, F.col("from").alias("offset"), _as("due", F.lit(0)), _as("open", F.lit(1)), _none())
+    produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
+        "run",
+        "topic",
+        "partition",
+        "era",
+        F.col("first_offset").alias("begin"),
+        (F.col("last_offset") + 1).alias("end"),
+    )
+    due = edges(produced, ("run", "topic", "partition", "era")).join(firsts, ["run", "topic", "partition", "era"])
+    due = due.select(*BOOK, "offset", F.col("change").alias("due"), _as("open", F.lit(0)), _none())
+    steps = given.unionByName(opened).unionByName(due).groupBy(*BOOK, "offset")
+    window = Window.partitionBy(*BOOK).orderBy("offset")
+    so_far = window.rowsBetween(Window.unboundedPreceding, 0)
+    return (
+        steps.agg(*[F.sum(name).alias(name) for name in ("due", "open", "change")])
+        .select(
+            *BOOK,
+            F.col("offset").alias("begin"),
+            F.lead("offset").over(window).alias("end"),
+            (F.sum("due").over(so_far) * F.sum("open").over(so_far)).alias("due"),
+            F.sum("change").over(so_far).alias("given"),
+        )
+        .where(F.col("end").isNotNull() & ((F.col("due") > 0) | (F.col("given") > 0)))
+    )
+
+
+def edges(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Return (*keys, offset, change): where the depth of the ranges [begin, end) changes, and by how much."""
+    both = F.array(
+        F.struct(F.col("begin").alias("offset"), F.lit(1).alias("change")),
+        F.struct(F.col("end").alias("offset"), F.lit(-1).alias("change")),
+    )
+    split = ranges.select(*keys, F.inline(both))
+    return split.groupBy(*keys, "offset").agg(F.sum("change").alias("change")).where(F.col("change") != 0)
+
+
+def coverage(segments: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, produced, delivered, lost, duplicated), in records."""
+    size = F.col("end") - F.col("begin")
+    is_due, times = F.col("due") > 0, F.col("given")
+
+    def total(condition: Column, records: Column = size) -> Column:
+        return F.sum(F.when(condition, records).otherwise(0))
+
+    return segments.groupBy(*PARTITION).agg(
+        total(is_due).alias("produced"),
+        total(times > 0).alias("delivered"),
+        total(is_due & (times == 0)).alias("lost"),
+        total(times > 1, size * (times - 1)).alias("duplicated"),
+    )
+
+
+def _as(name: str, value: Column) -> Column:
+    return value.cast("bigint").alias(name)
+
+
+def _none() -> Column:
+    return _as("change", F.lit(0))

@@ -1,0 +1,96 @@
+"""What lies between two holds of a partition: an overlap, a gap without an owner, a move to somebody else."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.schema import PARTITION
+
+FOREVER_US = (1 << 63) - 1
+
+
+def _with_latest_holder(intervals: DataFrame) -> DataFrame:
+    """Add `other`, the earlier hold that lasts longest: its `ended_us` (FOREVER_US if it did not end) and `member`."""
+    lasting = F.struct(F.coalesce("ended_us", F.lit(FOREVER_US)).alias("ended_us"), "member")
+    earlier = Window.partitionBy(*PARTITION).orderBy("began").rowsBetween(Window.unboundedPreceding, -1)
+    return intervals.withColumn("other", F.max(lasting).over(earlier))
+
+
+def overlaps(intervals: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, member, other, began_us, ended_us): what two consumers held at once.
+
+    `ended_us` is null if both held on to the last event. A consumer's own earlier hold has always ended.
+    """
+    until = F.least(F.coalesce("ended_us", F.lit(FOREVER_US)), F.col("other.ended_us"))
+    return (
+        _with_latest_holder(intervals)
+        .where((F.col("other.ended_us") > F.col("started_us")) & (F.col("other.member") != F.col("member")))
+        .select(
+            *PARTITION,
+            "member",
+            F.col("other.member").alias("other"),
+            F.col("started_us").alias("began_us"),
+            F.when(until < FOREVER_US, until).alias("ended_us"),
+        )
+    )
+
+
+def gaps(intervals: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, began_us, ended_us, member, previous, generation, cause_id): no owner.
+
+    `member` is who started next and `previous` who had it last; where nobody started any more, `member` and `ended_us`
+    are null. The time before the first start is no gap: nobody had promised anything yet.
+    """
+    columns = ["began_us", "ended_us", "member", "previous", "generation", "cause_id"]
+    closed = (
+        _with_latest_holder(intervals)
+        .where(F.col("other.ended_us") <= F.col("started_us"))
+        .select(
+            *PARTITION,
+            F.col("other.ended_us").alias("began_us"),
+            F.col("started_us").alias("ended_us"),
+            "member",
+            F.col("other.member").alias("previous"),
+            "generation",
+            "cause_id",
+        )
+    )
+    last = F.max(F.struct(F.coalesce("ended_us", F.lit(FOREVER_US)).alias("ended_us"), "member")).alias("last")
+    unfinished = (
+        intervals.groupBy(*PARTITION)
+        .agg(last)
+        .where(F.col("last.ended_us") < FOREVER_US)
+        .select(
+            *PARTITION,
+            F.col("last.ended_us").alias("began_us"),
+            F.lit(None).cast("bigint").alias("ended_us"),
+            F.lit(None).cast("string").alias("member"),
+            F.col("last.member").alias("previous"),
+            F.lit(None).cast("bigint").alias("generation"),
+            F.lit(None).cast("string").alias("cause_id"),
+        )
+    )
+    return closed.unionByName(unfinished).select(*PARTITION, *columns)
+
+
+def moves(intervals: DataFrame) -> DataFrame:
+    """Return every start but the first.
+
+    Columns: run, group, topic, partition, at_us, member, previous, is_moved, generation, cause_id; `is_moved` is false
+    where the partition came back to whom it was taken from.
+    """
+    previous = F.lag("member").over(Window.partitionBy(*PARTITION).orderBy("began"))
+    return (
+        intervals.withColumn("previous", previous)
+        .where(F.col("previous").isNotNull())
+        .select(
+            *PARTITION,
+            F.col("started_us").alias("at_us"),
+            "member",
+            "previous",
+            (F.col("member") != F.col("previous")).alias("is_moved"),
+            "generation",
+            "cause_id",
+        )
+    )

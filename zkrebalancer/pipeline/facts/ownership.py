@@ -1,0 +1,84 @@
+"""Who held a partition from when to when: each start of a fetcher, and the first thing after it that ends the hold.
+
+That is the next stop of the same consumer, the end of its ownership, or its own next start. Starts and stops are few
+beside deliveries, so the windows here are of one partition and one consumer.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.schema import ORDER, PARTITION
+
+ENDED = "ended"  # by the end of the consumer's session, without a stop
+RESTARTED = "restarted"  # the consumer started what it held
+HOLDER = (*PARTITION, "member")
+
+
+def starts(events: DataFrame) -> DataFrame:
+    """Return a row for each partition of each `fetcher_started`, with its `position`."""
+    return _fetchers(events, "fetcher_started")
+
+
+def intervals(events: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, member, generation, cause_id, started_us, position, ended_us, ended_by).
+
+    `ended_by` is the reason of the stop, ENDED or RESTARTED; null, as is `ended_us`, if it was held to the last event.
+    The order of the rows at both ends stays in `began` and `ceased`, (mono_us, file, block, row).
+    """
+    started = starts(events)
+    rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
+    window = Window.partitionBy(*HOLDER).orderBy(*ORDER)
+    following = F.lead(F.struct("kind", "reason", F.struct(*ORDER).alias("at"))).over(window)
+    ended_by = (
+        F.when(F.col("next.kind") == "fetcher_stopped", F.col("next.reason"))
+        .when(F.col("next.kind") == "ownership_ended", F.lit(ENDED))
+        .when(F.col("next.kind") == "fetcher_started", F.lit(RESTARTED))
+    )
+    return (
+        rows.withColumn("next", following)
+        .where(F.col("kind") == "fetcher_started")
+        .select(
+            *HOLDER,
+            "generation",
+            "cause_id",
+            F.col("mono_us").alias("started_us"),
+            "position",
+            F.col("next.at.mono_us").alias("ended_us"),
+            ended_by.alias("ended_by"),
+            F.struct(*ORDER).alias("began"),
+            F.col("next.at").alias("ceased"),
+        )
+    )
+
+
+def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_ended") -> DataFrame:
+    """Return a row for each partition that the consumer of each event of `kind` ever started."""
+    touched = started.select(*HOLDER).distinct()
+    ends = events.where(F.col("kind") == kind).select("run", "group", "member", *ORDER, "kind", "reason")
+    return ends.join(touched, ["run", "group", "member"]).select(
+        *HOLDER,
+        *ORDER,
+        "kind",
+        "reason",
+        F.lit(None).cast("bigint").alias("generation"),
+        F.lit(None).cast("string").alias("cause_id"),
+        F.lit(None).cast("bigint").alias("position"),
+    )
+
+
+def _fetchers(events: DataFrame, kind: str) -> DataFrame:
+    pair = F.explode(F.arrays_zip("partitions", "positions"))
+    columns = ["run", "group", "topic", "member", *ORDER, "kind", "reason", "generation", "cause_id"]
+    rows = events.where(F.col("kind") == kind).select(*columns, pair.alias("pair"))
+    return rows.select(
+        *[name for name in HOLDER if name != "partition"],
+        F.col("pair.partitions").alias("partition"),
+        *ORDER,
+        "kind",
+        "reason",
+        "generation",
+        "cause_id",
+        F.col("pair.positions").alias("position"),
+    ).select(*HOLDER, *ORDER, "kind", "reason", "generation", "cause_id", "position")

@@ -1,0 +1,78 @@
+"""The rebalances of each group and their phases: what asked, the plan, the commands, the acknowledgements, the end."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.schema import ORDER
+
+PLAN = ("run", "group", "generation", "cause_id")
+UNDER_WAY = "under way"
+SUPERSEDED = "superseded"
+UNKNOWN_CAUSE = "unknown"
+
+
+def rebalances(events: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Return a row for each `rebalance_planned`.
+
+    Columns: run, group, generation, cause_id, mode, cause, members, partitions, moved, outcome; when each phase ended:
+    requested_us, planned_us, sent_us (the first command), acked_us (the last acknowledgement), finished_us; settled_ms
+    from the request to the last acknowledgement as the coordinator saw it, and pause_ms_max, the longest gap that this
+    plan ended. A plan that never ended is SUPERSEDED if another followed in its group, else UNDER_WAY.
+    """
+    by_group = Window.partitionBy("run", "group").orderBy(*ORDER)
+    plans = events.where(F.col("kind") == "rebalance_planned").select(
+        *PLAN,
+        "mode",
+        F.col("member_count").alias("members"),
+        F.col("partition_count").alias("partitions"),
+        F.col("moved_count").alias("moved"),
+        F.col("mono_us").alias("planned_us"),
+        F.lead("mono_us").over(by_group).isNotNull().alias("has_successor"),
+    )
+    outcome = F.coalesce("finished.outcome", F.when(F.col("has_successor"), SUPERSEDED).otherwise(UNDER_WAY))
+    pause_ms = F.coalesce(F.col("pause_us") / 1_000, F.when(F.col("finished").isNotNull(), F.lit(0.0)))
+    return (
+        plans.join(_requests(events), ["run", "cause_id"], "left")
+        .join(_commands(events), list(PLAN), "left")
+        .join(_ends(events), list(PLAN), "left")
+        .join(gaps.groupBy(*PLAN).agg(F.max(F.col("ended_us") - F.col("began_us")).alias("pause_us")), [*PLAN], "left")
+        .select(
+            *PLAN,
+            "mode",
+            F.coalesce("cause", F.lit(UNKNOWN_CAUSE)).alias("cause"),
+            "members",
+            "partitions",
+            "moved",
+            outcome.alias("outcome"),
+            "requested_us",
+            "planned_us",
+            "sent_us",
+            "acked_us",
+            F.col("finished.mono_us").alias("finished_us"),
+            (F.col("finished.settled_us") / 1_000).alias("settled_ms"),
+            pause_ms.alias("pause_ms_max"),
+        )
+    )
+
+
+def _requests(events: DataFrame) -> DataFrame:
+    requests = events.where(F.col("kind") == "rebalance_requested")
+    return requests.groupBy("run", "cause_id").agg(
+        F.max_by("trigger", F.struct(*ORDER)).alias("cause"), F.min("mono_us").alias("requested_us")
+    )
+
+
+def _commands(events: DataFrame) -> DataFrame:
+    commands = events.where(F.col("kind").isin("command_sent", "command_acked"))
+    return commands.groupBy(*PLAN).agg(
+        F.min(F.when(F.col("kind") == "command_sent", F.col("mono_us"))).alias("sent_us"),
+        F.max(F.when(F.col("kind") == "command_acked", F.col("mono_us"))).alias("acked_us"),
+    )
+
+
+def _ends(events: DataFrame) -> DataFrame:
+    ends = events.where(F.col("kind") == "rebalance_finished")
+    last = F.max_by(F.struct("outcome", "settled_us", "mono_us"), F.struct(*ORDER))
+    return ends.groupBy(*PLAN).agg(last.alias("finished"))

@@ -1,0 +1,80 @@
+"""Records that were delivered twice although no crash excuses it.
+
+Only the offsets that were given more than once are looked at, in pieces within which every offset has the same history.
+A redelivery is excused if a crash lies between it and the delivery before it; one crash excuses one redelivery.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.facts.coverage import BOOK
+from zkrebalancer.pipeline.facts.excuses import HOLD
+from zkrebalancer.pipeline.schema import PARTITION
+
+CHUNK_OFFSETS = 4_096  # ranges are cut here, so that what meets can be found by equality and a hot partition is spread
+_CHUNK = (*BOOK, "chunk")
+
+
+def unexcused(segments: DataFrame, deliveries: DataFrame, excuses: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, unexcused): records given again without a crash that excuses it."""
+    doubled = _cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
+    doubled = doubled.select(*_CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
+    pieces = (
+        _cut(deliveries)
+        .join(doubled, list(_CHUNK))
+        .where((F.col("begin") < F.col("to")) & (F.col("end") > F.col("from")))
+        .withColumn("begin", F.greatest("begin", "from"))
+        .withColumn("end", F.least("end", "to"))
+        .drop("from", "to", "position")
+        .join(excuses, list(HOLD), "left")
+    )
+    atoms = _atoms(pieces)
+    within = (F.col("atom_begin") >= F.col("begin")) & (F.col("atom_end") <= F.col("end"))
+    given = pieces.join(atoms, list(_CHUNK)).where(within)
+    order = ["at", "is_excuse", "block", "row"]
+    rows = given.select(
+        *BOOK,
+        "atom_begin",
+        "atom_end",
+        F.col("mono_us").alias("at"),
+        F.lit(col=False).alias("is_excuse"),
+        "block",
+        "row",
+    ).unionByName(
+        given.where(F.col("excused_us").isNotNull() & (F.col("atom_begin") >= F.col("committed"))).select(
+            *BOOK,
+            "atom_begin",
+            "atom_end",
+            F.col("excused_us").alias("at"),
+            F.lit(col=True).alias("is_excuse"),
+            "block",
+            "row",
+        )
+    )
+    before = F.lag("is_excuse").over(Window.partitionBy(*BOOK, "atom_begin").orderBy(*order))
+    return (
+        rows.withColumn("before", before)
+        .where(~F.col("is_excuse") & (F.col("before") == F.lit(col=False)))
+        .groupBy(*PARTITION)
+        .agg(F.sum(F.col("atom_end") - F.col("atom_begin")).alias("unexcused"))
+    )
+
+
+def _cut(ranges: DataFrame) -> DataFrame:
+    """Cut the ranges [begin, end) at the multiples of CHUNK_OFFSETS; `chunk` is which one a part lies in."""
+    chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
+    return (
+        ranges.withColumn("chunk", F.explode(chunks))
+        .withColumn("begin", F.greatest(F.col("begin"), F.col("chunk") * CHUNK_OFFSETS))
+        .withColumn("end", F.least(F.col("end"), (F.col("chunk") + 1) * CHUNK_OFFSETS))
+    )
+
+
+def _atoms(pieces: DataFrame) -> DataFrame:
+    """Return (*_CHUNK, atom_begin, atom_end): the ranges between all places where a piece or an excuse begins."""
+    cut = F.explode(F.array("begin", "end", F.greatest("begin", F.least("end", F.coalesce("committed", "begin")))))
+    cuts = pieces.select(*_CHUNK, cut.alias("atom_begin")).distinct()
+    following = F.lead("atom_begin").over(Window.partitionBy(*_CHUNK).orderBy("atom_begin"))
+    return cuts.withColumn("atom_end", following).where(F.col("atom_end").isNotNull())

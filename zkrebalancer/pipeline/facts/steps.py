@@ -1,0 +1,128 @@
+"""What each step of an experiment brought: how long until all was quiet again, what stood still, what moved.
+
+A window runs from one `step` event to the next; the definitions are those of `observe.measures`. A run has a handful of
+steps, so the windows are joined to whatever has times, by run.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.pipeline.schema import ORDER, PARTITION
+
+END = "end"
+STEP = ("run", "step")
+
+
+def windows(events: DataFrame) -> DataFrame:
+    """Return (run, step, name, target, cause_id, from_us, to_us); `step` is its number, the last window has no end."""
+    by_run = Window.partitionBy("run").orderBy(*ORDER)
+    return (
+        events.where(F.col("kind") == "step")
+        .select(
+            "run",
+            F.col("number").alias("step"),
+            "name",
+            "target",
+            "cause_id",
+            F.col("mono_us").alias("from_us"),
+            F.lead("mono_us").over(by_run).alias("to_us"),
+        )
+        .where(F.col("name") != END)
+    )
+
+
+def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataFrame:
+    """Add `step`, the number of the window that `at` lies in; null outside of all windows."""
+    of_run = windows.groupBy("run").agg(F.collect_list(F.struct("step", "from_us", "to_us")).alias("windows"))
+    around = F.filter("windows", lambda window: _holds(window, F.col(at)))
+    step = F.when(F.col("windows").isNotNull(), F.try_element_at(around, F.lit(1))["step"])
+    return rows.join(of_run, "run", "left").withColumn("step", step).drop("windows")
+
+
+def _holds(window: Column, at: Column) -> Column:
+    return (window["from_us"] <= at) & (window["to_us"].isNull() | (at < window["to_us"]))
+
+
+def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Return the windows, each with what it brought.
+
+    Columns: those of `windows`, settled_ms, unowned_partition_ms, moved, moved_least, stopped_needlessly. `settled_ms`
+    is until the last start or end of a hold; the other times and counts are sums over partitions.
+    """
+    owners = _owners(windows, intervals)
+    changes = _last_changes(windows, intervals)
+    figures = windows
+    for found in (changes, _unowned(windows, intervals, gaps), _moves(owners), _least_moves(owners)):
+        figures = figures.join(found, list(STEP), "left")
+    figures = figures.join(_needless_stops(windows, intervals, owners), list(STEP), "left")
+    counts = ("unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
+    settled = F.greatest(F.coalesce("changed_us", "from_us") - F.col("from_us"), F.lit(0)) / 1_000
+    return figures.select(
+        *windows.columns, settled.alias("settled_ms"), *[F.coalesce(name, F.lit(0)).alias(name) for name in counts]
+    )
+
+
+def _owners(windows: DataFrame, intervals: DataFrame) -> DataFrame:
+    """Return (run, step, target, group, topic, partition, before, after): owners at both ends of each window."""
+    until = F.coalesce("to_us", F.lit((1 << 63) - 1))
+    pairs = intervals.join(windows.select(*STEP, "target", "from_us", until.alias("to_us")), "run")
+
+    def owner_at(at: str) -> Column:
+        is_held = (F.col("started_us") <= F.col(at)) & (F.col("ended_us").isNull() | (F.col("ended_us") > F.col(at)))
+        return F.max_by(F.when(is_held, F.col("member")), F.when(is_held, F.col("began")))
+
+    keys = ["step", "target", *PARTITION]
+    return pairs.groupBy(*keys).agg(owner_at("from_us").alias("before"), owner_at("to_us").alias("after"))
+
+
+def _moves(owners: DataFrame) -> DataFrame:
+    moved = F.coalesce(F.col("before") != F.col("after"), F.lit(col=False)).cast("bigint")
+    return owners.groupBy(*STEP).agg(F.sum(moved).alias("moved"))
+
+
+def _least_moves(owners: DataFrame) -> DataFrame:
+    """Return (run, step, moved_least): how many have to move so that all who own something own equally many, +-1."""
+    present = owners.where(F.col("before").isNotNull() & F.col("after").isNotNull())
+    totals = present.groupBy(*STEP).agg(F.count("*").alias("partitions"))
+    members = owners.where(F.col("after").isNotNull()).select(*STEP, F.col("after").alias("member")).distinct()
+    kept = present.groupBy(*STEP, F.col("before").alias("member")).agg(F.count("*").alias("kept"))
+    by_step = Window.partitionBy(*STEP)
+    counts = members.join(kept, [*STEP, "member"], "left").join(totals, list(STEP))
+    held = F.coalesce("kept", F.lit(0))
+    counts = counts.withColumn("kept", held).withColumn("members", F.count("*").over(by_step))
+    rank = F.row_number().over(by_step.orderBy(F.desc("kept"), "member"))
+    quota = F.expr("partitions div members") + F.when(rank <= F.expr("partitions % members"), 1).otherwise(0)
+    surplus = F.sum(F.greatest(F.col("kept") - F.col("quota"), F.lit(0)))
+    orphans = F.max("partitions") - F.sum("kept")
+    return counts.withColumn("quota", quota).groupBy(*STEP).agg((surplus + orphans).alias("moved_least"))
+
+
+def _needless_stops(windows: DataFrame, intervals: DataFrame, owners: DataFrame) -> DataFrame:
+    """Return (run, step, stopped_needlessly): partitions that were stopped and are back with who had them before."""
+    stops = intervals.where(F.col("ceased").isNotNull() & ~F.col("ended_by").isin("ended", "restarted"))
+    stops = with_step(stops, windows, "ended_us").select(*PARTITION, "member", "step").distinct()
+    back = owners.where((F.col("before") == F.col("after")) & (F.col("before") != F.coalesce("target", F.lit(""))))
+    back = back.select("step", *PARTITION, F.col("before").alias("member"))
+    found = stops.join(back, ["step", *PARTITION, "member"])
+    return found.groupBy(*STEP).agg(F.count("*").alias("stopped_needlessly"))
+
+
+def _last_changes(windows: DataFrame, intervals: DataFrame) -> DataFrame:
+    started = intervals.select("run", F.col("started_us").alias("at_us"))
+    ended = intervals.where(F.col("ended_us").isNotNull()).select("run", F.col("ended_us").alias("at_us"))
+    changes = with_step(started.unionByName(ended), windows, "at_us")
+    return changes.groupBy(*STEP).agg(F.max("at_us").alias("changed_us"))
+
+
+def _unowned(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Return (run, step, unowned_partition_ms); a new partition counts from the beginning of the window it came in."""
+    spans = windows.select(*STEP, "from_us", F.coalesce("to_us", F.col("from_us")).alias("to_us"))
+    overlap = F.least(F.coalesce("ended_us", "to_us"), "to_us") - F.greatest("began_us", "from_us")
+    within = gaps.select("run", "began_us", "ended_us").join(spans, "run").select(*STEP, overlap.alias("unowned_us"))
+    firsts = intervals.groupBy(*PARTITION).agg(F.min("started_us").alias("at_us"))
+    inside = (F.col("at_us") >= F.col("from_us")) & (F.col("at_us") < F.col("to_us"))
+    new = firsts.join(spans, "run").where(inside).select(*STEP, (F.col("at_us") - F.col("from_us")).alias("unowned_us"))
+    found = within.where(F.col("unowned_us") > 0).unionByName(new)
+    return found.groupBy(*STEP).agg((F.sum("unowned_us") / 1_000).alias("unowned_partition_ms"))

@@ -1,0 +1,102 @@
+"""JSON lines in, typed events out: a table partitioned by kind, in which the lines that cannot be judged are kept too.
+
+The files are read once. A line's place is the block of its file that Spark read it in, and its row there; from these
+alone `line_numbers` tells the line, so nobody has to count lines while reading a file from many places at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+
+from zkrebalancer.observe.reading import NoEventsError
+from zkrebalancer.pipeline.schema import NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, STORED, WITH_KIND, flaw
+
+_BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet, for each kind and task: several are written at once
+
+
+def read_lines(spark: SparkSession, folder: str) -> DataFrame:
+    """Return (run, file, block, row, text): every line of the `*.jsonl` files below `folder`, a path or a URL.
+
+    Raises:
+        NoEventsError: there is no such file.
+
+    """
+    if "://" not in folder:
+        folder = str(Path(folder).absolute())
+        if next(Path(folder).rglob("*.jsonl"), None) is None:
+            raise NoEventsError(f"{folder} has no event file (*.jsonl)")
+    lines = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl").text(folder)
+    file = _relative(F.col("_metadata.file_path"), folder)
+    return lines.select(
+        run_of(file).alias("run"),
+        file.alias("file"),
+        F.col("_metadata.file_block_start").alias("block"),
+        F.monotonically_increasing_id().alias("row"),
+        F.col("value").alias("text"),
+    )
+
+
+def run_of(file: Column) -> Column:
+    """Return which run a file is of: its folder, without a last part `events`; "." for the folder itself."""
+    folder = F.regexp_replace(file, r"(^|/)(events/)?[^/]*$", "")
+    return F.when(folder == "", F.lit(".")).otherwise(folder)
+
+
+def _relative(url: Column, folder: str) -> Column:
+    root = folder.rstrip("/").split("://", 1)[-1]
+    root = root if root.startswith("/") else "/" + root.partition("/")[2]
+    path = F.regexp_replace(url, r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "")
+    return F.substring(F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B"))), len(root) + 2, 1 << 20)
+
+
+def parse(lines: DataFrame) -> DataFrame:
+    """Return lines as rows of `schema.STORED`; what cannot be judged has a `flaw`, its text and the kind REJECTED."""
+    event = F.from_json("text", WITH_KIND, {"mode": "PERMISSIVE"})
+    parsed = lines.select(*PLACE.names, "text", event.alias("event")).select(*PLACE.names, "text", "event.*")
+    kind = F.when(F.col("flaw").isNotNull(), REJECTED).when(F.col("kind").isin(*NEEDED), F.col("kind")).otherwise(OTHER)
+    return (
+        parsed.withColumn("flaw", flaw())
+        .withColumn("text", F.when(F.col("flaw").isNotNull() | ~F.col("kind").isin(*NEEDED), F.col("text")))
+        .withColumn("kind", kind)
+        .select(*STORED.names)
+    )
+
+
+def write_events(events: DataFrame, folder: str) -> None:
+    """Write events as Parquet below `folder`, a folder for each kind; what was there goes."""
+    writer = events.write.mode("overwrite").partitionBy("kind").option("parquet.block.size", _BLOCK_BYTES)
+    writer.parquet(folder)
+
+
+def read_events(spark: SparkSession, folder: str) -> DataFrame:
+    """Read what `write_events` wrote."""
+    return spark.read.schema(STORED).parquet(folder)
+
+
+def rejects(events: DataFrame) -> DataFrame:
+    """Return (run, file, line, reason, text, is_torn): the lines that cannot be judged.
+
+    `is_torn` is what a killed process leaves: the last line of a file, and no JSON.
+    """
+    blocks = events.groupBy("file", "block").agg(F.min("row").alias("first_row"), F.count("*").alias("rows"))
+    by_file = Window.partitionBy("file")
+    before = F.sum("rows").over(by_file.orderBy("block").rowsBetween(Window.unboundedPreceding, -1))
+    blocks = blocks.withColumn("before", F.coalesce(before, F.lit(0)))
+    blocks = blocks.withColumn("lines", F.sum("rows").over(by_file))
+    line = F.col("row") - F.col("first_row") + F.col("before") + 1
+    is_last = line == F.col("lines")
+    return (
+        events.where(F.col("kind") == REJECTED)
+        .join(blocks, ["file", "block"])
+        .select(
+            "run",
+            "file",
+            line.alias("line"),
+            F.col("flaw").alias("reason"),
+            "text",
+            (is_last & (F.col("flaw") == NOT_JSON)).alias("is_torn"),
+        )
+    )
