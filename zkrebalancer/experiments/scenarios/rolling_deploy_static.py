@@ -9,6 +9,6 @@ from zkrebalancer.experiments.scenarios import rolling_deploy
 SCENARIO = replace(
     rolling_deploy.SCENARIO,
     name="rolling-deploy-static",
-    about="three static members are restarted, one after the other",
+    about="the same with static members, for which their partitions wait",
     is_static=True,
 )
