@@ -25,6 +25,7 @@ from zkrebalancer.experiments.scenarios.model import (
     Leave,
     Pause,
     Resize,
+    RestartBroker,
     Scenario,
     Step,
     Thaw,
@@ -119,28 +120,34 @@ class Play:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Join(member):
-                self._join(member)
-            case Leave(member):
-                self._tell_member(f"leave {member}", member)
-                self.expected.discard(member)
-            case Kill(member):
-                self._kill(member)
-            case Freeze(member):
-                self.lab.freeze(self._process_of(member))
-                self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
-                self.expected.discard(member)
-            case Thaw(member):
-                self.lab.thaw(self._process_of(member))
-                self.expected.add(member)
-            case Block(member, block_ms):
-                self._tell_member(f"block {member} {block_ms}", member)
             case Pause(pause_s):
                 gevent.sleep(pause_s)
             case Resize(topic, partitions):
                 self._resize(topic, partitions)
             case FailCoordinator():
                 self._fail_coordinator()
+            case RestartBroker():
+                if not self.lab.cluster.broker.is_running:
+                    self.lab.cluster.broker.start()
+            case _:
+                self._perform_on_member(action)
+
+    def _perform_on_member(self, action: Join | Leave | Block | Kill | Freeze | Thaw) -> None:
+        match action:
+            case Join(member):
+                self._join(member)
+            case Leave(member):
+                self._tell_member(f"leave {member}", member)
+                self.expected.discard(member)
+            case Block(member, block_ms):
+                self._tell_member(f"block {member} {block_ms}", member)
+            case Kill(member):
+                self._kill(member)
+            case Freeze(member):
+                self._freeze(member)
+            case Thaw(member):
+                self.lab.thaw(self._process_of(member))
+                self.expected.add(member)
 
     def _join(self, member: str) -> None:
         instance = f" {member}" if self.scenario.is_static else ""
@@ -152,6 +159,12 @@ class Play:
         self.lab.kill(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
         self.lab.note("member_left", group=GROUP, member=member, reason="lost")
+        self.expected.discard(member)
+
+    def _freeze(self, member: str) -> None:
+        """Let a member's process stand still: the same holds, though the member does not know it when it thaws."""
+        self.lab.freeze(self._process_of(member))
+        self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
         self.expected.discard(member)
 
     def _resize(self, topic: str, partitions: int) -> None:
@@ -173,7 +186,6 @@ class Play:
             return
         self.lab.fault("restart-broker", "broker")
         self.lab.cluster.broker.kill()
-        self.lab.cluster.broker.start()
 
     # Processes ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ The end of the input, or SIGTERM, lets every member leave in good order and ends
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -77,7 +78,7 @@ class Orders:
 class Member:
     """One consumer, which lives as long as its thread."""
 
-    read: Callable[[], Reader]
+    open: Callable[[], Reader]
     recorder: Recorder
     record_work_us: int
     thread: threading.Thread | None = None
@@ -104,8 +105,16 @@ class Member:
         self._block_s = block_ms / 1_000
 
     def _run(self) -> None:
+        try:
+            self._read()
+            self._is_gone = True
+        finally:
+            if not self._is_gone:  # nobody should wait for a member that has failed
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _read(self) -> None:
         self.recorder.joined()
-        reader = self.read()
+        reader = self.open()
         while not self._leaving.is_set():
             records = reader.poll(POLL_TIMEOUT_S)
             if records:
@@ -115,7 +124,6 @@ class Member:
                 time.sleep(work_s)
         reader.close()
         self.recorder.left()
-        self._is_gone = True
 
 
 class Members:

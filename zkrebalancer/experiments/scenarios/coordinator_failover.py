@@ -1,15 +1,15 @@
-"""coordinator-failover: whoever coordinates the group dies, and at that moment a member joins."""
+"""coordinator-failover: whoever coordinates the group dies, and while it is away a member joins."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zkrebalancer.experiments.scenarios.model import Cast, FailCoordinator, Join, Scenario, Step
+from zkrebalancer.experiments.scenarios.model import Cast, FailCoordinator, Join, RestartBroker, Scenario, Step
 
 
 def _steps(cast: Cast) -> Sequence[Step]:
     (name,) = cast.newcomers(1)
-    return [Step("fail-coordinator", name, (FailCoordinator(), Join(name)))]
+    return [Step("fail-coordinator", name, (FailCoordinator(), Join(name), RestartBroker()))]
 
 
 SCENARIO = Scenario(

@@ -100,10 +100,15 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class FailCoordinator:
-    """Whoever coordinates the group dies: the leading coordinator (there is a standby), or the broker (it restarts)."""
+    """Whoever coordinates the group dies: the leading coordinator, which has a standby, or else the broker."""
 
 
-Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoordinator
+@dataclass(frozen=True, slots=True)
+class RestartBroker:
+    """The broker comes back, if it was killed."""
+
+
+Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoordinator | RestartBroker
 
 
 @dataclass(frozen=True, slots=True)
