@@ -14,6 +14,6 @@ def _steps(cast: Cast) -> Sequence[Step]:
 
 SCENARIO = Scenario(
     name="coordinator-failover",
-    about="the leading coordinator is killed, or else the broker restarts, and a member joins",
+    about="the leading coordinator is killed, or else the broker, and while it is away a member joins",
     steps=_steps,
 )
