@@ -28,7 +28,14 @@ setup(
     packages=find_packages(include=["zkrebalancer*", "consumer_agent*"]),
     package_data={
         "consumer_agent": ["py.typed"],
-        "zkrebalancer": ["py.typed", "localcluster/*.sha256", "localcluster/*.properties", "pipeline/*.properties"],
+        "zkrebalancer": [
+            "py.typed",
+            "experiments/java/*.java",
+            "experiments/java/*.properties",
+            "localcluster/*.sha256",
+            "localcluster/*.properties",
+            "pipeline/*.properties",
+        ],
     },
     install_requires=[
         "click",

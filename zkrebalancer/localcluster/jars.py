@@ -24,6 +24,8 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 KAFKA_3 = "3.9.1"  # the last line with ZooKeeper mode; brings ZooKeeper itself
 KAFKA_4 = "4.1.0"
+OLD_CLIENT = "1.1.1"  # the last one with consumers that balance themselves through ZooKeeper
+SCALA = {KAFKA_3: "2.13", KAFKA_4: "2.13", OLD_CLIENT: "2.12"}
 LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars bring only the logging interface
 LOCK_DEADLINE_S = 900.0
 FETCH_DEADLINE_S = 600.0
@@ -54,7 +56,7 @@ class JarSource:
 
 
 def class_path(version: str, java: str, source: JarSource) -> str:
-    """Return the Java class path of Kafka `version` (with ZooKeeper, if it is KAFKA_3), fetched if need be.
+    """Return the Java class path of Kafka `version` (with ZooKeeper, if it is not KAFKA_4), fetched if need be.
 
     An existing installation is taken instead if it is of the same major version.
 
@@ -163,7 +165,7 @@ def _run_ivy(command: list[str], version: str, origin: str, total: int, report: 
 def _ivy_module(version: str) -> str:
     dependencies = "".join(
         f'<dependency org="{organisation}" name="{name}" rev="{revision}" conf="default->default,runtime"/>'
-        for organisation, name, revision in (("org.apache.kafka", "kafka_2.13", version), LOGGING_BINDING)
+        for organisation, name, revision in (("org.apache.kafka", f"kafka_{SCALA[version]}", version), LOGGING_BINDING)
     )
     return (
         '<ivy-module version="2.0"><info organisation="zkrebalancer" module="localcluster"/>'

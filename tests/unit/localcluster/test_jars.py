@@ -50,7 +50,10 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jars.JarSource:
     return jars.JarSource(tmp_path / "cache", None, lambda _line: None)
 
 
-@pytest.mark.parametrize(("version", "must_have"), [("3.9.1", "zookeeper-3.8.4"), ("4.1.0", "kafka_2.13-4.1.0")])
+@pytest.mark.parametrize(
+    ("version", "must_have"),
+    [("1.1.1", "kafka_2.12-1.1.1"), ("3.9.1", "zookeeper-3.8.4"), ("4.1.0", "kafka_2.13-4.1.0")],
+)
 def test_the_sums_kept_in_the_project_name_every_jar_with_a_sha256(version: str, must_have: str) -> None:
     sums = jars.read_sums(version)
     assert any(must_have in name for name in sums)

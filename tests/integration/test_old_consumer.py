@@ -1,0 +1,125 @@
+"""Kafka's old consumers, which balance themselves through ZooKeeper: what they do, and that their events tell it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.experiments.java_programs import old_consumer_command
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.observe.checker import check
+from zkrebalancer.observe.reading import Event
+
+GROUP = "old-group"
+TOPIC = "old-topic"
+PARTITIONS = 6
+SETTINGS = ("zookeeper.session.timeout.ms=2000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500")
+END_DEADLINE_S = 20
+
+
+class Story:
+    """What the events tell so far."""
+
+    def __init__(self, directory: Path) -> None:
+        self._tail = EventTail(directory)
+        self.events: list[Event] = []
+
+    def look(self) -> list[Event]:
+        self.events += self._tail.read()
+        return self.events
+
+    def owners(self) -> dict[int, str]:
+        """Return partition -> the member that holds it by its own events."""
+        owners: dict[int, str] = {}
+        for event in sorted(self.look(), key=lambda event: int(event["mono_us"])):
+            if event["kind"] == "fetcher_started":
+                owners.update(dict.fromkeys(event["partitions"], event["member"]))
+            elif event["kind"] == "fetcher_stopped":
+                for partition in event["partitions"]:
+                    owners.pop(partition, None)
+        return owners
+
+    def members_of(self, kind: str) -> list[str]:
+        """Return the member of each event of a kind."""
+        return [event["member"] for event in self.look() if event["kind"] == kind]
+
+    def ends(self, kind: str) -> dict[int, int]:
+        """Return partition -> the last offset that was produced or delivered."""
+        ends: dict[int, int] = {}
+        for event in self.look():
+            if event["kind"] == kind:
+                ends[event["partition"]] = max(event["last_offset"], ends.get(event["partition"], -1))
+        return ends
+
+
+@contextmanager
+def old_consumers(lab: Lab, name: str, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    options = {"--process": name, "--group": GROUP, "--topic": TOPIC, "--zookeeper": lab.cluster.zookeeper}
+    arguments = [text for pair in {**options, "--events": str(lab.events)}.items() for text in pair]
+    arguments += [text for setting in SETTINGS for text in ("--config", setting)]
+    with (lab.events.parent / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=END_DEADLINE_S)
+
+
+def tell(process: subprocess.Popen[str], *orders: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write("".join(f"{order}\n" for order in orders))
+    process.stdin.flush()
+
+
+def wait_owners(lab: Lab, story: Story, *members: str) -> None:
+    def is_so() -> bool:
+        owners = story.owners()
+        return len(owners) == PARTITIONS and set(owners.values()) == set(members)
+
+    lab.wait_for(f"partitions owned by {', '.join(members)}", is_so)
+
+
+@pytest.fixture
+def old_command(shared_cluster: LocalCluster) -> list[str]:
+    """Fetch and compile before the test's clock begins."""
+    del shared_cluster  # its start takes the Java that is needed here
+    return old_consumer_command(lambda _line: None)
+
+
+def test_old_consumers_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, old_command: list[str]) -> None:
+    with (
+        Lab(shared_cluster, folder / "events") as lab,
+        old_consumers(lab, "old-a", old_command) as several,
+        old_consumers(lab, "old-b", old_command) as single,
+    ):
+        story = Story(lab.events)
+        lab.create_topic(TOPIC, PARTITIONS)
+        lab.start_producer("producer-old", {TOPIC: PARTITIONS}, 60)
+        tell(several, "join m1", "join m2")
+        wait_owners(lab, story, "m1", "m2")
+        tell(single, "join m3")
+        wait_owners(lab, story, "m1", "m2", "m3")
+        lab.wait_for("a commit by m3", lambda: "m3" in story.members_of("committed"))
+        single.kill()
+        lab.note("ownership_ended", group=GROUP, member="m3", reason="killed")
+        wait_owners(lab, story, "m1", "m2")
+        tell(several, "leave m2")
+        wait_owners(lab, story, "m1")
+        lab.stop("producer-old")
+        lab.wait_for("every record delivered", lambda: story.ends("delivered") == story.ends("produced"))
+        several.send_signal(signal.SIGTERM)
+        assert several.wait(END_DEADLINE_S) == 0
+    verdict = check(folder / "events")
+    assert verdict.ok, verdict.problems
+    assert verdict.produced == verdict.delivered > 0
+    assert all(event["count"] == len(event["delays_us"]) for event in story.look() if event["kind"] == "delivered")
+    assert sorted(story.members_of("member_joined")) == ["m1", "m2", "m3"]
+    assert sorted(story.members_of("member_left")) == ["m1", "m2"]

@@ -1,0 +1,43 @@
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.nio.charset.StandardCharsets;
+import kafka.message.MessageAndMetadata;
+
+/** An unbroken range of records of one partition that the application was given. */
+final class Delivery {
+    private final ObjectNode fields = EventLog.fields();
+    private final ArrayNode delaysUs;
+    private final long firstOffset;
+    private long nextOffset;
+    private long monoUs;
+
+    Delivery(MessageAndMetadata<byte[], byte[]> first) {
+        fields.put("topic", first.topic()).put("partition", first.partition());
+        firstOffset = nextOffset = first.offset();
+        fields.put("first_offset", firstOffset);
+        delaysUs = fields.putArray("delays_us");
+        take(first);
+    }
+
+    /** Add a record, unless it does not follow the last one; return whether it does. */
+    boolean take(MessageAndMetadata<byte[], byte[]> record) {
+        if (record.offset() != nextOffset) {
+            return false;
+        }
+        nextOffset++;
+        monoUs = EventLog.monoUs();
+        delaysUs.add(EventLog.wallUs() - sentAtUs(record.message()));
+        return true;
+    }
+
+    void write(EventLog log, String member) {
+        fields.put("last_offset", nextOffset - 1).put("count", nextOffset - firstOffset);
+        log.write("delivered", member, monoUs, fields);
+    }
+
+    /** Return when the producer sent a record whose value is "NUMBER MICROSECONDS" (zkrebalancer/experiments/producer.py). */
+    private static long sentAtUs(byte[] value) {
+        String text = new String(value, StandardCharsets.US_ASCII);
+        return Long.parseLong(text.substring(text.lastIndexOf(' ') + 1));
+    }
+}

@@ -1,0 +1,250 @@
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.lang.reflect.Field;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.SortedMap;
+import java.util.TreeMap;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import kafka.common.OffsetAndMetadata;
+import kafka.common.TopicAndPartition;
+import kafka.consumer.ConsumerConfig;
+import kafka.consumer.ConsumerIterator;
+import kafka.consumer.ConsumerThreadId;
+import kafka.consumer.KafkaStream;
+import kafka.consumer.PartitionTopicInfo;
+import kafka.consumer.Whitelist;
+import kafka.javaapi.consumer.ConsumerRebalanceListener;
+import kafka.javaapi.consumer.ZookeeperConsumerConnector;
+import kafka.message.MessageAndMetadata;
+import kafka.utils.Pool;
+
+/**
+ * One old consumer with an application that reads its streams, and what happens to it as events.
+ *
+ * <p>The application is a careful one: it commits what it was given before a partition is released (what the rebalance
+ * listener was made for), and drops a record that the iterator still held when that happened, which nobody committed.
+ */
+final class Member implements ConsumerRebalanceListener {
+    private static final long FLUSH_INTERVAL_MS = 100; // records of one partition make one event in the meantime
+    private static final long CLOSE_TIMEOUT_S = 20;
+
+    private final String name;
+    private final EventLog log;
+    private final ZookeeperConsumerConnector connector;
+    private final ScheduledExecutorService scheduler;
+    private final long commitIntervalMs;
+    private final long recordWorkUs;
+    private final Object commitLock = new Object(); // a commit that is overtaken would set offsets back
+
+    // Guarded by this:
+    private final SortedMap<String, SortedMap<Integer, Long>> positions = new TreeMap<>(); // of what it holds
+    private final Map<TopicAndPartition, Delivery> unwritten = new HashMap<>();
+    private boolean isReading; // between two rebalances
+    private boolean isLeaving;
+
+    private final Map<TopicAndPartition, Long> committed = new HashMap<>(); // guarded by commitLock
+    private final AtomicLong blockedNanos = new AtomicLong(); // what the next record takes longer
+
+    /** {@code settings} are the consumer's own; a record keeps the application busy for {@code recordWorkUs}. */
+    Member(String name, Properties settings, long recordWorkUs, EventLog log) {
+        this.name = name;
+        this.log = log;
+        this.recordWorkUs = recordWorkUs;
+        log.write("member_joined", name, EventLog.monoUs(), EventLog.fields());
+        Properties own = new Properties();
+        own.putAll(settings);
+        own.setProperty("auto.commit.enable", "false"); // it tells nobody; the same is done here, at the same pace
+        ConsumerConfig config = new ConsumerConfig(own);
+        this.commitIntervalMs = config.autoCommitIntervalMs();
+        this.connector = new ZookeeperConsumerConnector(config);
+        this.scheduler = Executors.newSingleThreadScheduledExecutor(Member.daemons(name + "-commits"));
+    }
+
+    /** Join the group and read; returns when the first rebalance is over. */
+    void join(Map<String, Integer> topics, String pattern) {
+        connector.setConsumerRebalanceListener(this);
+        scheduler.scheduleWithFixedDelay(this::flush, FLUSH_INTERVAL_MS, FLUSH_INTERVAL_MS, TimeUnit.MILLISECONDS);
+        scheduler.scheduleWithFixedDelay(this::commit, commitIntervalMs, commitIntervalMs, TimeUnit.MILLISECONDS);
+        Collection<List<KafkaStream<byte[], byte[]>>> streams =
+                pattern == null
+                        ? connector.createMessageStreams(topics).values()
+                        : List.of(connector.createMessageStreamsByFilter(new Whitelist(pattern)));
+        for (List<KafkaStream<byte[], byte[]>> ofTopic : streams) {
+            for (KafkaStream<byte[], byte[]> stream : ofTopic) {
+                Member.daemons(name + "-application").newThread(() -> read(stream)).start();
+            }
+        }
+    }
+
+    /** Leave in good order: what was read is committed, then the ZooKeeper session is closed. */
+    void leave() {
+        synchronized (this) {
+            isLeaving = true;
+        }
+        scheduler.shutdown();
+        release("closed");
+        connector.shutdown();
+        release("closed"); // a rebalance may just have been over; nothing was read since
+        try {
+            scheduler.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+        log.write("member_left", name, EventLog.monoUs(), EventLog.fields().put("reason", "closed"));
+    }
+
+    /** Let the application be busy with its next record for so long. */
+    void block(long milliseconds) {
+        blockedNanos.set(TimeUnit.MILLISECONDS.toNanos(milliseconds));
+    }
+
+    // The rebalance, in a thread of the connector ---------------------------------------------------------------------
+
+    @Override
+    public void beforeReleasingPartitions(Map<String, Set<Integer>> ignored) { // its sets are none: KAFKA-2284
+        release(registry().size() == 0 ? "lost" : "revoked"); // it is cleared when the session has expired
+    }
+
+    @Override
+    public synchronized void beforeStartingFetchers(
+            String consumer, Map<String, Map<Integer, ConsumerThreadId>> assignment) {
+        long nowUs = EventLog.monoUs();
+        Pool<String, Pool<Object, PartitionTopicInfo>> registry = registry();
+        for (Map.Entry<String, Map<Integer, ConsumerThreadId>> topic : assignment.entrySet()) {
+            SortedMap<Integer, Long> own = new TreeMap<>();
+            topic.getValue().forEach((partition, thread) -> {
+                if (thread.consumer().equals(consumer)) {
+                    long stored = registry.get(topic.getKey()).get(partition).getConsumeOffset();
+                    own.put(partition, Math.max(stored, 0)); // -1: nothing stored, it begins with the first one
+                }
+            });
+            if (!own.isEmpty()) {
+                positions.put(topic.getKey(), own);
+                log.write("fetcher_started", name, nowUs, partitionsOf(topic.getKey(), own));
+            }
+        }
+        isReading = true;
+    }
+
+    private void release(String reason) {
+        synchronized (this) {
+            isReading = false;
+        }
+        if (!reason.equals("lost")) {
+            commit();
+        }
+        synchronized (this) {
+            flush();
+            long nowUs = EventLog.monoUs();
+            positions.forEach((topic, own) ->
+                    log.write("fetcher_stopped", name, nowUs, partitionsOf(topic, own).put("reason", reason)));
+            positions.clear();
+        }
+    }
+
+    private static ObjectNode partitionsOf(String topic, SortedMap<Integer, Long> own) {
+        ObjectNode fields = EventLog.fields().put("topic", topic);
+        ArrayNode partitions = fields.putArray("partitions");
+        ArrayNode offsets = fields.putArray("positions");
+        own.forEach((partition, position) -> {
+            partitions.add(partition);
+            offsets.add(position);
+        });
+        return fields;
+    }
+
+    /** Return topic -> partition -> where it begins; no call of the API tells it. */
+    private Pool<String, Pool<Object, PartitionTopicInfo>> registry() {
+        try {
+            Field underlying = ZookeeperConsumerConnector.class.getDeclaredField("underlying");
+            underlying.setAccessible(true);
+            return ((kafka.consumer.ZookeeperConsumerConnector) underlying.get(connector))
+                    .kafka$consumer$ZookeeperConsumerConnector$$topicRegistry();
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    // The application, a thread for each stream -----------------------------------------------------------------------
+
+    private void read(KafkaStream<byte[], byte[]> stream) {
+        ConsumerIterator<byte[], byte[]> records = stream.iterator();
+        while (records.hasNext()) {
+            take(records.next());
+            work(blockedNanos.getAndSet(0) + TimeUnit.MICROSECONDS.toNanos(recordWorkUs));
+        }
+    }
+
+    private static void work(long nanos) {
+        try {
+            TimeUnit.NANOSECONDS.sleep(nanos);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private synchronized void take(MessageAndMetadata<byte[], byte[]> record) {
+        Map<Integer, Long> own = positions.get(record.topic());
+        Long position = own == null ? null : own.get(record.partition());
+        if (!isReading || isLeaving || position == null || record.offset() < position) {
+            return; // the iterator has held it since before the last rebalance
+        }
+        own.put(record.partition(), record.offset() + 1);
+        TopicAndPartition partition = new TopicAndPartition(record.topic(), record.partition());
+        Delivery delivery = unwritten.get(partition);
+        if (delivery == null || !delivery.take(record)) {
+            if (delivery != null) {
+                delivery.write(log, name);
+            }
+            unwritten.put(partition, new Delivery(record));
+        }
+    }
+
+    private synchronized void flush() {
+        unwritten.values().forEach(delivery -> delivery.write(log, name));
+        unwritten.clear();
+    }
+
+    private void commit() {
+        synchronized (commitLock) {
+            Map<TopicAndPartition, OffsetAndMetadata> due = new HashMap<>();
+            synchronized (this) {
+                flush();
+                positions.forEach((topic, own) -> own.forEach((number, position) -> {
+                    TopicAndPartition partition = new TopicAndPartition(topic, number);
+                    if (!position.equals(committed.get(partition))) {
+                        due.put(partition, OffsetAndMetadata.apply(position));
+                    }
+                }));
+            }
+            if (due.isEmpty()) {
+                return;
+            }
+            connector.commitOffsets(due, true);
+            long nowUs = EventLog.monoUs();
+            due.forEach((partition, offset) -> {
+                committed.put(partition, offset.offset());
+                ObjectNode fields = EventLog.fields().put("topic", partition.topic());
+                fields.put("partition", partition.partition()).put("offset", offset.offset());
+                log.write("committed", name, nowUs, fields);
+            });
+        }
+    }
+
+    static ThreadFactory daemons(String threadName) {
+        return work -> {
+            Thread thread = new Thread(work, threadName);
+            thread.setDaemon(true);
+            return thread;
+        };
+    }
+}

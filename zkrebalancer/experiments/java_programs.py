@@ -1,0 +1,73 @@
+"""The package's Java programs: compiled once into the user's cache, each started by a command line.
+
+`OldConsumer` runs members that balance themselves through ZooKeeper: Kafka's own old consumers. `BrokerCounts` reads a
+broker's counters. `java -m jdk.compiler` compiles, so that one Java does everything; it takes a JDK, not a JRE.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
+from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.locks import locked
+
+_SOURCES = Path(__file__).parent / "java"
+COMPILE_DEADLINE_S = 120.0
+OPTIONS = ("-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+HEAP_MB = 512
+
+
+def old_consumer_command(report: Callable[[str], None]) -> list[str]:
+    """Return the command that runs old consumers; the options of `zkrebalancer.experiments.members` follow it.
+
+    The first call fetches Kafka 1.1.1 and compiles; `report` gets progress lines.
+
+    Raises:
+        MissingToolError: there is no JDK.
+        JarError, LocalClusterError: the jars cannot be had, or the cache folder cannot be written.
+
+    """
+    source = jars.JarSource.of(None, None, report)
+    java = find_java()
+    class_path = jars.class_path(jars.OLD_CLIENT, java, source)
+    classes = compiled(["EventLog", "Delivery", "Member", "OldConsumer"], class_path, java, source)
+    logging = f"-Dlog4j.configuration=file:{_SOURCES / 'log4j.properties'}"
+    return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", "OldConsumer"]
+
+
+def compiled(names: list[str], class_path: str, java: str, source: jars.JarSource) -> Path:
+    """Return the folder of the classes of these programs, in the cache under the sum of what they are made of."""
+    files = [_SOURCES / f"{name}.java" for name in names]
+    digest = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()
+    folder = source.cache / f"{names[-1]}-{digest[:16]}"
+    try:
+        source.cache.mkdir(parents=True, exist_ok=True)
+        with locked(source.cache / "lock", jars.LOCK_DEADLINE_S, source.report):
+            if not folder.is_dir():
+                _compile(files, class_path, java, folder)
+    except OSError as error:
+        raise LocalClusterError(f"the cache folder {source.cache} cannot be used: {error}") from None
+    return folder
+
+
+def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> None:
+    """Compile into a folder beside the final one, then rename it."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    command = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17", "-nowarn", "-proc:none"]
+    command += ["-d", str(partial), "-cp", class_path, *map(str, files)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise LocalClusterError(f"{java} did not compile {folder.name} within {COMPILE_DEADLINE_S:g} s") from None
+    if "jdk.compiler not found" in done.stdout + done.stderr:
+        raise MissingToolError(f"{java} is a JRE, which cannot compile: install a JDK and set JAVA_HOME to it")
+    if done.returncode != 0:
+        raise LocalClusterError(f"{folder.name} does not compile: {(done.stdout + done.stderr).strip()}")
+    partial.rename(folder)
