@@ -41,6 +41,13 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
     return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", "OldConsumer"]
 
 
+def broker_counts_command() -> list[str]:
+    """Return the command that reads a broker's counters; raises MissingToolError if there is no JDK."""
+    java = find_java()
+    classes = compiled(["BrokerCounts"], "", java, jars.JarSource.of(None, None, lambda _line: None))
+    return [java, f"-Xmx{HEAP_MB // 8}m", *OPTIONS, "-cp", str(classes), "BrokerCounts"]
+
+
 def compiled(names: list[str], class_path: str, java: str, source: jars.JarSource) -> Path:
     """Return the folder of the classes of these programs, in the cache under the sum of what they are made of."""
     files = [_SOURCES / f"{name}.java" for name in names]

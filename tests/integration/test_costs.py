@@ -1,0 +1,67 @@
+"""What servers and processes spend, counted on real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from zkrebalancer.experiments.costs import Costs
+from zkrebalancer.experiments.java_programs import broker_counts_command
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.reading import Event
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Get
+
+QUESTIONS = 200
+PINGS_MEANWHILE = 50  # of everybody else on this cluster
+
+
+@pytest.fixture
+def compiled_programs() -> None:
+    """Compile before the test's clock begins."""
+    broker_counts_command()
+
+
+def read(directory: Path, kind: str, role: str) -> list[Event]:
+    events = [json.loads(line) for path in directory.glob("costs-*.jsonl") for line in path.open()]
+    return [event for event in events if event["kind"] == kind and event["role"] == role]
+
+
+@pytest.mark.usefixtures("compiled_programs")
+def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, folder: Path) -> None:
+    log = EventLog(folder, "costs")
+    with (
+        Lab(shared_cluster, folder / "events") as lab,
+        Costs(log, shared_cluster, lambda: {"me": ("member", os.getpid())}) as costs,
+    ):
+        lab.create_topic("costs", 1)
+        costs.take()
+        before = read(folder, "counted", "zookeeper")[-1]
+        for _ in range(QUESTIONS):
+            lab.zk.perform(Get(paths.topic("costs")))
+        costs.take()
+        after = read(folder, "counted", "zookeeper")[-1]
+        consumer = Consumer({"bootstrap.servers": shared_cluster.bootstrap, "group.id": "costs"})
+        consumer.subscribe(["costs"])
+        lab.wait_for("an assignment", lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
+        consumer.close()
+        costs.take()
+    log.close()
+    asked = after["requests"] - before["requests"]
+    assert QUESTIONS <= asked <= QUESTIONS + PINGS_MEANWHILE
+    assert (after["bytes_in"] - before["bytes_in"]) / asked > len(paths.topic("costs"))
+    assert after["bytes_out"] > before["bytes_out"]
+    kinds = read(folder, "counted", "broker")[-1]["kinds"]
+    assert min(kinds[kind] for kind in ("FindCoordinator", "JoinGroup", "SyncGroup", "LeaveGroup")) >= 1
+    spent = read(folder, "sampled", "member")
+    assert {event["target"] for event in spent} == {"me"}
+    assert 0 < spent[0]["cpu_us"] <= spent[-1]["cpu_us"]
+    assert min(event["rss_bytes"] for event in spent) > 1_000_000
+    assert read(folder, "sampled", "zookeeper")
+    assert read(folder, "sampled", "broker")

@@ -1,0 +1,35 @@
+"""Costs: what servers answer is read right, and sums grow across restarts."""
+
+from __future__ import annotations
+
+from zkrebalancer.experiments.costs import Sums, broker_counts, zookeeper_counts
+
+MNTR = """zk_version\t3.8.4
+zk_packets_sent\t85
+zk_packets_received\t82
+zk_bytes_received_count\t4209
+zk_response_bytes\t3741
+"""
+
+
+def test_own_questions_to_zookeeper_are_not_counted() -> None:
+    counts = zookeeper_counts(MNTR, asked=2)
+    assert counts == {"requests": 80, "bytes_in": 4_201, "bytes_out": 3_741 + 85 * 4}
+
+
+def test_a_brokers_counts_are_read_by_kind() -> None:
+    assert broker_counts("JoinGroup 3 660 Heartbeat 10 1000\n") == {"JoinGroup": (3, 660), "Heartbeat": (10, 1_000)}
+
+
+def test_a_broker_that_cannot_be_asked_has_no_counts() -> None:
+    assert broker_counts("- java.io.IOException: it has just begun\n") is None
+    assert broker_counts("") is None
+
+
+def test_sums_go_on_when_a_process_is_started_again() -> None:
+    sums = Sums()
+    assert sums.total("kafka", 17, {"requests": 5, "bytes_in": 50}) == {"requests": 5, "bytes_in": 50}
+    assert sums.total("kafka", 17, {"requests": 7, "bytes_in": 70}) == {"requests": 7, "bytes_in": 70}
+    assert sums.total("other", 18, {"requests": 1, "bytes_in": 10}) == {"requests": 1, "bytes_in": 10}
+    assert sums.total("kafka", 19, {"requests": 0, "bytes_in": 0}) == {"requests": 7, "bytes_in": 70}
+    assert sums.total("kafka", 19, {"requests": 2, "bytes_in": 20}) == {"requests": 9, "bytes_in": 90}

@@ -1,0 +1,207 @@
+"""What a run costs its machine: `sampled` events for each process, `counted` events for ZooKeeper and the broker.
+
+Both are written once a second and whenever `take` is called, from outside of what is measured: nobody tells of himself.
+Sums go on growing when a process of the same name is started again.
+
+- CPU and memory: of each process and, for coordinators, of the process that reads lag, by psutil.
+- ZooKeeper: its four-letter word `mntr` counts packets and bytes of all sessions. Requests are the packets that came
+  in, pings and new sessions included, less our own questions. The length prefixes of its answers are added to them.
+  Compared with the counters of the sockets, that leaves out nothing of what came in, and of what went out the answers
+  to new sessions and what watches fire: some 40 bytes for each.
+- Broker: the counters that Kafka keeps for each kind of request, which `java/BrokerCounts.java` reads; that takes the
+  broker about 10 ms of CPU a second. Only requests that consumers send because they are a group are counted (`kinds`
+  tells how many of which): Fetch and Produce move records, and would drown the others. A counting proxy would slow down
+  what it counts, and the counters of the sockets cannot tell the kinds apart. Kafka counts no bytes of its answers by
+  kind, so `bytes_out` is null.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from zkrebalancer.experiments.java_programs import broker_counts_command
+from zkrebalancer.localcluster import zookeeper
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.server import Server
+from zkrebalancer.observe.events import EventLog, JsonValue
+
+INTERVAL_S = 1.0
+END_DEADLINE_S = 10.0
+WORD = "mntr"
+LENGTH_PREFIX_BYTES = 4
+HAS_CHILDREN = "coordinator"
+
+Processes = Callable[[], Mapping[str, tuple[str, int]]]
+Counts = dict[str, tuple[int, int]]
+
+
+class Costs:
+    """Writes what is spent, from a thread of its own; a context manager.
+
+    `processes` returns who runs now: name -> (role, process id); the cluster's servers need not be among them.
+    """
+
+    def __init__(self, log: EventLog, cluster: LocalCluster, processes: Processes) -> None:
+        """Prepare for a started cluster with a broker."""
+        self._log = log
+        self._cluster = cluster
+        self._processes = processes
+        self._known: dict[int, psutil.Process] = {}
+        self._asked: dict[int, int] = {}  # process id of a ZooKeeper -> how often
+        self._sums = Sums()
+        self._broker = BrokerCounts()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="costs", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin; the first events are written before this returns."""
+        self._broker.start()
+        self.take()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the thread and the process that reads the broker's counters."""
+        self._ended.set()
+        self._thread.join()
+        self._broker.end()
+
+    def take(self) -> None:
+        """Write what was spent until now; who has just ended, or does not answer, is passed over."""
+        with self._lock:
+            for name, (role, pid) in self._processes().items():
+                self._sample(name, role, pid)
+            for server in self._cluster.zookeeper_servers:
+                if server.is_running:
+                    self._sample(server.name, "zookeeper", server.pid)
+                    self._count_zookeeper(server)
+            if self._cluster.broker.is_running:
+                self._sample(self._cluster.broker.name, "broker", self._cluster.broker.pid)
+                self._count_broker(self._cluster.broker)
+
+    def _run(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            self.take()
+
+    def _sample(self, name: str, role: str, pid: int) -> None:
+        try:
+            if pid not in self._known:
+                self._known[pid] = psutil.Process(pid)
+            process = self._known[pid]
+            family = [process, *(process.children(recursive=True) if role == HAS_CHILDREN else ())]
+            cpu = [member.cpu_times() for member in family]
+            rss_bytes = sum(member.memory_info().rss for member in family)
+        except psutil.Error:
+            self._known.pop(pid, None)
+            return
+        spent = self._sums.total(name, pid, {"cpu_us": round(1e6 * sum(times.user + times.system for times in cpu))})
+        self._log.write("sampled", role=role, target=name, cpu_us=spent["cpu_us"], rss_bytes=rss_bytes)
+
+    def _count_zookeeper(self, server: Server) -> None:
+        try:
+            answer = zookeeper.ask(HOST, server.port, WORD).decode()
+        except OSError:
+            return
+        self._asked[server.pid] = asked = self._asked.get(server.pid, 0) + 1
+        total = self._sums.total(server.name, server.pid, zookeeper_counts(answer, asked))
+        self._write_counts("zookeeper", server.name, total)
+
+    def _count_broker(self, server: Server) -> None:
+        counts = self._broker.read(server.pid)
+        if counts is None:
+            return
+        requests = {kind: requests for kind, (requests, _bytes) in counts.items()}
+        sizes = {"bytes_in": sum(size for _requests, size in counts.values()), "requests": sum(requests.values())}
+        total = self._sums.total(server.name, server.pid, {**requests, **sizes})
+        kinds = {kind: total[kind] for kind in requests if total[kind]}
+        self._write_counts("broker", server.name, total, kinds)
+
+    def _write_counts(self, role: str, target: str, total: Mapping[str, int], kinds: JsonValue = None) -> None:
+        self._log.write(
+            "counted",
+            role=role,
+            target=target,
+            requests=total["requests"],
+            bytes_in=total["bytes_in"],
+            bytes_out=total.get("bytes_out"),
+            kinds=kinds,
+        )
+
+
+@dataclass(slots=True)
+class Sums:
+    """Adds up what the processes that had a name, one after the other, have counted each from its own start."""
+
+    _now: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # name and figure -> process, its count
+    _before: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def total(self, name: str, pid: int, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the sums after the process `pid` has counted this."""
+        for figure, count in counts.items():
+            key = name, figure
+            last_pid, last_count = self._now.get(key, (pid, 0))
+            if pid != last_pid:
+                self._before[key] = self._before.get(key, 0) + last_count
+            self._now[key] = pid, count
+        return {figure: self._before.get((name, figure), 0) + count for figure, count in counts.items()}
+
+
+class BrokerCounts:
+    """The Java program that reads a broker's counters, asked one line at a time."""
+
+    def __init__(self) -> None:
+        """Prepare it."""
+        self._program: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Begin the program; raises MissingToolError or LocalClusterError if it cannot be compiled."""
+        self._program = subprocess.Popen(
+            broker_counts_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def read(self, pid: int) -> Counts | None:
+        """Return request kind -> (requests, their bytes) since the broker's start; None if it cannot be asked now."""
+        program = self._program
+        if program is None or program.stdin is None or program.stdout is None:
+            return None
+        try:
+            program.stdin.write(f"{pid}\n")
+            program.stdin.flush()
+        except BrokenPipeError:
+            return None
+        return broker_counts(program.stdout.readline())
+
+    def end(self) -> None:
+        """End the program."""
+        if self._program is not None:
+            self._program.kill()
+            self._program.communicate(timeout=END_DEADLINE_S)
+
+
+def zookeeper_counts(answer: str, asked: int) -> dict[str, int]:
+    """Return requests, bytes in and bytes out of all sessions from the `asked`-th answer to `mntr`."""
+    values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
+    return {
+        "requests": int(values["zk_packets_received"]) - asked,
+        "bytes_in": int(values["zk_bytes_received_count"]) - asked * len(WORD),
+        "bytes_out": int(values["zk_response_bytes"]) + int(values["zk_packets_sent"]) * LENGTH_PREFIX_BYTES,
+    }
+
+
+def broker_counts(line: str) -> Counts | None:
+    """Return the counts that `BrokerCounts` told in a line; None if it had none to tell."""
+    words = line.split()
+    if not words or words[0] == "-":
+        return None
+    return {kind: (int(requests), int(size)) for kind, requests, size in zip(*[iter(words)] * 3, strict=True)}

@@ -1,0 +1,98 @@
+import com.sun.tools.attach.VirtualMachine;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import javax.management.Attribute;
+import javax.management.InstanceNotFoundException;
+import javax.management.JMException;
+import javax.management.MBeanServerConnection;
+import javax.management.ObjectName;
+import javax.management.remote.JMXConnector;
+import javax.management.remote.JMXConnectorFactory;
+import javax.management.remote.JMXServiceURL;
+
+/**
+ * Reads a Kafka broker's own counters. Each line of the input is the broker's process id; the answer is one line,
+ * {@code KIND REQUESTS BYTES KIND REQUESTS BYTES …} since the broker's start, or {@code - REASON}.
+ *
+ * <p>It attaches to the broker's Java (same user, same machine), so that the broker needs no open JMX port.
+ */
+public final class BrokerCounts {
+    /** What consumers send because they are a group, and to find their partitions; Fetch and Produce move records. */
+    private static final String[] KINDS = {
+        "ApiVersions", "ConsumerGroupHeartbeat", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListOffsets",
+        "Metadata", "OffsetCommit", "OffsetFetch", "OffsetForLeaderEpoch", "SyncGroup"
+    };
+
+    private static final int SIGQUIT = 3;
+
+    private BrokerCounts() {}
+
+    public static void main(String[] arguments) throws IOException {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        String attachedTo = "";
+        JMXConnector connector = null;
+        for (String pid = input.readLine(); pid != null; pid = input.readLine()) {
+            String answer;
+            try {
+                if (!pid.equals(attachedTo)) {
+                    connector = JMXConnectorFactory.connect(new JMXServiceURL(addressOf(pid)));
+                    attachedTo = pid;
+                }
+                answer = read(connector.getMBeanServerConnection());
+            } catch (Exception error) { // a broker that is starting or ending fails in many ways, and is asked again
+                attachedTo = "";
+                answer = "- " + error.toString().lines().findFirst().orElse("");
+            }
+            System.out.println(answer);
+        }
+    }
+
+    private static String addressOf(String pid) throws Exception {
+        if (!catchesQuit(pid)) {
+            throw new IOException("it has just begun");
+        }
+        VirtualMachine machine = VirtualMachine.attach(pid);
+        try {
+            return machine.startLocalManagementAgent();
+        } finally {
+            machine.detach();
+            Files.deleteIfExists(Path.of("/tmp", ".java_pid" + pid)); // which a killed broker would leave behind
+        }
+    }
+
+    /** Attaching begins with SIGQUIT, which would end a Java that does not catch it yet. */
+    private static boolean catchesQuit(String pid) throws IOException {
+        for (String line : Files.readAllLines(Path.of("/proc", pid, "status"))) {
+            if (line.startsWith("SigCgt:")) {
+                return (Long.parseUnsignedLong(line.substring(7).trim(), 16) & (1L << (SIGQUIT - 1))) != 0;
+            }
+        }
+        return false;
+    }
+
+    private static String read(MBeanServerConnection broker) throws IOException, JMException {
+        StringBuilder line = new StringBuilder();
+        for (String kind : KINDS) {
+            ObjectName name = new ObjectName("kafka.network:type=RequestMetrics,name=RequestBytes,request=" + kind);
+            try {
+                long count = 0;
+                double mean = 0;
+                for (Attribute attribute : broker.getAttributes(name, new String[] {"Count", "Mean"}).asList()) {
+                    if (attribute.getName().equals("Count")) {
+                        count = (Long) attribute.getValue();
+                    } else {
+                        mean = (Double) attribute.getValue();
+                    }
+                }
+                line.append(kind).append(' ').append(count).append(' ').append(Math.round(count * mean)).append(' ');
+            } catch (InstanceNotFoundException error) {
+                continue; // this version of Kafka does not know it
+            }
+        }
+        return line.toString().trim();
+    }
+}
