@@ -30,13 +30,14 @@ from zkrebalancer.experiments.java_programs import broker_counts_command
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
-from zkrebalancer.localcluster.server import Server
+from zkrebalancer.localcluster.server import Program, Server
 from zkrebalancer.observe.events import EventLog, JsonValue
 
 INTERVAL_S = 1.0
 END_DEADLINE_S = 10.0
 WORD = "mntr"
 LENGTH_PREFIX_BYTES = 4
+ROLES = {"coordinator": "coordinator", "members": "member", "producer": "producer"}
 HAS_CHILDREN = "coordinator"
 
 Processes = Callable[[], Mapping[str, tuple[str, int]]]
@@ -155,6 +156,12 @@ class Sums:
                 self._before[key] = self._before.get(key, 0) + last_count
             self._now[key] = pid, count
         return {figure: self._before.get((name, figure), 0) + count for figure, count in counts.items()}
+
+
+def roles(programs: Mapping[str, Program]) -> dict[str, tuple[str, int]]:
+    """Return name -> (role, process id) of a lab's programs that run; their names begin with what they are."""
+    running = [(name, program) for name, program in list(programs.items()) if program.is_running]
+    return {name: (ROLES[name.partition("-")[0]], program.pid) for name, program in running}
 
 
 class BrokerCounts:

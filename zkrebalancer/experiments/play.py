@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import gevent
 
+from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
 from zkrebalancer.experiments.scenarios.model import (
@@ -39,12 +39,14 @@ COORDINATORS = (1, 2)  # one leads, one stands by
 RECORDS_PER_PARTITION_S = 2.0
 BEFORE_S = 5.0
 DRAIN_DEADLINE_S = 120.0
-PROGRAM = (sys.executable, "-m", "zkrebalancer.experiments.members.program")
 
 
 @dataclass(slots=True)
 class Play:
-    """One scenario with one protocol; `processes` is process name -> its members, `tell` says what happens now."""
+    """One scenario with one protocol; `processes` is process name -> its members, `command` runs one of them.
+
+    `tell` says what happens now.
+    """
 
     lab: Lab
     watch: Watch
@@ -53,6 +55,8 @@ class Play:
     scenario: Scenario
     cast: Cast
     processes: Mapping[str, Sequence[str]]
+    command: Sequence[str]
+    costs: Costs
     tell: Callable[[str], None]
     expected: set[str] = field(default_factory=set)
     topics: dict[str, int] = field(default_factory=dict)
@@ -203,7 +207,9 @@ class Play:
         config = [text for pair in self.settings.member.items() for text in ("--config", "=".join(pair))]
         what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
         options = {"--kind": self.protocol.kind, "--group": GROUP, **what}
-        self.lab.start_members(name, [*PROGRAM, *config], {**options, "--record-work-us": self.scenario.record_work_us})
+        self.lab.start_members(
+            name, [*self.command, *config], {**options, "--record-work-us": self.scenario.record_work_us}
+        )
 
     def _require_process(self, name: str) -> None:
         """Start a process that was killed: how long an interpreter takes to start is not what is measured."""
@@ -224,6 +230,7 @@ class Play:
         number = self._steps_begun
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
         self.tell(f"{name} {target}".strip())
+        self.costs.take()
         self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
 
     def _wait_at_rest(self, step: Step) -> None:

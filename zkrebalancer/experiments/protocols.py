@@ -36,7 +36,7 @@ class Protocol:
 
     name: str
     about: str
-    kind: Literal["central", "kafka"]
+    kind: Literal["central", "kafka", "zookeeper"]
     brokers: tuple[BrokerKind, ...]
     settings: Mapping[Tuning, Settings]
 
@@ -83,6 +83,23 @@ _KIP848 = Protocol(
     },
 )
 
+_ZK_CLIENT_SIDE = Protocol(
+    "zk-client-side",
+    "every member assigns and claims partitions in ZooKeeper; Kafka's old consumer",
+    "zookeeper",
+    ("kafka-3.9",),
+    {
+        "default": Settings(),
+        "tuned": Settings(
+            {
+                "rebalance.backoff.ms": "200",
+                "rebalance.max.retries": "100",
+                "auto.commit.interval.ms": "5000",
+            }
+        ),
+    },
+)
+
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
@@ -91,5 +108,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
         _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range"),
         _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky"),
         _KIP848,
+        _ZK_CLIENT_SIDE,
     )
 }

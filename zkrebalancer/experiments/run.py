@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from typing import Any
 
 import confluent_kafka
 
+from zkrebalancer.experiments.costs import Costs, roles
+from zkrebalancer.experiments.java_programs import old_consumer_command
 from zkrebalancer.experiments.lab import Lab, NotReachedError
 from zkrebalancer.experiments.machine import describe_machine
 from zkrebalancer.experiments.placement import place
@@ -28,6 +31,7 @@ from zkrebalancer.experiments.scenarios.model import Cast, Scenario
 from zkrebalancer.experiments.trust import Heartbeat, find_doubts
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.experiments.watch import Watch
+from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
@@ -132,12 +136,19 @@ class Run:
     def _play(self, cluster: LocalCluster, events: Path) -> None:
         plan = self.plan
         steps = plan.scenario.steps(plan.cast)
+        command = self._member_command()
         processes = place(plan.cast, steps, plan.members_per_process)
         self._result["processes"] = len(processes)
         log = EventLog(events, "run")
         log.write("scenario", group=GROUP, name=plan.scenario.name, mode="members in threads", **self._scenario())
-        with Lab(cluster, events, COORDINATOR_SESSION_TIMEOUT_MS) as lab, Watch(events) as watch, Heartbeat(log):
-            play = Play(lab, watch, plan.protocol, plan.tuning, plan.scenario, plan.cast, processes, self.tell)
+        with (
+            Lab(cluster, events, COORDINATOR_SESSION_TIMEOUT_MS) as lab,
+            Watch(events) as watch,
+            Heartbeat(log),
+            Costs(log, cluster, lambda: roles(lab.programs)) as costs,
+        ):
+            about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
+            play = Play(lab, watch, *about, processes, command, costs, self.tell)
             play.open()
             try:
                 play.rest_before()
@@ -150,6 +161,13 @@ class Run:
             except NotReachedError as error:
                 self.doubts.append(str(error))
         log.close()
+
+    def _member_command(self) -> list[str]:
+        """Return the command that runs members; the first time, one of them has to be fetched."""
+        if self.plan.protocol.kind != "zookeeper":
+            return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
+        self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
+        return old_consumer_command(self.tell)
 
     # The result -----------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class _Run:
                 self._delivered(event)
             case "counted":
                 self._count(event, "requests", event["requests"])
-                self._count(event, "bytes", event["bytes_in"] + event["bytes_out"])
+                self._count(event, "bytes", event["bytes_in"] + (event["bytes_out"] or 0))
             case "sampled":
                 self._count(event, "cpu_us", event["cpu_us"])
 

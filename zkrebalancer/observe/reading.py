@@ -49,7 +49,7 @@ KEYS: dict[str, dict[str, type]] = {  # what a judgement needs of each kind; oth
     "step": {"name": str, "target": str, "number": int},
     "stalled": {"role": str, "gap_ms": int},
     "sampled": {"role": str, "target": str, "cpu_us": int, "rss_bytes": int},
-    "counted": {"role": str, "target": str, "requests": int, "bytes_in": int, "bytes_out": int},
+    "counted": {"role": str, "target": str, "requests": int, "bytes_in": int},
 }
 
 
