@@ -229,8 +229,8 @@ class Play:
         self._steps_begun += 1
         number = self._steps_begun
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
-        self.tell(f"{name} {target}".strip())
         self.costs.take()
+        self.tell(f"{name} {target}".strip())
         self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
 
     def _wait_at_rest(self, step: Step) -> None:
