@@ -230,8 +230,8 @@ class Play:
         number = self._steps_begun
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
         self.costs.take()
-        self.tell(f"{name} {target}".strip())
         self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
+        self.tell(f"{name} {target}".strip())
 
     def _wait_at_rest(self, step: Step) -> None:
         """Wait until exactly the expected members own everything, and nothing has changed for a while."""
