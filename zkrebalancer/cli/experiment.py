@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zkrebalancer.cli import options, tables
+from zkrebalancer.cli.compare import compare
 from zkrebalancer.cli.interrupts import interrupts_end_here
 from zkrebalancer.cli.progress import GridShow
 from zkrebalancer.experiments import grid
@@ -56,6 +57,9 @@ def experiment() -> None:
     Example:
       zkrebalancer experiment run --protocol all --scenario scale-out
     """
+
+
+experiment.add_command(compare)
 
 
 @experiment.command("list")

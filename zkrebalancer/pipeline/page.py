@@ -41,7 +41,6 @@ th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8884
 th:first-child, td:first-child { text-align: left; } th { border-bottom: 1px solid #888; }
 figure { margin: 1rem 0; } figcaption { font-size: 13.5px; opacity: .85; }
 svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
-li.lost::marker { content: "\\2212  "; } li.won::marker { content: "+  "; }
 """
 
 
@@ -67,6 +66,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def heading(text: str, level: int = 2) -> str:
     """Return a heading."""
     return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def items(texts: Iterable[str]) -> str:
+    """Return a list."""
+    return "<ul>" + "".join(f"<li>{escape(text, quote=False)}</li>" for text in texts) + "</ul>"
 
 
 def prose(text: str) -> str:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.run_folders import FakeRun
+from zkrebalancer.pipeline.report import output
+from zkrebalancer.pipeline.report.compare import compare
+from zkrebalancer.pipeline.report.folders import find_runs
+from zkrebalancer.protocol.errors import ConfigurationError
+
+RUNS = [
+    *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in (1, 2, 3)),
+    *(FakeRun("kip848", 500 + 10 * seed, seed) for seed in (1, 2, 3)),
+    *(FakeRun("classic-range", 6_000 + 10 * seed, seed) for seed in (1, 2)),
+    FakeRun("classic-range", 1, 3, trusted=False),
+]
+
+
+@pytest.mark.timeout(400)  # every fact of nine runs, on a machine that others use
+def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkSession, tmp_path: Path) -> None:
+    for run in RUNS:
+        run.write(tmp_path / "runs")
+    out = tmp_path / "out"
+    out.mkdir()
+    found = compare(spark, [tmp_path / "runs"], out)
+    output.write(found, out)
+
+    runs = {(row["protocol"], row["seed"]): row for row in pd.read_parquet(out / "runs.parquet").to_dict("records")}
+    assert len(runs) == len(RUNS) == len(pd.read_csv(out / "runs.csv"))
+    ours = runs["central-incremental", 2]
+    assert (ours["settled_ms"], ours["unowned_partition_s"], ours["lost"], ours["overlaps"]) == (2_020.0, 4.04, 0, 0)
+    assert ours["delay_max_ms"] == pytest.approx(2_025, rel=0.01)
+    assert not runs["classic-range", 3]["trusted"]
+
+    rows = pd.read_csv(out / "comparison.csv").to_dict("records")
+    settled = {
+        row["protocol"]: (row["n"], row["median"], row["outcome"]) for row in rows if row["measure"] == "settled_ms"
+    }
+    assert settled["kip848"] == (3, 520.0, "loses")
+    assert settled["classic-range"] == (2, 6_015.0, "wins")
+
+    page = (out / output.PAGE).read_text()
+    lost = page[page.index("What this project loses") : page.index("How often it wins")]
+    assert (
+        "crash, against kip848 (default): central-incremental loses in time to settled: 2,020 ms against 520 ms" in lost
+    )
+    assert "classic-range" not in lost
+    assert "classic-range, seed 3: the machine stood still" in page
+    assert page.count("<svg") == 3  # runs, delays, owners
+    assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
+
+    curve = next(iter(found.curves.values()))
+    peaks = curve.groupby("protocol")["delay_max_ms"].max()
+    assert peaks["classic-range"] > peaks["central-incremental"] > peaks["kip848"]
+    assert {rows["partition"].nunique() for rows in next(iter(found.holds.values())).values()} == {6}
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no run: no result\.json below it"):
+        find_runs([tmp_path])
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = FakeRun("kip848", 1).write(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"members": "3"}))
+    with pytest.raises(ConfigurationError, match=r"result\.json: members is missing or of another type"):
+        find_runs([tmp_path])
+
+
+def test_a_run_that_was_interrupted_is_not_trusted(tmp_path: Path) -> None:
+    folder = FakeRun("kip848", 1).write(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"complete": False}))
+    assert find_runs([tmp_path])[0].doubts == ("it was not brought to its end",)

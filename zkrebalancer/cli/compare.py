@@ -1,0 +1,68 @@
+"""`zkrebalancer experiment compare`: runs side by side, with what won and what lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.extras import require
+
+
+@click.command()
+@click.argument(
+    "directories",
+    metavar="DIR…",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+)
+@options.out_option
+@options.master_option
+@options.json_option
+@options.log_level_option
+def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: bool) -> None:
+    """Compare all runs below some folders: tables, one page with pictures, and what this project won and lost.
+
+    \b
+    Example:
+      zkrebalancer experiment compare experiments --out report
+    """
+    require("experiments", "pyspark", "pandas", "pyarrow", "matplotlib")
+    from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
+    from zkrebalancer.pipeline.report import output  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.sentences import losses  # noqa: PLC0415
+
+    with session.spark_session(master) as spark, progress.shown(spark.sparkContext, "facts"):
+        found = report.compare(spark, directories, out)
+    output.write(found, out)
+    doubted = [run for run in found.runs if run.doubts]
+    told = {
+        "runs": len(found.runs),
+        "not_trusted": [{"run": run.name, "doubts": run.doubts} for run in doubted],
+        "verdicts": [
+            {
+                "scenario": verdict.setting.scenario,
+                "settings": verdict.setting.settings,
+                "ours": verdict.ours,
+                "other": verdict.other,
+                "measure": verdict.measure,
+                "outcome": verdict.outcome,
+                "says": str(verdict),
+            }
+            for verdict in found.verdicts
+        ],
+        "page": str(out / output.PAGE),
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    lost = losses(found.verdicts)
+    for verdict in lost:
+        click.echo(f"{verdict.setting}, against {verdict.other}: {verdict}")
+    marked = f", {len(doubted)} not trusted" if doubted else ""
+    click.echo(f"{len(found.runs)} runs{marked}; {len(lost)} losses of this project; see {told['page']}")

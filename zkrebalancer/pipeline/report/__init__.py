@@ -1,0 +1,1 @@
+"""`experiment compare`: run folders in; tables, statistics, sentences and pictures out, in one page."""

@@ -1,0 +1,182 @@
+"""Runs of experiments side by side: every fact by Spark, then tables, verdicts and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from zkrebalancer.pipeline import batch, ingest
+from zkrebalancer.pipeline.report import measures
+from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
+from zkrebalancer.pipeline.report.sentences import MEASURES, Values, Verdict, verdicts
+from zkrebalancer.pipeline.report.statistics import sample
+
+FACTS = "facts"  # below the output: every table that Spark makes of the events
+MAX_TIMELINE_PARTITIONS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that a report tells; `values`: setting -> protocol -> measure -> a value of each trusted run.
+
+    `curves` and `holds`: setting -> what is drawn, `changes`: run -> its changes as (seconds after the first, name).
+    """
+
+    runs: list[Run]
+    measures: pd.DataFrame
+    values: dict[Setting, dict[str, Values]]
+    verdicts: list[Verdict]
+    curves: dict[Setting, pd.DataFrame]
+    holds: dict[Setting, dict[str, pd.DataFrame]]
+    changes: dict[str, list[tuple[float, str]]]
+
+
+def compare(
+    spark: SparkSession, directories: Sequence[Path], out: Path, report: Callable[[str], None] = lambda _name: None
+) -> Comparison:
+    """Return the comparison of all runs below `directories`; the facts are left as Parquet in `out`.
+
+    Raises:
+        ConfigurationError: there is no run, or a result cannot be read.
+        NoEventsError: the runs of a folder have no events.
+
+    """
+    runs = find_runs(directories)
+    tables = _facts(spark, directories, out, report)
+    report("comparison")
+    frame = _of_runs(runs).merge(measures.run_measures(tables).toPandas(), on="run", how="left")  # a row for each run
+    trusted = [run for run in runs if not run.doubts]
+    values = _values(frame, trusted)
+    found = [verdict for setting, by_protocol in values.items() for verdict in verdicts(setting, by_protocol)]
+    shown = _typical(frame, trusted)
+    return Comparison(
+        runs=runs,
+        measures=frame,
+        values=values,
+        verdicts=found,
+        curves=_curves(spark, tables, trusted),
+        holds=_holds(tables, shown),
+        changes=_changes(tables["steps"], [run.name for run in shown]),
+    )
+
+
+def _facts(
+    spark: SparkSession, directories: Sequence[Path], out: Path, report: Callable[[str], None]
+) -> dict[str, DataFrame]:
+    lines = reduce(DataFrame.unionByName, [_lines(spark, directory) for directory in dict.fromkeys(directories)])
+    report("events")
+    folder = str(out / FACTS)
+    ingest.write_events(ingest.parse(lines), f"{folder}/{batch.EVENTS}")
+    tables = {batch.EVENTS: ingest.read_events(spark, f"{folder}/{batch.EVENTS}")}
+
+    def keep(name: str, table: DataFrame) -> DataFrame:
+        report(name)
+        table.write.mode("overwrite").parquet(f"{folder}/{name}")
+        tables[name] = spark.read.schema(table.schema).parquet(f"{folder}/{name}")
+        return tables[name]
+
+    batch.tables(tables[batch.EVENTS], keep)
+    return tables
+
+
+def _lines(spark: SparkSession, directory: Path) -> DataFrame:
+    """Read the lines below one of the folders; its name goes before that of its runs, as in `folders.run_name`."""
+    lines = ingest.read_lines(spark, str(directory))
+    within = F.lit(f"{directory}/")
+    return lines.withColumns({name: F.concat(within, F.col(name)) for name in ("run", "file")})
+
+
+def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
+    rows = [
+        (run.name, run.setting.scenario, run.setting.settings, run.setting.members, run.setting.partitions,
+         run.protocol, run.seed, not run.doubts, "; ".join(run.doubts))
+        for run in runs
+    ]  # fmt: skip
+    names = ["run", "scenario", "settings", "members", "partitions", "protocol", "seed", "trusted", "doubts"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _values(frame: pd.DataFrame, trusted: Sequence[Run]) -> dict[Setting, dict[str, Values]]:
+    by_run = frame.set_index("run")
+    values: dict[Setting, dict[str, dict[str, list[float]]]] = {}
+    for run in trusted:
+        of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
+        for measure in MEASURES:
+            value = by_run.loc[run.name, measure]
+            if isinstance(value, int | float) and pd.notna(value):
+                of_protocol.setdefault(measure, []).append(float(value))
+    return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
+
+
+def _typical(frame: pd.DataFrame, trusted: Sequence[Run]) -> list[Run]:
+    """Return of every setting and protocol the run in the middle, by time to settled."""
+    settled = frame.set_index("run")["settled_ms"].fillna(0.0)
+    groups: dict[tuple[Setting, str], list[Run]] = {}
+    for run in trusted:
+        groups.setdefault((run.setting, run.protocol), []).append(run)
+    return [sorted(group, key=lambda run: settled[run.name])[len(group) // 2] for group in groups.values()]
+
+
+def _curves(
+    spark: SparkSession, tables: Mapping[str, DataFrame], trusted: Sequence[Run]
+) -> dict[Setting, pd.DataFrame]:
+    labels = {(run.setting, run.protocol): number for number, run in enumerate(trusted)}
+    if not labels:
+        return {}
+    of_runs = [(run.name, labels[run.setting, run.protocol]) for run in trusted]
+    table = spark.createDataFrame(of_runs, "run string, label int")
+    curves = measures.delay_around_changes(tables[batch.EVENTS], tables["steps"], table).toPandas()
+    found: dict[Setting, list[pd.DataFrame]] = {}
+    for (setting, protocol), label in labels.items():
+        rows = curves[curves["label"] == label]
+        if len(rows):
+            found.setdefault(setting, []).append(rows.assign(protocol=protocol))
+    return {setting: pd.concat(parts) for setting, parts in found.items()}
+
+
+def _holds(tables: Mapping[str, DataFrame], shown: Sequence[Run]) -> dict[Setting, dict[str, pd.DataFrame]]:
+    names = [run.name for run in shown]
+    rows = measures.holds(tables["intervals"], tables["steps"], names, MAX_TIMELINE_PARTITIONS).toPandas()
+    found: dict[Setting, dict[str, pd.DataFrame]] = {}
+    for run in shown:
+        of_run = rows[rows["run"] == run.name]
+        if len(of_run):
+            found.setdefault(run.setting, {})[run.protocol] = of_run
+    return found
+
+
+def _changes(steps: DataFrame, names: Sequence[str]) -> dict[str, list[tuple[float, str]]]:
+    rows = steps.where(F.col("run").isin(list(names)) & (F.col("name") != measures.BEFORE)).orderBy("run", "from_us")
+    found: dict[str, list[tuple[float, str]]] = {}
+    first: dict[str, int] = {}
+    for row in rows.select("run", "name", "from_us").collect():  # a few for each setting and protocol
+        since_us = row["from_us"] - first.setdefault(row["run"], row["from_us"])
+        found.setdefault(row["run"], []).append((since_us / 1_000_000, row["name"]))
+    return found
+
+
+def comparison_table(found: Comparison) -> pd.DataFrame:
+    """Return a row for each setting, protocol and measure: n, median, lowest, highest, and the verdict."""
+    judged = {(verdict.setting, verdict.other, verdict.measure): verdict for verdict in found.verdicts}
+    rows = []
+    for setting, by_protocol in found.values.items():
+        for protocol, values in by_protocol.items():
+            for measure, of_runs in values.items():
+                one, verdict = sample(of_runs), judged.get((setting, protocol, measure))
+                difference = verdict.difference if verdict else None
+                rows.append({
+                    "scenario": setting.scenario, "settings": setting.settings, "members": setting.members,
+                    "partitions": setting.partitions, "protocol": protocol, "measure": measure, "n": one.count,
+                    "median": one.median, "low": one.low, "high": one.high,
+                    "against": verdict.ours if verdict else None, "outcome": verdict.outcome if verdict else None,
+                    "difference": difference.median if difference else None,
+                    "difference_low": difference.low if difference else None,
+                    "difference_high": difference.high if difference else None,
+                })  # fmt: skip
+    return pd.DataFrame(rows)

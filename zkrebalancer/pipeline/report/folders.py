@@ -1,0 +1,85 @@
+"""The runs of an experiment as folders: what was run, and whether it may be trusted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zkrebalancer.protocol.errors import ConfigurationError
+
+RESULT = "result.json"
+_TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is compared with each other: the same scenario, settings and size, by any protocol."""
+
+    scenario: str
+    settings: str
+    members: int
+    partitions: int
+
+    def __str__(self) -> str:
+        """Return it as a heading."""
+        return f"{self.scenario}, {self.settings} settings, {self.members} members, {self.partitions} partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run; `name` is its key in the tables, `doubts` why it counts in no statistics, empty if it does."""
+
+    name: str
+    protocol: str
+    setting: Setting
+    seed: int
+    doubts: tuple[str, ...]
+    versions: str
+    machine: str
+
+
+def find_runs(directories: Iterable[Path]) -> list[Run]:
+    """Return every run below these folders, sorted; those named twice once.
+
+    Raises:
+        ConfigurationError: there is none, or a result cannot be read.
+
+    """
+    runs = []
+    for directory in directories:
+        results = sorted(directory.rglob(RESULT))
+        if not results:
+            raise ConfigurationError(f"{directory} has no run: no {RESULT} below it")
+        runs += [_read(path, run_name(directory, path.parent)) for path in results]
+    return sorted(dict.fromkeys(runs), key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
+
+
+def run_name(directory: Path, folder: Path) -> str:
+    """Return the key of a run: its folder, seen from the one that was named."""
+    return f"{directory}/{folder.relative_to(directory)}"
+
+
+def _read(path: Path, name: str) -> Run:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error})") from None
+    for key, kind in _TYPES.items():
+        if not isinstance(document, dict) or not isinstance(document.get(key), kind):
+            raise ConfigurationError(f"{path}: {key} is missing or of another type")
+    doubts = [str(doubt) for doubt in document.get("doubts", ())]
+    if not document.get("complete"):
+        doubts.append("it was not brought to its end")
+    if not document.get("trusted") and not doubts:
+        doubts.append("it is marked as not to be trusted")
+    setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
+    told = [_told(document.get(key)) for key in ("versions", "machine")]
+    return Run(name, document["protocol"], setting, document["seed"], tuple(doubts), *told)
+
+
+def _told(values: Any) -> str:  # noqa: ANN401  # whatever stands in the document
+    entries = values.items() if isinstance(values, dict) else ()
+    return ", ".join(f"{key} {value}" for key, value in entries if not key.startswith("load"))

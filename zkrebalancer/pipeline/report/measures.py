@@ -1,0 +1,115 @@
+"""From the facts of many runs to a row for each run, and to how late records were around the changes.
+
+All that grows with the events stays with Spark; a row for each run, a few hundred points of each curve and the holds
+of a few partitions come to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
+
+BEFORE, REST = "before", "rest"  # the steps in which nothing is changed
+WORKLOAD = "producer"  # what it spends is spent by the experiment
+SLOT_MS = 500
+BEFORE_MS, AFTER_MS = 2_000, 60_000  # of a change, on the curves
+SPENT = ("requests", "bytes", "cpu_ms")
+
+
+def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return a row for each run; null is what was not measured.
+
+    From the changes: `settled_ms` (their median), `unowned_partition_s`, `moved`, `moved_above_least`,
+    `stopped_needlessly` (sums), and what servers, coordinators and members spent: `requests`, `bytes`, `cpu_ms`. From
+    the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`. In a second of the time before:
+    `rest_requests_per_s`, `rest_bytes_per_s`, `rest_cpu_ms_per_s`, and `rss_mb`, the highest sum of memory. Over the
+    whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
+    """
+    steps = tables["steps"]
+    changes = steps.where(~F.col("name").isin(BEFORE, REST))
+    of_changes = changes.groupBy("run").agg(
+        F.percentile("settled_ms", 0.5).alias("settled_ms"),
+        (F.sum("unowned_partition_ms") / 1_000).alias("unowned_partition_s"),
+        F.sum("moved").alias("moved"),
+        F.sum(F.greatest(F.col("moved") - F.col("moved_least"), F.lit(0))).alias("moved_above_least"),
+        F.sum("stopped_needlessly").alias("stopped_needlessly"),
+    )
+    first = steps.where(F.col("name") != BEFORE).select("run", "step")
+    delayed = delay_figures(tables["delays"].join(first, ["run", "step"]), ("run",)).drop("records")
+    judged = tables["runs"].select("run", "lost", "duplicated", "out_of_order", "overlaps")
+    row = judged
+    for part in (of_changes, delayed, _spent(tables["costs"], changes), _at_rest(tables["costs"], steps)):
+        row = row.join(part, "run", "left")
+    return row
+
+
+def _spent(costs: DataFrame, changes: DataFrame) -> DataFrame:
+    ours = costs.where(F.col("role") != WORKLOAD).join(changes.select("run", "step"), ["run", "step"])
+    return ours.groupBy("run").agg(*[F.sum(name).alias(name) for name in SPENT])
+
+
+def _at_rest(costs: DataFrame, steps: DataFrame) -> DataFrame:
+    length_s = (F.col("to_us") - F.col("from_us")) / 1_000_000
+    rest = steps.where(F.col("name").isin(BEFORE, REST)).select("run", "step", length_s.alias("length_s"))
+    time = rest.groupBy("run").agg(F.sum("length_s").alias("length_s"))
+    sums = [F.sum(name).alias(name) for name in SPENT]
+    by_process = costs.where(F.col("role") != WORKLOAD).join(rest.select("run", "step"), ["run", "step"])
+    spent = by_process.groupBy("run", "role", "target").agg(*sums, F.max("rss_bytes_max").alias("rss_bytes"))
+    total = spent.groupBy("run").agg(*sums, (F.sum("rss_bytes") / 1_000_000).alias("rss_mb"))
+    rates = [(F.col(name) / F.col("length_s")).alias(f"rest_{name}_per_s") for name in SPENT]
+    return total.join(time, "run").select("run", *rates, "rss_mb")
+
+
+def delay_around_changes(events: DataFrame, steps: DataFrame, labels: DataFrame) -> DataFrame:
+    """Return (label, slot_ms, delay_p50_ms, delay_p99_ms, delay_max_ms) of the records sent around the changes.
+
+    `labels`: (run, label), the runs that are drawn as one curve. `slot_ms` counts from a change to when a record was
+    sent, in steps of SLOT_MS; a record belongs to the last change before it, and before the first one to that.
+    """
+    changes = steps.where(~F.col("name").isin(BEFORE, REST)).join(labels, "run")
+    spans = changes.groupBy("run", "label").agg(F.collect_list(F.struct("from_us", "to_us")).alias("spans"))
+    delivered = events.where((F.col("kind") == "delivered") & (F.size("delays_us") > 0))
+    records = delivered.join(spans, "run").select("label", "spans", "mono_us", F.explode("delays_us").alias("delay_us"))
+    sent = F.col("mono_us") - F.col("delay_us")
+    around = records.withColumn("since_us", F.explode(F.transform("spans", lambda span: _since(span, sent))))
+    slot = F.floor(F.col("since_us") / (SLOT_MS * 1_000)) * SLOT_MS
+    number = F.floor(F.log(F.greatest("delay_us", F.lit(1))) / F.log(F.lit(BIN_WIDTH))).cast("int")
+    bins = around.where(F.col("since_us").isNotNull()).groupBy("label", slot.alias("slot_ms"), number.alias("bin"))
+    counted = bins.agg(F.count("*").alias("records"), F.max("delay_us").alias("max_us"))
+    return delay_figures(counted, ("label", "slot_ms")).drop("records").orderBy("label", "slot_ms")
+
+
+def _since(span: Column, sent: Column) -> Column:
+    since, ends = sent - span["from_us"], F.coalesce(span["to_us"], F.lit((1 << 63) - 1))
+    is_near = (since >= -BEFORE_MS * 1_000) & (since < AFTER_MS * 1_000) & (sent < ends)
+    return F.when(is_near, since)
+
+
+def holds(intervals: DataFrame, steps: DataFrame, runs: list[str], most: int) -> DataFrame:
+    """Return (run, topic, partition, member, from_s, to_s): who held some partitions of these runs, and when.
+
+    At most `most` partitions, evenly over each run. Seconds count from the first change.
+    """
+    changes = steps.where(F.col("run").isin(runs) & (F.col("name") != BEFORE))
+    first = changes.groupBy("run").agg(F.min("from_us").alias("first_us"), F.max("to_us").alias("last_us"))
+    of_runs = intervals.where(F.col("run").isin(runs)).join(first, "run")
+    size = of_runs.groupBy("run").agg(F.countDistinct("topic", "partition").alias("size"))
+    stride = F.ceil(F.col("size") / F.lit(most))
+    ended = F.coalesce("ended_us", "last_us")
+    return (
+        of_runs.join(size, "run")
+        .where(F.col("partition") % stride == 0)
+        .select(
+            "run",
+            "topic",
+            "partition",
+            "member",
+            ((F.col("started_us") - F.col("first_us")) / 1_000_000).alias("from_s"),
+            ((F.least(ended, "last_us") - F.col("first_us")) / 1_000_000).alias("to_s"),
+        )
+        .orderBy("run", "topic", "partition", "from_s")
+    )

@@ -1,0 +1,166 @@
+"""A comparison as files: tables as Parquet and CSV, and one page for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from zkrebalancer.pipeline import page
+from zkrebalancer.pipeline.report import pictures
+from zkrebalancer.pipeline.report.compare import MAX_TIMELINE_PARTITIONS, Comparison, comparison_table
+from zkrebalancer.pipeline.report.folders import Setting
+from zkrebalancer.pipeline.report.pictures import Palette
+from zkrebalancer.pipeline.report.sentences import (
+    LOSES,
+    MEASURES,
+    OPEN,
+    OURS,
+    WINS,
+    Values,
+    Verdict,
+    in_order,
+    losses,
+    shown,
+)
+from zkrebalancer.pipeline.report.statistics import CONFIDENCE, RESAMPLES, sample
+
+RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
+TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
+HOW = f"""
+Less is better of everything that is shown. A number is the median over runs, in parentheses the lowest and the highest.
+Two protocols are called different if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of their runs (a bootstrap of the
+difference of medians, seeded) have the difference on the same side of zero; of a comparison of few runs it is said how
+often chance alone would part them. Many comparisons are made: of those without a difference, some will look like one.
+
+*Time to settled* runs from a change to the last partition that was given or taken because of it. Sums over a run are
+over its changes. What servers, coordinators and members spend counts, what the producers spend does not. *At rest* is
+the time before the first change.
+"""
+TIMELINE_SAYS = (
+    f"Who owned what in the run in the middle: a line for a partition (at most {MAX_TIMELINE_PARTITIONS} of them), "
+    "a shade for a member; red: nobody reads the partition."
+)
+DELAYS_SAY = (
+    "How late records were, by when they were sent: medians, 99th percentiles and maxima over all changes and runs."
+)
+
+
+def write(found: Comparison, out: Path) -> None:
+    """Write everything; `out` exists."""
+    for name, frame in ((RUNS, found.measures), (COMPARISON, comparison_table(found))):
+        frame.to_parquet(out / f"{name}.parquet", index=False)
+        frame.to_csv(out / f"{name}.csv", index=False)
+    page.write_page(out / PAGE, "Central against client-side rebalancing", _parts(found))
+
+
+def _parts(found: Comparison) -> Iterator[str]:
+    palette = pictures.colours([run.protocol for run in found.runs])
+    yield from _summary(found)
+    for setting, values in found.values.items():
+        yield page.heading(str(setting))
+        yield from _setting(found, setting, values, palette)
+    yield from _untrusted(found)
+    yield page.heading("How to read it") + page.prose(HOW)
+    for name in ("versions", "machine"):
+        told = sorted({getattr(run, name) for run in found.runs})
+        yield page.heading(name.capitalize(), 3) + page.prose("\n\n".join(told))
+
+
+def _summary(found: Comparison) -> Iterator[str]:
+    trusted = [run for run in found.runs if not run.doubts]
+    protocols = {run.protocol for run in trusted}
+    says = f"{len(trusted)} runs of {len(protocols)} protocols under {len(found.values)} settings."
+    if len(trusted) < len(found.runs):
+        says += f" {len(found.runs) - len(trusted)} more are not trusted and count nowhere: see the end."
+    yield page.prose(says)
+    lost = losses(found.verdicts)
+    yield page.heading("What this project loses")
+    yield page.items(
+        [
+            f"{verdict.setting.scenario}, against {verdict.other} ({verdict.setting.settings}): {verdict}"
+            for verdict in lost
+        ]
+    )
+    if not lost:
+        yield page.prose("Nothing that these runs could show.")
+    yield page.heading("How often it wins and loses")
+    rows = [
+        [f"against {other}", *(str(count) for count in _count(one for one in found.verdicts if one.other == other))]
+        for other in in_order(verdict.other for verdict in found.verdicts)
+    ]
+    yield page.table(
+        ["", WINS, LOSES, "not shown, its median is better", "not shown, its median is worse", "equal"], rows
+    )
+    yield page.prose("Counted are comparisons of one measure under one setting.")
+
+
+def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
+    wins = loses = better = worse = equal = 0
+    for verdict in found:
+        behind = sample(verdict.our_values).median - sample(verdict.other_values).median
+        wins += verdict.outcome == WINS
+        loses += verdict.outcome == LOSES
+        better += verdict.outcome == OPEN and behind < 0
+        worse += verdict.outcome == OPEN and behind > 0
+        equal += verdict.outcome == OPEN and behind == 0
+    return wins, loses, better, worse, equal
+
+
+def _setting(found: Comparison, setting: Setting, values: dict[str, Values], palette: Palette) -> Iterator[str]:
+    for other in in_order(values):
+        of_other = [verdict for verdict in found.verdicts if verdict.setting == setting and verdict.other == other]
+        if not of_other:
+            continue
+        own = "this project's other mode, " if other in OURS else ""
+        yield page.heading(f"{of_other[0].ours} against {own}{other}", 3)
+        told = [str(verdict) for outcome in (LOSES, WINS) for verdict in of_other if verdict.outcome == outcome]
+        told += [
+            f"too few runs to tell, {runs}"
+            for runs in {verdict.runs for verdict in of_other if verdict.difference is None}
+        ]
+        unclear = [MEASURES[one.measure][0] for one in of_other if one.outcome == OPEN and one.difference is not None]
+        yield page.items(told + ([f"no difference is shown in {', '.join(unclear)}"] if unclear else []))
+    yield _table(values)
+    runs = pictures.draw_runs(values, palette)
+    if runs is not None:
+        yield page.picture(runs, "Every run as a dot, the median as a line.")
+    if setting in found.curves:
+        yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_SAY)
+    holds = found.holds.get(setting, {})
+    if holds:
+        names = {run.protocol: run.name for run in found.runs if run.setting == setting and run.name in found.changes}
+        ordered = {protocol: holds[protocol] for protocol in in_order(holds)}
+        changes = {protocol: found.changes.get(names.get(protocol, ""), []) for protocol in ordered}
+        until_s = min(TIMELINE_S, *(rows["to_s"].max() for rows in holds.values()))
+        figure = pictures.draw_holds(ordered, changes, -TIMELINE_BEFORE_S, until_s)
+        yield page.picture(figure, TIMELINE_SAYS)
+
+
+def _table(values: dict[str, Values]) -> str:
+    protocols = in_order(values)
+    rows = []
+    for measure, (name, unit) in MEASURES.items():
+        of_all = [values[protocol].get(measure, ()) for protocol in protocols]
+        if any(any(of_one) for of_one in of_all):
+            rows.append([name, *(_cell(of_one, unit) for of_one in of_all)])
+    counts = [str(max((len(of_one) for of_one in values[protocol].values()), default=0)) for protocol in protocols]
+    return page.table(["", *protocols], [["runs", *counts], *rows])
+
+
+def _cell(values: object, unit: str) -> str:
+    if not isinstance(values, list) or not values:
+        return "-"
+    one = sample(values)
+    if one.low == one.high:
+        return shown(one.median, unit)
+    return f"{shown(one.median, unit)} ({shown(one.low, unit)} to {shown(one.high, unit)})"
+
+
+def _untrusted(found: Comparison) -> Iterator[str]:
+    doubted = [run for run in found.runs if run.doubts]
+    if doubted:
+        yield page.heading("Runs that are not trusted")
+        yield page.prose("They are in the tables, marked, and in no statistics, sentence or picture.")
+        yield page.items(
+            [f"{run.setting}, {run.protocol}, seed {run.seed}: {'; '.join(run.doubts)}" for run in doubted]
+        )

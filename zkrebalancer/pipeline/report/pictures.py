@@ -1,0 +1,142 @@
+"""The pictures of one setting: every run of each protocol, delays around the changes, who owned what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from zkrebalancer.pipeline import page
+from zkrebalancer.pipeline.report.sentences import MEASURES, Values, in_order
+
+DRAWN = ("settled_ms", "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "moved_above_least", "stopped_needlessly",
+         "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
+COLUMNS = 3
+DASHES = ("-", "--", "-.", ":")  # for eyes and printers that know no colours
+NOBODY = page.PALETTE[5]
+Palette = Mapping[str, tuple[str, str]]
+WIDE = 30  # times from the smallest to the largest value: then the axis is logarithmic
+NOTICED_MS = 200.0
+LATE = 5  # times the usual delay before a change
+NAME_SHARE = 0.009  # of the width, for a letter
+QUIET_MS, SHORT_MS = 1_500, 5_000  # shown of the curves after the last late record, and at least
+DELAYS = {"delay_p50_ms": "half of the records", "delay_p99_ms": "99 % of the records", "delay_max_ms": "all records"}
+
+
+def colours(protocols: Iterable[str]) -> Palette:
+    """Return colour and dashes of each protocol, the same in all pictures of a report."""
+    names = enumerate(in_order(protocols))
+    return {name: (page.PALETTE[index % len(page.PALETTE)], DASHES[index % len(DASHES)]) for index, name in names}
+
+
+def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
+    """Draw a dot for each run and a line at the median, a panel for each measure that is not 0 everywhere."""
+    protocols = in_order(values)[::-1]  # from the top downwards
+    panels = [name for name in DRAWN if any(value for of in values.values() for value in of.get(name, ()))]
+    if not panels:
+        return None
+    rows = -(-len(panels) // COLUMNS)
+    with mpl.rc_context(page.STYLE):
+        figure = Figure(figsize=(page.WIDTH_IN, rows * (0.95 + 0.23 * len(protocols))), layout="constrained")
+        axes = figure.subplots(rows, COLUMNS, squeeze=False, sharey=True)
+        for axis, measure in zip(axes.flat, panels, strict=False):
+            _draw_measure(axis, {name: values[name].get(measure, ()) for name in protocols}, palette)
+            name, unit = MEASURES[measure]
+            axis.set_title(name, loc="left")
+            axis.set_xlabel(unit)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+    return figure
+
+
+def _draw_measure(axis: Axes, values: Mapping[str, Sequence[float]], palette: Palette) -> None:
+    every = [value for of in values.values() for value in of]
+    is_wide = min(every) > 0 and max(every) / min(every) > WIDE
+    axis.set_xscale("log" if is_wide else "linear")
+    for row, (name, of) in enumerate(values.items()):
+        axis.scatter(of, [row] * len(of), s=22, color=palette[name][0], alpha=0.6, linewidths=0)
+        if of:
+            axis.plot([pd.Series(of).median()] * 2, [row - 0.33, row + 0.33], color=palette[name][0], linewidth=2.5)
+    axis.set_yticks(range(len(values)), list(values))
+    axis.set_ylim(-0.6, len(values) - 0.4)
+    axis.margins(x=0.06)
+    if not is_wide:
+        axis.set_xlim(left=min(0, *every))
+    axis.grid(axis="x", color=page.INK, alpha=0.15, linewidth=0.6)
+
+
+def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:
+    """Draw how late records were by when they were sent; `curves` has a row for each `protocol` and `slot_ms`."""
+    by_protocol = {str(name): rows for name, rows in curves.groupby("protocol")}
+    until_ms = max(SHORT_MS, *(_last_late_ms(rows) + QUIET_MS for rows in by_protocol.values()))
+    with mpl.rc_context(page.STYLE):
+        figure = Figure(figsize=(page.WIDTH_IN, 3.4), layout="constrained")
+        axes = figure.subplots(1, len(DELAYS), sharey=True)
+        for axis, (column, says) in zip(axes, DELAYS.items(), strict=True):
+            for name in in_order(by_protocol):
+                colour, dash = palette[name]
+                near = by_protocol[name][by_protocol[name]["slot_ms"] <= until_ms]
+                label = name if axis is axes[0] else None
+                axis.plot(near["slot_ms"] / 1_000, near[column], dash, color=colour, linewidth=1.7, label=label)
+            axis.axvline(0, color=page.INK, alpha=0.5, linewidth=0.8)
+            axis.set(title=says, xlabel="sent so many seconds after the change", yscale="log")
+            axis.grid(color=page.INK, alpha=0.15, linewidth=0.6)
+        axes[0].set_ylabel("delay at most, ms")
+        figure.legend(loc="outside upper center", ncols=4)
+    return figure
+
+
+def _last_late_ms(rows: pd.DataFrame) -> float:
+    """Return when the last records were sent that had to wait much longer than usual."""
+    usual = rows["delay_p50_ms"].min()
+    late = rows.loc[rows["delay_p99_ms"] > max(LATE * usual, NOTICED_MS), "slot_ms"]
+    return float(late.max()) if len(late) else 0.0
+
+
+def draw_holds(
+    holds: Mapping[str, pd.DataFrame], changes: Mapping[str, Sequence[tuple[float, str]]], from_s: float, to_s: float
+) -> Figure:
+    """Draw who owned each partition from when to when, a panel for each protocol; red is nobody.
+
+    `holds`: protocol -> rows of `measures.holds`. `changes`: protocol -> seconds and name of each change.
+    """
+    heights = [rows[["topic", "partition"]].drop_duplicates().shape[0] for rows in holds.values()]
+    with mpl.rc_context(page.STYLE):
+        height_in = 0.6 + sum(0.6 + 0.07 * height for height in heights)
+        figure = Figure(figsize=(page.WIDTH_IN, height_in), layout="constrained")
+        axes = figure.subplots(len(holds), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+        for axis, (name, rows) in zip(axes, holds.items(), strict=True):
+            _draw_owners(axis, rows, from_s, min(to_s, rows["to_s"].max()))
+            _name_changes(axis, changes[name], to_s)
+            axis.set_title(name, loc="left", pad=14)
+            axis.set_yticks([])
+            axis.set_ylabel("partitions")
+        axes[-1].set(xlim=(from_s, to_s), xlabel="seconds after the first change")
+    return figure
+
+
+def _name_changes(axis: Axes, changes: Sequence[tuple[float, str]], to_s: float) -> None:
+    """Mark every change; one that comes soon after the one before it gets no name."""
+    free_from_s = -to_s
+    for since_s, name in changes:
+        if since_s < to_s:
+            axis.axvline(since_s, color=page.INK, linewidth=1, linestyle=":")
+            if since_s >= free_from_s:
+                at = axis.get_xaxis_transform()
+                axis.text(since_s, 1.02, name, transform=at, fontsize=8, ha="left", va="bottom")
+                free_from_s = since_s + to_s * NAME_SHARE * len(name)
+
+
+def _draw_owners(axis: Axes, rows: pd.DataFrame, from_s: float, to_s: float) -> None:
+    members = {name: index for index, name in enumerate(sorted(rows["member"].unique()))}
+    shades = mpl.colormaps["cividis"].resampled(max(2, len(members)))
+    for row, (_, held) in enumerate(rows.groupby(["topic", "partition"])):
+        begins = max(from_s, held["from_s"].min())
+        axis.broken_barh([(begins, to_s - begins)], (row, 0.86), color=NOBODY, linewidth=0)
+        bars = [(begin, end - begin) for begin, end in zip(held["from_s"], held["to_s"], strict=True)]
+        colors = [shades(members[name]) for name in held["member"]]
+        axis.broken_barh(bars, (row, 0.86), facecolors=colors, linewidth=0)
+    axis.set_ylim(0, rows.groupby(["topic", "partition"]).ngroups)

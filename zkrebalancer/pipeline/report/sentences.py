@@ -1,0 +1,129 @@
+"""What won and what lost, in plain words: this project against each other protocol, its losses first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zkrebalancer.pipeline.report.folders import Setting
+from zkrebalancer.pipeline.report.statistics import CONFIDENCE, Difference, difference, sample
+
+OURS = ("central-incremental", "central-eager")  # the first one that was run stands for this project
+WINS, LOSES, OPEN = "wins", "loses", "open"
+# Every measure, with its name in a sentence and its unit; less is better of each.
+MEASURES: Mapping[str, tuple[str, str]] = {
+    "settled_ms": ("time to settled", "ms"),
+    "unowned_partition_s": ("time of partitions without a consumer", "s"),
+    "delay_p50_ms": ("delay of half of the records", "ms"),
+    "delay_p99_ms": ("delay of 99 % of the records", "ms"),
+    "delay_max_ms": ("longest delay of a record", "ms"),
+    "moved_above_least": ("partitions moved above the least possible", ""),
+    "stopped_needlessly": ("partitions stopped needlessly", ""),
+    "lost": ("records lost", ""),
+    "duplicated": ("records delivered twice", ""),
+    "out_of_order": ("records out of order", ""),
+    "overlaps": ("partitions held by two at once", ""),
+    "requests": ("requests during the changes", ""),
+    "bytes": ("bytes to and from servers during the changes", ""),
+    "cpu_ms": ("processor time during the changes", "ms"),
+    "rest_requests_per_s": ("requests at rest", "/s"),
+    "rest_bytes_per_s": ("bytes to and from servers at rest", "/s"),
+    "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
+    "rss_mb": ("memory", "MB"),
+}
+Values = Mapping[str, Sequence[float]]  # measure -> a value of each trusted run that has one
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One measure of this project against that of another protocol, under one setting.
+
+    `difference`: the other's above ours; None if there are too few runs.
+    """
+
+    setting: Setting
+    ours: str
+    other: str
+    measure: str
+    our_values: tuple[float, ...]
+    other_values: tuple[float, ...]
+    difference: Difference | None
+
+    @property
+    def outcome(self) -> str:
+        """Return WINS, LOSES or OPEN."""
+        if self.difference is None or not self.difference.is_shown:
+            return OPEN
+        return WINS if self.difference.low > 0 else LOSES
+
+    @property
+    def runs(self) -> str:
+        """Return how many runs there are of each."""
+        return f"{len(self.our_values)} and {len(self.other_values)} runs"
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        ours, other = sample(self.our_values), sample(self.other_values)
+        name, unit = MEASURES[self.measure]
+        both = f"{shown(ours.median, unit)} against {shown(other.median, unit)}"
+        if self.difference is None:
+            return f"{name}: {both}; {self.runs} are too few to tell"
+        if self.outcome == OPEN:
+            return f"{name}: {both}; {self.runs} show no difference"
+        times = _times(ours.median, other.median)
+        return f"{self.ours} {self.outcome} in {name}: {both}{times} ({self._how_sure()}; {self.runs})"
+
+    def _how_sure(self) -> str:
+        if self.difference is None:
+            return ""
+        unit = MEASURES[self.measure][1]
+        low, high = sorted((abs(self.difference.low), abs(self.difference.high)))
+        sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}"
+        by_chance = self.difference.by_chance
+        if by_chance is not None and by_chance > 1 - CONFIDENCE:
+            sure += f"; chance alone parts so few runs in {by_chance:.0%} of comparisons"
+        return sure
+
+
+def verdicts(setting: Setting, values: Mapping[str, Values]) -> list[Verdict]:
+    """Compare this project with every other protocol of a setting; `values`: protocol -> values.
+
+    Measures that are 0 in every run of both are left out.
+    """
+    ours = next((name for name in OURS if name in values), None)
+    if ours is None:
+        return []
+    found = []
+    for other in sorted(values.keys() - {ours}):
+        for measure in MEASURES:
+            one, two = tuple(values[ours].get(measure, ())), tuple(values[other].get(measure, ()))
+            if one and two and any(one + two):
+                found.append(Verdict(setting, ours, other, measure, one, two, difference(one, two)))
+    return found
+
+
+def in_order(protocols: Iterable[str]) -> list[str]:
+    """Return protocols in the order in which they are shown: this project's first."""
+    return sorted(set(protocols), key=lambda name: (name not in OURS, OURS.index(name) if name in OURS else 0, name))
+
+
+def losses(found: Iterable[Verdict]) -> list[Verdict]:
+    """Return what this project loses to others; its own modes are no others."""
+    return [verdict for verdict in found if verdict.outcome == LOSES and verdict.other not in OURS]
+
+
+def shown(value: float, unit: str) -> str:
+    """Write a value with its unit, with three digits that count."""
+    for limit, divisor, prefix in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e5, 1e3, " k")):
+        if abs(value) >= limit and unit != "ms":
+            return f"{value / divisor:.3g}{prefix}{unit}"
+    if unit == "ms" and abs(value) >= 10_000:
+        return f"{value / 1_000:,.1f} s"
+    number = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{number}{unit}" if unit.startswith("/") else f"{number} {unit}".rstrip()
+
+
+def _times(ours: float, other: float) -> str:
+    if min(ours, other) <= 0:
+        return ""
+    return f", {max(ours, other) / min(ours, other):.3g} times {'less' if ours < other else 'more'}"
