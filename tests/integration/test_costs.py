@@ -19,6 +19,7 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Get
 
 QUESTIONS = 200
+TICK_US = 100_000  # processes and processors are weighed in steps of 10 ms each
 PINGS_MEANWHILE = 50  # of everybody else on this cluster
 
 
@@ -29,8 +30,11 @@ def compiled_programs() -> None:
 
 
 def read(directory: Path, kind: str, role: str) -> list[Event]:
-    events = [json.loads(line) for path in directory.glob("costs-*.jsonl") for line in path.open()]
-    return [event for event in events if event["kind"] == kind and event["role"] == role]
+    return [event for event in read_all(directory) if event["kind"] == kind and event["role"] == role]
+
+
+def read_all(directory: Path) -> list[Event]:
+    return [json.loads(line) for path in directory.glob("costs-*.jsonl") for line in path.open()]
 
 
 @pytest.mark.usefixtures("compiled_programs")
@@ -64,4 +68,8 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
     assert 0 < spent[0]["cpu_us"] <= spent[-1]["cpu_us"]
     assert min(event["rss_bytes"] for event in spent) > 1_000_000
     assert read(folder, "sampled", "zookeeper")
+    loads = [event for event in read_all(folder) if event["kind"] == "busy"]
+    spent_us = {name: loads[-1][name] - loads[0][name] for name in ("mono_us", "busy_us", "own_us")}
+    assert 0 < spent_us["own_us"] <= spent_us["busy_us"] + TICK_US
+    assert spent_us["busy_us"] <= loads[0]["processors"] * (spent_us["mono_us"] + TICK_US)
     assert read(folder, "sampled", "broker")

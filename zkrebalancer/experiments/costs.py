@@ -3,7 +3,8 @@
 Both are written once a second and whenever `take` is called, from outside of what is measured: nobody tells of himself.
 Sums go on growing when a process of the same name is started again.
 
-- CPU and memory: of each process and, for coordinators, of the process that reads lag, by psutil.
+- CPU and memory: of each process and, for coordinators, of the process that reads lag, by psutil. How busy the whole
+  machine was, and with this run, is a `busy` event: others may take what the run needs.
 - ZooKeeper: its four-letter word `mntr` counts packets and bytes of all sessions. Requests are the packets that came
   in, pings and new sessions included, less our own questions. The length prefixes of its answers are added to them.
   Compared with the counters of the sockets, that leaves out nothing of what came in, and of what went out the answers
@@ -38,6 +39,7 @@ END_DEADLINE_S = 10.0
 WORD = "mntr"
 LENGTH_PREFIX_BYTES = 4
 ROLES = {"coordinator": "coordinator", "members": "member", "producer": "producer"}
+MACHINE_STATES = 8  # of a processor: user, nice, system, idle, iowait, irq, softirq, steal; what follows is in user
 HAS_CHILDREN = "coordinator"
 
 Processes = Callable[[], Mapping[str, tuple[str, int]]]
@@ -90,6 +92,20 @@ class Costs:
             if self._cluster.broker.is_running:
                 self._sample(self._cluster.broker.name, "broker", self._cluster.broker.pid)
                 self._count_broker(self._cluster.broker)
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Write how busy the machine was, and how much of that was this run, its measuring included."""
+        own = [psutil.Process(), *self._broker.processes()]
+        self._sums.total("run", own[0].pid, {"cpu_us": sum(_cpu_us(process) for process in own)})
+        machine = psutil.cpu_times()
+        busy_s = sum(machine[:MACHINE_STATES]) - machine.idle - machine.iowait
+        self._log.write(
+            "busy",
+            busy_us=round(1e6 * busy_s),
+            own_us=self._sums.of_all("cpu_us"),
+            processors=psutil.cpu_count() or 1,
+        )
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
@@ -101,12 +117,12 @@ class Costs:
                 self._known[pid] = psutil.Process(pid)
             process = self._known[pid]
             family = [process, *(process.children(recursive=True) if role == HAS_CHILDREN else ())]
-            cpu = [member.cpu_times() for member in family]
+            cpu_us = sum(_cpu_us(member) for member in family)
             rss_bytes = sum(member.memory_info().rss for member in family)
         except psutil.Error:
             self._known.pop(pid, None)
             return
-        spent = self._sums.total(name, pid, {"cpu_us": round(1e6 * sum(times.user + times.system for times in cpu))})
+        spent = self._sums.total(name, pid, {"cpu_us": cpu_us})
         self._log.write("sampled", role=role, target=name, cpu_us=spent["cpu_us"], rss_bytes=rss_bytes)
 
     def _count_zookeeper(self, server: Server) -> None:
@@ -157,6 +173,16 @@ class Sums:
             self._now[key] = pid, count
         return {figure: self._before.get((name, figure), 0) + count for figure, count in counts.items()}
 
+    def of_all(self, figure: str) -> int:
+        """Return the sum over all names, also of processes that have ended."""
+        now = sum(count for (_name, known), (_pid, count) in self._now.items() if known == figure)
+        return now + sum(count for (_name, known), count in self._before.items() if known == figure)
+
+
+def _cpu_us(process: psutil.Process) -> int:
+    times = process.cpu_times()
+    return round(1e6 * (times.user + times.system))
+
 
 def roles(programs: Mapping[str, Program]) -> dict[str, tuple[str, int]]:
     """Return name -> (role, process id) of a lab's programs that run; their names begin with what they are."""
@@ -188,6 +214,10 @@ class BrokerCounts:
         except BrokenPipeError:
             return None
         return broker_counts(program.stdout.readline())
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the program's process, if it runs."""
+        return [] if self._program is None or self._program.poll() is not None else [psutil.Process(self._program.pid)]
 
     def end(self) -> None:
         """End the program."""

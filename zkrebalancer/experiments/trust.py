@@ -1,4 +1,4 @@
-"""Whether a run can be trusted: not if the machine stood still, or records were not sent when they were due."""
+"""Whether a run can be trusted: not if the machine stood still or was shared, or records were not sent when due."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from zkrebalancer.observe.reading import Event
 
 BEAT_S = 0.05
 STALL_S = 0.25  # written down
+DOUBTFUL_SHARE = 0.2  # of the processors: what others took, the run may have lacked
 DOUBTFUL_GAP_MS = 500  # no figure of a run with such a gap is to be believed: all of them are of that order
 
 
@@ -51,9 +52,12 @@ def find_doubts(events: Iterable[Event]) -> list[str]:
     late: dict[str, list[int]] = {}
     left_out_count = 0
     is_measured = False
+    loads = list[Event]()
     for event in events:
         if event["kind"] == "step":
             is_measured = event["name"] != "end"
+        elif event["kind"] == "busy" and is_measured:
+            loads = [*loads[:1], event]
         elif event["kind"] == "stalled" and is_measured:
             left_out_count += event.get("left_out_count", 0)
             if event["gap_ms"] >= DOUBTFUL_GAP_MS:
@@ -62,6 +66,15 @@ def find_doubts(events: Iterable[Event]) -> list[str]:
         f"the {role} stood still {len(gaps)} times for more than {DOUBTFUL_GAP_MS} ms, at most {max(gaps)} ms"
         for role, gaps in late.items()
     ]
+    others = _share_of_others(*loads) if len(loads) > 1 else 0.0
+    if others > DOUBTFUL_SHARE:
+        doubts.append(f"other programs took {others:.0%} of the machine's processors")
     if left_out_count:
         doubts.append(f"the producer could not send {left_out_count} records that were due")
     return doubts
+
+
+def _share_of_others(first: Event, last: Event) -> float:
+    """Return which part of all processors other programs had between two moments."""
+    others_us = (last["busy_us"] - first["busy_us"]) - (last["own_us"] - first["own_us"])
+    return float(others_us / (last["processors"] * (last["mono_us"] - first["mono_us"])))

@@ -48,6 +48,7 @@ KEYS: dict[str, dict[str, type]] = {  # what a judgement needs of each kind; oth
     "topic_deleted": {"topic": str},
     "step": {"name": str, "target": str, "number": int},
     "stalled": {"role": str, "gap_ms": int},
+    "busy": {"busy_us": int, "own_us": int, "processors": int},
     "sampled": {"role": str, "target": str, "cpu_us": int, "rss_bytes": int},
     "counted": {"role": str, "target": str, "requests": int, "bytes_in": int},
 }

@@ -33,3 +33,4 @@ def test_sums_go_on_when_a_process_is_started_again() -> None:
     assert sums.total("other", 18, {"requests": 1, "bytes_in": 10}) == {"requests": 1, "bytes_in": 10}
     assert sums.total("kafka", 19, {"requests": 0, "bytes_in": 0}) == {"requests": 7, "bytes_in": 70}
     assert sums.total("kafka", 19, {"requests": 2, "bytes_in": 20}) == {"requests": 9, "bytes_in": 90}
+    assert sums.of_all("requests") == 10

@@ -27,6 +27,17 @@ def test_gaps_and_records_that_were_not_sent_are_doubts() -> None:
     ]
 
 
+def test_a_machine_that_others_keep_busy_is_a_doubt() -> None:
+    begin, end = event("step", name="before", target="", number=1), event("step", name="end", target="", number=2)
+    early, first, middle, quiet, shared = (
+        {**event("busy", busy_us=busy_us, own_us=own_us, processors=2), "mono_us": mono_us}
+        for mono_us, busy_us, own_us in ((0, 0, 0), (10, 500, 100), (20, 600, 105), (110, 600, 162), (110, 600, 158))
+    )
+    assert find_doubts([begin, first, middle, quiet, end]) == [], "38 of 200 is less than a fifth"
+    assert find_doubts([begin, first, middle, shared, end]) == ["other programs took 21% of the machine's processors"]
+    assert find_doubts([early, begin, first, end, shared]) == [], "what was not measured is not doubted"
+
+
 def test_the_heartbeat_notices_that_it_woke_up_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trust, "STALL_S", 0.0)  # so that every beat is late
     with Heartbeat(EventLog(tmp_path, "run")):
