@@ -35,8 +35,14 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
     # One of them is there already: a grid goes on where it was interrupted.
     there = out / "classic-cooperative" / FOLDER
     there.mkdir(parents=True)
-    known = {"complete": True, "scenario": "scale-out", "protocol": "classic-cooperative", "settings": "tuned"}
-    (there / "result.json").write_text(json.dumps({**known, "seed": 1, "trusted": True, "measures": {}}))
+    known: dict[str, object] = {
+        "complete": True,
+        "scenario": "scale-out",
+        "protocol": "classic-cooperative",
+        "settings": "tuned",
+    }
+    known |= {"seed": 1, "trusted": True, "measures": {}, "details": {"broker": {"kind": "kafka-3.9"}}}
+    (there / "result.json").write_text(json.dumps(known))
     wanted = [text for name in (*protocols, "classic-cooperative") for text in ("--protocol", name)]
     running = experiment.begin(*wanted, "--scenario", "scale-out", "--out", str(out))
     output, _ = running.communicate(timeout=300)

@@ -71,7 +71,7 @@ def perform(plans: Iterable[Plan], out: Path, show: Show) -> tuple[list[Result],
     for number, plan in enumerate(plans):
         show.begin(number, plan.title)
         try:
-            result = read_result(out / plan.folder)
+            result = read_result(plan, out)
             if result is None:
                 result = Run(plan, out, show.detail).perform()
                 show.end(_summary(result))

@@ -37,7 +37,7 @@ from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, NoEventsError, Problems
-from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 CHROOT = "/experiment"
 TICK_MS = 2_000  # ZooKeeper's own default: how exactly sessions end depends on it
@@ -238,16 +238,24 @@ class Run:
         draft.replace(self.directory / RESULT)
 
 
-def read_result(directory: Path) -> Result | None:
-    """Return a run's result if the run got to its end; raises RebalancerError if the file cannot be read."""
-    file = directory / RESULT
+def read_result(plan: Plan, out: Path) -> Result | None:
+    """Return the result of a run that got to its end.
+
+    Raises:
+        ConfigurationError: what is there cannot be read, or is of a run on another broker.
+
+    """
+    file = out / plan.folder / RESULT
     if not file.exists():
         return None
     try:
         result = json.loads(file.read_text())
-    except ValueError as error:
-        raise RebalancerError(f"{file}: not a result: {error}; remove it to run this anew") from None
-    return result if isinstance(result, dict) and result.get("complete") else None
+        is_complete, broker = result["complete"], result["details"]["broker"]["kind"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{file}: not a result ({error!r}); remove it to run this anew") from None
+    if is_complete and broker != plan.broker:
+        raise ConfigurationError(f"{file} is of a run on {broker}, not {plan.broker}; name another folder with --out")
+    return dict(result) if is_complete else None
 
 
 @contextmanager

@@ -47,6 +47,13 @@ class Told:
         self.lines.append(line)
 
 
+def write_result(folder: Path, broker: str, *, is_complete: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    file = folder / "result.json"
+    file.write_text(json.dumps({"complete": is_complete, "details": {"broker": {"kind": broker}}}))
+    return file
+
+
 def test_every_run_has_its_place_and_each_protocol_its_own_broker() -> None:
     plans = make().plans()
     assert [str(plan.folder) for plan in plans] == [
@@ -75,12 +82,11 @@ def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
 
     monkeypatch.setattr(Run, "perform", perform)
     for plan, is_complete in ((plans[0], True), (plans[1], False)):
-        (tmp_path / plan.folder).mkdir(parents=True)
-        (tmp_path / plan.folder / "result.json").write_text(json.dumps({"complete": is_complete, "seed": 1}))
+        write_result(tmp_path / plan.folder, plan.broker, is_complete=is_complete)
     told = Told()
     results, failures = grid.perform(plans, tmp_path, told)
     assert run == plans[1:]
-    assert results[0] == {"complete": True, "seed": 1}
+    assert results[0]["complete"]
     assert [result["protocol"] for result in results[1:]] == ["kip848", "kip848"]
     assert failures == ["central-incremental, crash (tuned, seed 2): kafka ended"]
     assert told.lines[1] == "is there already"
@@ -88,14 +94,15 @@ def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
     assert told.lines[5] == "failed: kafka ended"
 
 
-def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    plans = make(seeds=[1]).plans()[:1]
-    (tmp_path / plans[0].folder).mkdir(parents=True)
-    file = tmp_path / plans[0].folder / "result.json"
-    file.write_text("{")
-    results, failures = grid.perform(plans, tmp_path, Told())
-    assert results == []
-    assert str(file) in failures[0]
+def test_a_result_that_cannot_be_read_or_is_of_another_broker_is_named(tmp_path: Path) -> None:
+    (plan,) = make(seeds=[1], protocols=[PROTOCOLS["classic-range"]]).plans()
+    file = write_result(tmp_path / plan.folder, "kafka-4")
+    for text, told in (("{", "not a result"), ("[]", "not a result"), (file.read_text(), "kafka-4, not kafka-3.9")):
+        file.write_text(text)
+        results, failures = grid.perform([plan], tmp_path, Told())
+        assert results == []
+        assert str(file) in failures[0]
+        assert told in failures[0]
 
 
 def test_a_group_is_dealt_when_everybody_who_should_has_something() -> None:
