@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 5
 OUT ?= experiments
+SCENARIOS ?= scale-out crash
 
 .PHONY: setup demo test test-long lint bench bench-agent bench-assign bench-poll bench-offsets simulate mutations interruptions model campaign experiments clean
 
@@ -69,16 +70,16 @@ model: setup
 campaign: setup
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
-# The same scenarios with every protocol, on real servers: a quarter of an hour; LARGE=1 takes a night. Can be resumed.
+# The same scenarios with every protocol, on real servers: 17 minutes; LARGE=1 takes a night. Can be resumed.
 ifdef LARGE
 GRID := --scenario all --settings default --settings tuned --members 20 --partitions 240 --repeat 3
 else
-SCENARIOS := scale-out crash freeze coordinator-failover slow-consumer
-GRID := $(SCENARIOS:%=--scenario %) --settings tuned --members 10 --partitions 120
+GRID := $(SCENARIOS:%=--scenario %) --settings tuned --members 10 --partitions 120 --repeat 3
 endif
 
 experiments: setup
 	$(BIN)/zkrebalancer experiment run --protocol all $(GRID) --out $(OUT)
+	$(BIN)/zkrebalancer experiment compare $(OUT) --out $(OUT)/report
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

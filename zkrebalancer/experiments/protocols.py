@@ -18,7 +18,7 @@ TUNINGS: tuple[Tuning, ...] = ("default", "tuned")
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
 # A group is at rest when it has been quiet for longer than its members and its broker keep silent.
-QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 3.0}
+QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
