@@ -17,6 +17,8 @@ import numpy as np
 from zkrebalancer.assignment.alike import Counts
 from zkrebalancer.assignment.columns import Flags, Offsets
 
+FITTING_ROUNDS = 10  # what they leave uneven is mended by chains
+
 
 def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: Counts) -> Counts:
     """Return how many rows of each kind each class gets: an array [classes, kinds].
@@ -25,6 +27,10 @@ def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: C
     `widths`: members of each class, at least 1. `row_counts`: rows of each kind. `claimed`: [classes, kinds], rows that
     members of the class hold and may keep, together never more than there are.
     """
+    if not claimed.any():
+        flow = _Flow(reads, widths, claimed, poured_at_once(reads, widths, row_counts))
+        flow.improve()
+        return flow.held
     flow = _Flow(reads, widths, claimed, claimed.copy())
     free = row_counts - claimed.sum(axis=0)
     for kind in np.argsort(reads.sum(axis=0), kind="stable"):  # few readers first: fewer chains afterwards
@@ -33,6 +39,31 @@ def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: C
             flow.held[readers, kind] += poured(flow.sizes()[readers], widths[readers], int(free[kind]))
     flow.improve()
     return flow.held
+
+
+def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
+    """Pour all kinds into empty classes, about level; returns [classes, kinds].
+
+    Each kind is split in proportion to its readers' widths, and these are scaled, as in iterative proportional fitting,
+    by how far each class is from the common level; the rows that do not divide go to the lowest readers one by one.
+    """
+    pull = reads * widths[:, np.newaxis].astype(np.float64)
+    for _ in range(FITTING_ROUNDS):
+        share = pull * (row_counts / np.maximum(pull.sum(axis=0), 1e-300))
+        loads = share.sum(axis=1) / widths
+        if np.ptp(loads) * 2 < 1:
+            break
+        pull *= (loads.mean() / np.maximum(loads, 1.0))[:, np.newaxis]
+    held: Counts = np.floor(share).astype(np.int64)
+    left = (row_counts - held.sum(axis=0)).tolist()
+    sizes, width_of = held.sum(axis=1).tolist(), widths.tolist()
+    for kind in np.flatnonzero(left).tolist():
+        readers = np.flatnonzero(reads[:, kind]).tolist()
+        for _ in range(left[kind]):
+            lowest = min(readers, key=lambda reader: sizes[reader] / width_of[reader])
+            held[lowest, kind] += 1
+            sizes[lowest] += 1
+    return held
 
 
 def poured(sizes: Counts, widths: Counts, amount: int) -> Counts:
