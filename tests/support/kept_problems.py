@@ -34,7 +34,7 @@ def assert_placed_as_anew(placer: Placer, task: Compute, transition: Transition)
     """The answer that rests on the columns of before is the one that the whole problem gives."""
     anew = place(placer, task.problem, everything=task.everything)
     assert anew.columns.consumers == transition.columns.consumers
-    for name in ("member", "thread", "_rows", "_begins"):
+    for name in ("member", "thread"):
         assert np.array_equal(getattr(anew, name), getattr(transition, name)), name
     assert anew.stops == transition.stops
     assert anew.starts == transition.starts

@@ -34,7 +34,8 @@ class Columns:
 
     `first`: the partitions of topic t are the rows first[t] … first[t + 1] - 1; a partition's number is row - first[t].
     `holder`: member that has to let go of the row before another one may start it; newer claims beat older ones.
-    `owner`: the same, but only where the member still subscribes to the topic: what a sticky strategy may keep.
+    `owner`: the same, but only where the member still subscribes to the topic: what a sticky strategy may keep. It is
+    the very same array where that makes no difference.
     `subscription`: of each member, a row of `threads`.
     `threads`: consumer threads with which that subscription reads a topic, 0 where it does not.
     `rack`: index into `rack_names`; `racks[racks_first[p]:racks_first[p + 1]]` are those that hold a replica of row p.
@@ -83,7 +84,7 @@ def to_columns(problem: Problem) -> Columns:
     holder, owner_thread = np.full((2, first[-1]), NOBODY, np.int32)
     rows, claimants, claiming_threads = _claims(problem, row_of, topics, first)
     holder[rows], owner_thread[rows] = claimants, claiming_threads  # of two claims to a row the last, newer one stays
-    owner = np.where(reads_row(topic, holder, subscription, threads), holder, np.int32(NOBODY))
+    owner = _readers_only(holder, reads_row(topic, holder, subscription, threads))
     lag, rate = _loads(problem, index_of, first)
     rack_names, rack, racks_first, racks = _racks(problem, members, topics, counts)
     return Columns(
@@ -117,29 +118,34 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     if not _has_topics_of(columns, problem) or len(changed) > MANY_CHANGED:
         return to_columns(problem)
     consumers, old_rows = _without(columns.consumers, changed)
-
-    def find(name: str) -> int:
-        return bisect_left(consumers, rank(problem, name), key=lambda other: rank(problem, other))
-
     joined = sorted((name for name in changed if name in problem.members), key=lambda name: rank(problem, name))
-    for name in joined:
-        consumers.insert(find(name), name)
-    row_of = {name: find(name) for name in joined}
+    row_of: dict[str, int] = {}
+    for name in joined:  # in their order: nobody is put before one that has its row
+        row_of[name] = bisect_left(consumers, rank(problem, name), key=lambda other: rank(problem, other))
+        consumers.insert(row_of[name], name)
     is_old = np.ones(len(consumers), np.bool_)
     is_old[list(row_of.values())] = False
     renumbered = np.full(len(columns.consumers) + 1, NOBODY, np.int32)  # the last entry is NOBODY's
     renumbered[old_rows] = np.flatnonzero(is_old)
 
-    holder, owner = renumbered[columns.holder], renumbered[columns.owner]
-    owner_thread = np.where(holder >= 0, columns.owner_thread, np.int32(NOBODY))
+    holder = renumbered[columns.holder]
+    owner = holder if columns.owner is columns.holder else renumbered[columns.owner]
+    owner_thread = columns.owner_thread
+    if len(old_rows) < len(columns.consumers):  # somebody has let go
+        owner_thread = np.where(holder >= 0, owner_thread, np.int32(NOBODY))
     rows, claimants, claiming_threads = _claims(problem, row_of, columns.topics, columns.first)
     racks = {problem.members[consumer].rack for consumer in joined} - {None}
     is_contradicted = columns.is_contradicted or (holder[rows] >= 0).any() or len(np.unique(rows)) < len(rows)
     if is_contradicted or not racks <= set(columns.rack_names):
         return to_columns(problem)
     capacity, rack, subscription, threads = _described(columns, problem, row_of, old_rows, is_old)
-    holder[rows], owner_thread[rows] = claimants, claiming_threads
-    owner[rows] = np.where(reads_row(columns.topic[rows], claimants, subscription, threads), claimants, NOBODY)
+    if len(rows):
+        reads = reads_row(columns.topic[rows], claimants, subscription, threads)
+        if owner is holder and not reads.all():
+            owner = holder.copy()
+        owner_thread = owner_thread.copy() if owner_thread is columns.owner_thread else owner_thread
+        holder[rows], owner_thread[rows] = claimants, claiming_threads
+        owner[rows] = np.where(reads, claimants, NOBODY)
     lag, rate = _loads(problem, {topic: index for index, topic in enumerate(columns.topics)}, columns.first)
     return replace(
         columns,
@@ -176,8 +182,11 @@ def _loads(problem: Problem, index_of: Mapping[str, int], first: Offsets) -> tup
 def _without(consumers: Sequence[str], changed: Collection[str]) -> tuple[list[str], Offsets]:
     """Return those that have not changed, and the rows that they had."""
     gone = frozenset(changed)
-    rows = [row for row, consumer in enumerate(consumers) if consumer not in gone]
-    return [consumers[row] for row in rows], np.array(rows, np.int64)
+    rows = [row for row, consumer in enumerate(consumers) if consumer in gone]
+    rest = list(consumers)
+    for row in reversed(rows):
+        del rest[row]
+    return rest, np.delete(np.arange(len(consumers)), rows)
 
 
 def _described(
@@ -191,20 +200,23 @@ def _described(
     subscription[is_old] = columns.subscription[old_rows]
     threads = columns.threads
     index_of = {topic: index for index, topic in enumerate(columns.topics)}
+    seen: dict[int, int] = {}  # as in `_subscriptions`
     for consumer, row in row_of.items():
         member = problem.members[consumer]
         capacity[row] = member.capacity
         if member.rack is not None:
             rack[row] = columns.rack_names.index(member.rack)
-        wanted = np.zeros(len(columns.topics), np.int16)
-        for topic, count in member.threads.items():
-            if topic in index_of:
-                wanted[index_of[topic]] = count
-        same = np.flatnonzero((threads == wanted).all(axis=1))
-        if not len(same):
-            same = np.array([len(threads)])
-            threads = np.vstack((threads, wanted))
-        subscription[row] = same[0]
+        if id(member.threads) not in seen:
+            wanted = np.zeros(len(columns.topics), np.int16)
+            for topic, count in member.threads.items():
+                if topic in index_of:
+                    wanted[index_of[topic]] = count
+            same = np.flatnonzero((threads == wanted).all(axis=1))
+            if not len(same):
+                same = np.array([len(threads)])
+                threads = np.vstack((threads, wanted))
+            seen[id(member.threads)] = int(same[0])
+        subscription[row] = seen[id(member.threads)]
     is_used = np.bincount(subscription, minlength=len(threads)) > 0
     return capacity, rack, (np.cumsum(is_used) - 1)[subscription].astype(np.int32), threads[is_used]
 
@@ -227,6 +239,11 @@ def reads_row(topic: Rows, member: Rows, subscription: Rows, threads: npt.NDArra
         return np.zeros(len(topic), np.bool_)
     reads: Flags = threads[0, topic] > 0 if len(threads) == 1 else threads[subscription[member], topic] > 0
     return reads & (member >= 0)
+
+
+def _readers_only(holder: Rows, reads: Flags) -> Rows:
+    """Return the holders of the rows that their holders read."""
+    return holder if reads[holder >= 0].all() else np.where(reads, holder, np.int32(NOBODY))
 
 
 def _subscriptions(members: Sequence[Member], index_of: Mapping[str, int]) -> tuple[Rows, npt.NDArray[np.int16]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
-from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, to_columns, updated
+from zkrebalancer.assignment.alike import narrow
+from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, offsets, to_columns, updated
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -20,7 +22,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 Placer: TypeAlias = Callable[[Columns, Mapping[str, object]], tuple[Rows, Rows]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: what few ask for is found when it is asked for, and kept
 class Transition:
     """What a strategy decided, by consumer, as the difference to what the problem's members claim.
 
@@ -41,10 +43,21 @@ class Transition:
     assigned_count: int
     withholds: bool
     changing: frozenset[str]  # consumers that have to stop or start something that is different from what they hold
-    _index_of: Mapping[str, int]  # consumer -> its row of the members
-    _topic_of: Mapping[str, int]
-    _rows: Offsets  # sorted by member
-    _begins: Offsets  # [M + 1] where the rows of each member begin
+
+    @cached_property
+    def _index_of(self) -> Mapping[str, int]:
+        """Consumer -> its row of the members."""
+        return {consumer: index for index, consumer in enumerate(self.columns.consumers)}
+
+    @cached_property
+    def _topic_of(self) -> Mapping[str, int]:
+        return {topic: index for index, topic in enumerate(self.columns.topics)}
+
+    @cached_property
+    def _rows(self) -> tuple[Offsets, Offsets]:
+        """The rows sorted by member, and where those of each member begin: [P], [M + 1]."""
+        counts = np.bincount(self.member + 1, minlength=len(self.columns.consumers) + 1)
+        return np.argsort(narrow(self.member + 1), kind="stable"), offsets(counts)[1:]
 
     def knows(self, consumer: str) -> bool:
         """Whether the consumer took part."""
@@ -63,7 +76,8 @@ class Transition:
         index = self._index_of.get(consumer)
         if index is None:
             return {}
-        return _described(self.columns, self._rows[self._begins[index] : self._begins[index + 1]], self.thread)
+        rows, begins = self._rows
+        return _described(self.columns, rows[begins[index] : begins[index + 1]], self.thread)
 
 
 def place(
@@ -88,15 +102,12 @@ def place(
 
 def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool = False) -> Transition:
     """Return what follows from the member and the consumer thread that get each row."""
-    is_assigned = member >= 0
-    is_held = columns.holder >= 0
-    differs = (columns.holder != member) | (columns.owner_thread != thread)
-    starting = np.flatnonzero(is_assigned if everything else is_assigned & differs)
-    starts = _by_consumer(columns, starting, member, thread)
-    gaining = np.unique(member[is_assigned & differs]).tolist()
-    stops = _by_consumer(columns, np.flatnonzero(is_held & differs), columns.holder, columns.owner_thread)
-    rows = np.flatnonzero(is_assigned)
-    rows = rows[np.argsort(member[rows], kind="stable")]
+    moving = np.flatnonzero((columns.holder != member) | (columns.owner_thread != thread))
+    giver, receiver = columns.holder[moving], member[moving]
+    is_held, is_assigned = giver >= 0, receiver >= 0
+    starting = np.flatnonzero(member >= 0) if everything else moving[is_assigned]
+    gaining = np.unique(receiver[is_assigned]).tolist()
+    stops = _by_consumer(columns, moving[is_held], columns.holder, columns.owner_thread)
     is_read: Flags = np.any(columns.threads > 0, axis=0)
     return Transition(
         everything=everything,
@@ -104,21 +115,17 @@ def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool
         member=member,
         thread=thread,
         stops={consumer: frozenset(partitions) for consumer, partitions in stops.items()},
-        starts=starts,
-        moved_count=int(np.count_nonzero(is_held & is_assigned & (columns.holder != member))),
-        assigned_count=len(rows),
-        withholds=bool((is_held & ~is_assigned & is_read[columns.topic]).any()),
+        starts=_by_consumer(columns, starting, member, thread),
+        moved_count=int(np.count_nonzero(is_held & is_assigned & (giver != receiver))),
+        assigned_count=int(np.count_nonzero(member >= 0)),
+        withholds=bool((is_held & ~is_assigned & is_read[columns.topic[moving]]).any()),
         changing=frozenset(stops).union(columns.consumers[index] for index in gaining),
-        _index_of={consumer: index for index, consumer in enumerate(columns.consumers)},
-        _topic_of={topic: index for index, topic in enumerate(columns.topics)},
-        _rows=rows,
-        _begins=np.searchsorted(member[rows], np.arange(len(columns.consumers) + 1)),
     )
 
 
 def _by_consumer(columns: Columns, rows: Offsets, member: Rows, thread: Rows) -> dict[str, dict[TopicPartition, int]]:
     """Collect these rows by the member that stands there."""
-    rows = rows[np.argsort(member[rows], kind="stable")]
+    rows = rows[np.argsort(narrow(member[rows]), kind="stable")]
     begins = np.flatnonzero(np.diff(member[rows], prepend=np.int32(-1)))
     return {
         columns.consumers[member[piece[0]]]: _described(columns, piece, thread)
