@@ -128,8 +128,8 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
     renumbered = np.full(len(columns.consumers) + 1, NOBODY, np.int32)  # the last entry is NOBODY's
     renumbered[old_rows] = np.flatnonzero(is_old)
 
-    holder = renumbered[columns.holder]
-    owner = holder if columns.owner is columns.holder else renumbered[columns.owner]
+    holder = renumbered.take(columns.holder, mode="wrap")  # twice as quick as indexing, and NOBODY is the last entry
+    owner = holder if columns.owner is columns.holder else renumbered.take(columns.owner, mode="wrap")
     owner_thread = columns.owner_thread
     if len(old_rows) < len(columns.consumers):  # somebody has let go
         owner_thread = np.where(holder >= 0, owner_thread, np.int32(NOBODY))
