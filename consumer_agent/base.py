@@ -7,6 +7,7 @@ from typing import Any
 
 from consumer_agent import arguments
 from consumer_agent import config as configuration
+from consumer_agent.buffer import Advance
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.core import Callback, CommitCallback, Committable, Core, log_failed_commit
 from consumer_agent.handover import Tell
@@ -94,6 +95,19 @@ class ConsumerBase:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Go on with paused partitions where they were. Errors as with `seek`."""
         self._core.resume(partitions)
+
+    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+        """Count the records of paused partitions below these offsets as returned: somebody else is to read them.
+
+        `{("orders", 0): 42}`. Returned is where each partition stood and under which generation, of those where that
+        is allowed at this moment: owned, not being given up, paused, and not further already; and the lease holds.
+        What was advanced over is unfinished until `finish` or `commit` says so, and a stop-fetcher waits for that.
+
+        Raises:
+            ConfigurationError: not a mapping of (topic, partition) to offsets.
+
+        """
+        return self._core.handover.advance(arguments.checked_positions("advance", offsets))
 
     def paused(self) -> list[TopicPartition]:
         """Return the paused partitions, sorted."""

@@ -91,7 +91,7 @@ def _records(run: Run) -> Iterator[Record]:
         map(Message.offset, messages),
         map(Message.key, messages),
         map(Message.value, messages),
-        _headers(messages),
+        readable_headers(messages),
         _timestamps(messages),
         repeat(run.generation),
         strict=False,
@@ -105,7 +105,7 @@ def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
     return moments_ms if all(kinds) else (at_ms if kind else None for kind, at_ms in map(Message.timestamp, messages))
 
 
-def _headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
+def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
     """Return the headers of each message; none of one that has a name which is not UTF-8.
 
     confluent-kafka refuses to return those, and keeps them half made: whoever asks that message again crashes. So it is

@@ -38,6 +38,13 @@ class Finished(NamedTuple):
     generation: int | None = None  # that of the record which it names
 
 
+class Advance(NamedTuple):
+    """How far a partition has come without a record having passed through the buffer."""
+
+    begin: int  # the offset at which it stood before
+    generation: int
+
+
 class Fairness(Enum):
     """Which records a call returns of those that are there. Either way the call after it begins with who got none."""
 
@@ -50,6 +57,7 @@ class Prefetch(Enum):
 
     TOTAL = "total"  # when fewer records than the limit are retained
     PER_PARTITION = "per_partition"  # when a partition retains less than its share of the limit
+    NONE = "none"  # nothing: partitions begin paused, for an application that reads elsewhere (`advance`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class RecordBuffer:
         """How many records may be put now; 0 while no more are to be fetched."""
         if self._byte_count >= self._settings.max_bytes:
             return 0
-        if self._settings.prefetch is Prefetch.TOTAL:
+        if self._settings.prefetch is not Prefetch.PER_PARTITION:
             wanted = self._record_count < self._settings.limit
         else:
             wanted = self._somebody_lacks(self._share())
@@ -116,7 +124,7 @@ class RecordBuffer:
         prefetched of a partition that is paused.
         """
         settings, share = self._settings, self._share()
-        if settings.prefetch is Prefetch.TOTAL:
+        if settings.prefetch is not Prefetch.PER_PARTITION:
             return frozenset()
         is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
         is_extreme = is_crowded and self._somebody_lacks(share)
@@ -271,7 +279,8 @@ class RecordBuffer:
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Take in records of a partition from `position` on."""
         self.forget([partition])
-        self._partitions[partition] = _Partition(generation, position, position, position, thread)
+        wanted = self._settings.prefetch is not Prefetch.NONE
+        self._partitions[partition] = _Partition(generation, position, position, position, thread, wanted=wanted)
 
     def reset(self, partition: TopicPartition, position: int) -> bool:
         """Go on from another position, also a lower one; False if the partition is not emitted."""
@@ -312,6 +321,17 @@ class RecordBuffer:
         for partition in paused:
             self._partitions[partition].wanted = True
         return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
+
+    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+        """Count the records of paused partitions below these offsets as returned; tell of those where that was done."""
+        advances: dict[TopicPartition, Advance] = {}
+        for partition, offset in offsets.items():
+            held = self._partitions.get(partition)
+            if held is not None and held.emitting and not held.wanted and 0 <= held.returned <= offset:
+                advances[partition] = Advance(held.returned, held.generation)
+                held.returned = held.next_offset = offset
+                self._unfinished.add(partition)
+        return advances
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the records of these partitions and take no more; their marks stay."""

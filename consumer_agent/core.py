@@ -354,7 +354,7 @@ class Core:
 def _buffer_settings(config: ConsumerConfig) -> BufferSettings:
     limit = MANY_RECORDS if config.max_poll_records == NO_LIMIT else config.max_poll_records
     fairness, prefetch = Fairness(config.poll_fairness), Prefetch(config.prefetch)
-    least = MIN_BUFFERED_RECORDS if prefetch is Prefetch.TOTAL else MANY_RECORDS
+    least = MANY_RECORDS if prefetch is Prefetch.PER_PARTITION else MIN_BUFFERED_RECORDS
     return BufferSettings(limit, max(least, 2 * limit), MAX_BUFFERED_BYTES, fairness, prefetch)
 
 

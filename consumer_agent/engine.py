@@ -212,7 +212,7 @@ class Engine:
             self._handover.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
             if position == NO_OFFSET:
                 self._tell_placeless(partition)
-        self._fetcher.assign({tp: position for tp, position in effect.positions.items() if position != NO_OFFSET})
+        self._fetcher.assign(self._handover.fetched(effect.positions.keys()))
 
     def _tell_placeless(self, partition: TopicPartition) -> None:
         where = f"{partition[0]}/{partition[1]}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer_agent.buffer import Finished, RecordBuffer, Run
+from consumer_agent.buffer import Advance, Finished, RecordBuffer, Run
 from consumer_agent.errors import CommitFailedError
 from consumer_agent.native import Condition, new_lock
 from consumer_agent.signals import Position
@@ -119,6 +119,11 @@ class Handover:
         with self.lock:
             return self.buffer.positions()
 
+    def fetched(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return those of the partitions that are to be fetched, and from where."""
+        with self.lock:
+            return {partition: offset for partition, offset in self.buffer.fetched().items() if partition in partitions}
+
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
         """Queue a callback; LOST is about all that the application was told of, and replaces what it was not."""
         with self.changed:
@@ -217,6 +222,11 @@ class Handover:
         if not draws and self.buffer.room:
             self.fetcher_wake.notify()
         return runs
+
+    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+        """Count records that are read elsewhere as returned, if the lease holds at this very moment."""
+        with self.lock:
+            return self.buffer.advance(offsets) if self.now_ms() < self._emit_until_ms else {}
 
     @property
     def has_notice(self) -> bool:

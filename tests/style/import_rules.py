@@ -38,6 +38,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.observe",
     ),
     "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
+    "zkrebalancer.pipeline.source": (
+        "consumer_agent",
+        "zkrebalancer.protocol",
+        "zkrebalancer.runtime",
+        "zkrebalancer.observe",
+        "zkrebalancer.operations.kafka_offsets",
+    ),
     "zkrebalancer.pipeline": (
         "zkrebalancer.protocol",
         "zkrebalancer.assignment",

@@ -45,7 +45,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer.admit(partition, GENERATION, position)
         self.expected[partition] = []
         self.emitting.add(partition)
-        self.paused.discard(partition)
+        (self.paused.add if self.settings.prefetch is Prefetch.NONE else self.paused.discard)(partition)
         self.returned[partition] = self.finished[partition] = self.next_offset[partition] = position
 
     @rule(
@@ -154,6 +154,17 @@ class BufferMachine(RuleBasedStateMachine):
         assert self.buffer.unpause(known) == {partition: self.returned[partition] for partition in fetched}
         self.paused -= known
 
+    @rule(partitions=st.sets(st.sampled_from(PARTITIONS)), offset=st.integers(0, 80))
+    def advance(self, partitions: set[tuple[str, int]], offset: int) -> None:
+        """The application has others read paused partitions: nothing passes through, and the marks say that it did."""
+        known = partitions & self.paused & self.emitting
+        moved = {partition: self.returned[partition] for partition in known if self.returned[partition] <= offset}
+        advances = self.buffer.advance(dict.fromkeys(partitions, offset))
+        assert {partition: advance.begin for partition, advance in advances.items()} == moved
+        assert all(self.buffer.generation(tp) == advance.generation for tp, advance in advances.items())
+        for partition in moved:
+            self.returned[partition] = self.next_offset[partition] = offset
+
     @precondition(lambda self: self.returned)
     @rule(partition=st.sampled_from(PARTITIONS))
     def forget(self, partition: tuple[str, int]) -> None:
@@ -189,7 +200,7 @@ class BufferMachine(RuleBasedStateMachine):
         assert held <= MAX_RECORDS
         assert self.buffer.record_count == held
         share = max(1, LIMIT // max(1, len(self.returned)))
-        if self.settings.prefetch is Prefetch.TOTAL:
+        if self.settings.prefetch is not Prefetch.PER_PARTITION:
             wanted = held < LIMIT
         else:
             wanted = any(len(self.expected[tp]) < share for tp in self.emitting - self.paused)

@@ -1,0 +1,112 @@
+"""`docs/examples/spark_exactly_once.py`: Spark applications and a plain consumer share a group and a table.
+
+They are added and killed while both write; then the table is compared with what was produced.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.integration.scenario import Scenario
+from tests.integration.test_examples import FLUSH_DEADLINE_S, FOLDER, Examples, Sink
+from zkrebalancer.localcluster.server import Program
+
+PARTITIONS = 6
+RECORDS = 300  # of each partition, at a time
+START_DEADLINE_S = 240.0  # of a JVM and its Python workers, two at once
+SPARK, AGENT = "spark_exactly_once.py", "exactly_once.py"
+assert (FOLDER / SPARK).exists()
+
+
+class Company:
+    """Who is in the group, what was produced, and the table."""
+
+    def __init__(self, scenario: Scenario, folder: Path) -> None:
+        self.examples = Examples(scenario)
+        self.lab = scenario.lab
+        self.examples.topic = scenario.topic("shared")
+        self.lab.create_topic(self.examples.topic, PARTITIONS)
+        self.sink = Sink(folder / "sink.db")
+        self.folder = folder
+        self.produced = 0
+
+    def start(self, file: str, name: str) -> Program:
+        """Begin a Spark application, whose checkpoint has a name, or a plain consumer."""
+        work_s = "0.3" if file == SPARK else "0.001"  # a batch; a record
+        checkpoint = str(self.folder / f"checkpoint-{name}")
+        settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
+        return self.examples.start(file, **settings, WORK_S=work_s)
+
+    def produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self.lab.cluster.bootstrap})
+        for number in range(RECORDS):
+            for partition in range(PARTITIONS):
+                producer.produce(self.examples.topic, f"{number}".encode(), partition=partition)
+        assert producer.flush(FLUSH_DEADLINE_S) == 0
+        self.produced += RECORDS
+
+    def wait_members(self, count: int) -> None:
+        """Wait until so many members own every partition between them."""
+
+        def is_shared() -> bool:
+            report = self.lab.group(self.examples.group)
+            owners = report.owned()
+            return len(report.members) == len(set(owners.values())) == count and len(owners) == PARTITIONS
+
+        self.lab.wait_for(f"{count} members", is_shared, START_DEADLINE_S)
+
+    def rows(self) -> int:
+        return self.sink.ask("SELECT count(*) FROM results")[0][0]
+
+    def wait_work(self) -> None:
+        """Produce, and wait until something but not all of it is in the table."""
+        before = self.rows()
+        self.produce()
+        self.lab.wait_for("work", lambda: self.rows() > before, START_DEADLINE_S)
+
+    def wait_all(self) -> None:
+        self.lab.wait_for("the end", lambda: self.sink.next_offsets() == {self.produced}, START_DEADLINE_S)
+
+
+@pytest.fixture
+def company(scenario: Scenario, folder: Path) -> Iterator[Company]:
+    yield Company(scenario, folder)
+    scenario.stop(*scenario.coordinators)
+
+
+def kill(program: Program) -> None:
+    """End a process and all that it has begun, as a machine's end does: the driver, its JVM, the member's process."""
+    os.killpg(program.pid, signal.SIGKILL)
+    program.kill()
+
+
+@pytest.mark.timeout(1_200)
+def test_spark_and_a_plain_consumer_share_a_group(company: Company) -> None:
+    first, agent = company.start(SPARK, "first"), company.start(AGENT, "")
+    company.wait_members(2)
+    company.produce()
+    second = company.start(SPARK, "second")
+    company.wait_all()
+    company.wait_members(3)
+    company.wait_work()
+    kill(first)
+    company.wait_work()
+    kill(agent)
+    company.wait_members(1)
+    company.wait_work()
+    first, agent = company.start(SPARK, "first"), company.start(AGENT, "")  # Spark repeats its last batch
+    company.wait_members(3)
+    company.produce()
+    company.wait_all()
+    for program in (first, second, agent):
+        os.kill(program.pid, signal.SIGINT if program is agent else signal.SIGTERM)
+    company.lab.wait_for("everybody to leave", lambda: not company.lab.group(company.examples.group).members)
+    rows = company.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
+    assert {count for *_, count in rows} == {1}
+    assert len(rows) == PARTITIONS * company.produced

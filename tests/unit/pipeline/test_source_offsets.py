@@ -1,0 +1,53 @@
+"""Ranges: their form in a checkpoint, the limit of a batch, and their division into tasks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrebalancer.pipeline.source import offsets
+from zkrebalancer.pipeline.source.offsets import CheckpointError, Range
+
+ranges = st.lists(
+    st.builds(
+        lambda partition, begin, length: Range("t", partition, begin, begin + length, 1),
+        st.integers(0, 9),
+        st.integers(0, 1_000),
+        st.integers(1, 1_000),
+    ),
+    unique_by=lambda r: r.partition,
+)
+
+
+def test_the_end_of_a_batch_says_all_of_it() -> None:
+    wanted = [Range("orders", 0, 50, 100, 7), Range("orders", 10, 0, 3, 9), Range("pay", 2, 5, 6, 7)]
+    document = offsets.encode(wanted)
+    assert document["orders"]["0"] == {"from": 50, "to": 100, "generation": 7}
+    assert offsets.decode(json.loads(json.dumps(document))) == wanted
+
+
+@pytest.mark.parametrize("document", [None, {"orders": 5}, {"orders": {"0": 17}}, {"orders": {"x": {}}}])
+def test_offsets_of_another_source_are_refused(document: object) -> None:
+    with pytest.raises(CheckpointError, match="not of format consumer_group"):
+        offsets.decode(document)
+
+
+def test_a_limit_is_shared_out_evenly() -> None:
+    unread = {("t", 0): (0, 10), ("t", 1): (100, 1_000), ("t", 2): (5, 1_000)}
+    assert offsets.limited(unread, 110) == {("t", 0): 10, ("t", 1): 150, ("t", 2): 55}
+    assert offsets.limited(unread, 2**63 - 1) == {("t", 0): 10, ("t", 1): 1_000, ("t", 2): 1_000}
+    assert offsets.limited({}, 5) == {}
+
+
+@given(ranges, st.integers(1, 20))
+def test_tasks_have_every_offset_once_and_about_as_many_each(whole: list[Range], task_count: int) -> None:
+    tasks = offsets.split(whole, task_count)
+    read = [(r.partition, offset) for task in tasks for r in task for offset in range(r.begin, r.end)]
+    assert read == [(r.partition, offset) for r in whole for offset in range(r.begin, r.end)]
+    sizes = [sum(r.end - r.begin for r in task) for task in tasks]
+    assert len(tasks) <= task_count
+    assert max(sizes, default=1) - min(sizes, default=1) <= 1
+    assert all(len({r.partition for r in task}) == len(task) for task in tasks)  # one reader reads a partition once

@@ -1,0 +1,55 @@
+"""Options: texts with names in any case; whatever is wrong is named, all at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkrebalancer.pipeline.source.options import parse
+from zkrebalancer.protocol.errors import ConfigurationError
+
+REQUIRED = {"zookeeper": "localhost:2181", "bootstrap": "localhost:9092", "group": "g", "topics": "a, b"}
+
+
+def test_names_come_in_any_case() -> None:
+    given = {key.lower(): text for key, text in REQUIRED.items()}
+    given |= {"maxoffsetspertrigger": "10", "failondataloss": "FALSE", "kafka.security.protocol": "ssl"}
+    options = parse({**given, "startingoffsets": "latest", "sessiontimeoutms": "2000"})
+    assert options.topics == ("a", "b")
+    assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (10, False)
+    assert options.agent["auto_offset_reset"] == "latest"
+    assert options.agent["session_timeout_ms"] == 2_000
+    assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "many"),
+        ("minPartitions", "-1"),
+        ("failOnDataLoss", "yes"),
+        ("includeHeaders", ""),
+        ("startingOffsets", "beginning"),
+        ("sessionTimeoutMs", "soon"),
+        ("offsetsStorage", "disk"),
+        ("zookeeper", "nowhere"),
+        ("bootstrap", "localhost"),
+        ("topics", "a,,b"),
+        ("topics", "a/b"),
+        ("group", ""),
+        ("subscribe", "a"),
+        ("kafka.group.id", "other"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse({**REQUIRED, name: text})
+    assert f"{name.split('.', maxsplit=1)[0]}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_everything_that_is_missing_or_wrong_is_one_error() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse({"group": "g", "minpartitions": "x"})
+    for name in ("zookeeper", "bootstrap", "topics", "minPartitions"):
+        assert f"{name}: " in str(refused.value)

@@ -1,0 +1,66 @@
+"""The columns of the source, and Arrow batches of them from Kafka's messages.
+
+All columns are built by functions in C that go over whole runs of messages: a Python loop over the records, or a tuple
+for each, takes longer than fetching them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+
+from consumer_agent.batch import readable_headers
+from zkrebalancer.pipeline.source.offsets import Range
+
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int, generation bigint"
+)
+_HEADERS = "headers array<struct<key: string, value: binary>>"
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+_ARROW: list[tuple[str, pa.DataType]] = [
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", _MICROSECONDS),
+    ("timestampType", pa.int32()),
+    ("generation", pa.int64()),
+]
+_ARROW_HEADERS = ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_SCHEMAS = {False: pa.schema(_ARROW), True: pa.schema([*_ARROW, _ARROW_HEADERS])}
+
+
+def spark_schema(include_headers: bool) -> str:
+    """Return the columns as Spark writes them; `timestampType`: 0 the record's own time, 1 the log's, -1 none."""
+    return f"{_COLUMNS}, {_HEADERS}" if include_headers else _COLUMNS
+
+
+def record_batch(read: Range, messages: Sequence[Message], include_headers: bool) -> pa.RecordBatch:
+    """Return the rows of messages of one partition."""
+    count = len(messages)
+    kinds, moments_ms = zip(*map(Message.timestamp, messages), strict=True)
+    kind = pc.subtract(pa.array(kinds, pa.int32()), pa.scalar(1, pa.int32()))
+    moment = pa.array(moments_ms, pa.timestamp("ms", tz="UTC")).cast(_MICROSECONDS)
+    columns: list[Any] = [
+        pa.array(list(map(Message.key, messages)), pa.binary()),
+        pa.array(list(map(Message.value, messages)), pa.binary()),
+        pa.repeat(pa.scalar(read.topic, pa.string()), count),
+        pa.repeat(pa.scalar(read.partition, pa.int32()), count),
+        pa.array(list(map(Message.offset, messages)), pa.int64()),
+        moment
+        if min(kinds)
+        else pc.if_else(pc.less(kind, pa.scalar(0, pa.int32())), pa.scalar(None, _MICROSECONDS), moment),
+        kind,
+        pa.repeat(pa.scalar(read.generation, pa.int64()), count),
+    ]
+    if include_headers:
+        found = zip(readable_headers(messages), messages, strict=False)  # there are at least as many headers
+        rows = [[{"key": key, "value": value} for key, value in headers] for headers, _ in found]
+        columns.append(pa.array(rows, _ARROW_HEADERS[1]))
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[include_headers])

@@ -1,0 +1,42 @@
+"""`format("consumer_group")`: the options, the columns, and the two readers."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
+from zkrebalancer.pipeline.source.columns import spark_schema
+from zkrebalancer.pipeline.source.options import parse
+from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
+
+
+class ConsumerGroupSource(DataSource):
+    """Topics of Kafka, shared with the other members of a consumer group (`docs/spark-source.md`)."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Check the options.
+
+        Raises:
+            ConfigurationError: names every option that is unknown, missing or not allowed.
+
+        """
+        super().__init__(options)
+        self._parsed = parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "consumer_group"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return spark_schema(self._parsed.include_headers)
+
+    def reader(self, schema: StructType) -> ConsumerGroupReader:  # noqa: ARG002  # Spark's name
+        """Return the reader of a batch query."""
+        return ConsumerGroupReader(self._parsed)
+
+    def streamReader(self, schema: StructType) -> ConsumerGroupStreamReader:  # noqa: ARG002, N802  # Spark's names
+        """Return the reader of a streaming query."""
+        return ConsumerGroupStreamReader(self._parsed)

@@ -1,0 +1,137 @@
+"""What the source asks of Kafka: where logs begin and end, and the settings of the clients that read them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from consumer_agent.kafka_client import KafkaLog
+from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+
+ASK_TIMEOUT_S = 10.0
+FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaReadError(RebalancerError):
+    """Kafka did not answer, or refused."""
+
+
+class DataLossError(RebalancerError):
+    """Kafka no longer has records that were to be read; `failOnDataLoss=false` goes on without them."""
+
+
+def client_settings(options: Options) -> dict[str, Any]:
+    """Return librdkafka's settings for reading ranges, then the user's own."""
+    return {
+        "bootstrap.servers": options.bootstrap,
+        "group.id": options.group,  # named for the brokers' permissions; nothing is committed to it
+        "client.id": options.agent["client_id"],
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,  # a range may end in offsets that are no records
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 10,  # by default it stops fetching for a second whenever its queue is full
+        "queued.max.messages.kbytes": 32_768,
+        "max.partition.fetch.bytes": 4_194_304,
+        "topic.metadata.refresh.fast.interval.ms": 50,
+        "socket.nagle.disable": True,
+        **options.kafka,
+    }
+
+
+def new_client(settings: Mapping[str, Any]) -> Consumer:
+    """Make a client; raises ConfigurationError if librdkafka does not take a setting."""
+    try:
+        return Consumer(dict(settings), logger=KafkaLog("librdkafka"))
+    except KafkaException as error:
+        raise ConfigurationError(f"consumer_group: kafka.*: {error.args[0].str()}") from None
+
+
+class Logs:
+    """Where the logs of partitions begin and end; the end is that of the last finished transaction."""
+
+    def __init__(self, options: Options) -> None:
+        """Prepare; nothing is asked yet."""
+        self._bootstrap = options.bootstrap
+        self._client = new_client(client_settings(options))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def partitions(self, topics: Iterable[str]) -> list[fields.TopicPartition]:
+        """Return every partition of these topics; raises KafkaReadError if there is no answer, or no such topic."""
+        found: list[fields.TopicPartition] = []
+        for topic in topics:
+            try:
+                metadata = self._client.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic]
+            except KafkaException as error:
+                raise KafkaReadError(f"no Kafka broker answered at {self._bootstrap}: {_text(error)}") from None
+            if metadata.error is not None:
+                raise KafkaReadError(f"topic {topic}: {metadata.error.str()}")
+            found += [(topic, number) for number in sorted(metadata.partitions)]
+        return found
+
+    def ends(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
+        """Return the end of each log that Kafka tells now; what it does not is asked again by the next call."""
+        try:
+            answers = self._ask(partitions, END) if partitions else []
+        except KafkaException as error:
+            _log.warning("Kafka at %s does not say where logs end: %s", self._bootstrap, _text(error))
+            return {}
+        for topic in {answer.topic for answer in answers if answer.error is not None}:
+            self._hear_of(topic)
+        return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
+
+    def offsets(self, partitions: Collection[fields.TopicPartition], moment: int) -> dict[fields.TopicPartition, int]:
+        """Return the offset of each partition at FIRST, END, or the first one since a time in ms since the epoch.
+
+        Raises:
+            KafkaReadError: Kafka does not answer, or does not know one of the partitions.
+
+        """
+        try:
+            answers = self._ask(partitions, moment) if partitions else []
+        except KafkaException as error:
+            raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {_text(error)}") from None
+        for answer in answers:
+            if answer.error is not None:
+                raise KafkaReadError(f"{answer.topic}/{answer.partition}: {answer.error.str()}")
+        found = {(tp.topic, tp.partition): tp.offset for tp in answers}
+        young = [partition for partition, offset in found.items() if offset < 0]  # no record is as young as that
+        return {**found, **(self.offsets(young, END) if young else {})}
+
+    def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
+        asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
+        return self._client.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
+
+    def _hear_of(self, topic: str) -> None:
+        """Let librdkafka ask for new partitions: it answers from what it heard minutes ago."""
+        try:
+            self._client.list_topics(topic, timeout=ASK_TIMEOUT_S)
+        except KafkaException as error:
+            _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, _text(error))
+
+
+def _text(error: KafkaException) -> str:
+    return str(error.args[0].str())

@@ -1,0 +1,119 @@
+"""The options of `format("consumer_group")`: checked all at once, before anything is connected. Pure."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumer_agent import config
+from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+
+KAFKA_PREFIX = "kafka."
+MAX_OFFSETS = 2**63 - 1  # no limit
+MAX_TASKS = 100_000
+
+
+def _number(maximum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= maximum:
+            raise ValueError(f"must be 1 to {maximum}, not {text!r:.80}")
+        return int(text)
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"must be true or false, not {text!r:.80}")
+    return text.lower() == "true"
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(name.strip() for name in text.split(","))
+    try:
+        config.subscription(topics, None, "")
+    except RebalancerError as error:
+        raise ValueError(str(error)) from None
+    return topics
+
+
+def _integer_or_text(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+_OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Options`, and how it is read
+    "topics": ("topics", _topics),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number(MAX_OFFSETS)),
+    "minPartitions": ("min_partitions", _number(MAX_TASKS)),
+    "failOnDataLoss": ("fail_on_data_loss", _boolean),
+    "includeHeaders": ("include_headers", _boolean),
+}
+_OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> setting of the agent, which checks it
+    "zookeeper": ("zookeeper", str),
+    "bootstrap": ("bootstrap", str),
+    "group": ("group", str),
+    "startingOffsets": ("auto_offset_reset", str),
+    "clientId": ("client_id", str),
+    "offsetsStorage": ("offsets_storage", str),
+    "sessionTimeoutMs": ("session_timeout_ms", _integer_or_text),
+    "events": ("events_directory", str),
+}
+_REQUIRED = ("topics",)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that can be set; `agent` has the settings of `consumer_agent.Consumer`."""
+
+    topics: tuple[str, ...]
+    agent: Mapping[str, Any]
+    max_offsets_per_trigger: int = MAX_OFFSETS
+    min_partitions: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    kafka: Mapping[str, str] = field(default_factory=dict)  # librdkafka's own settings
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return str(self.agent["group"])
+
+    @property
+    def bootstrap(self) -> str:
+        """Where Kafka is."""
+        return str(self.agent["bootstrap"])
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Read the options as Spark hands them over: texts, names in any case.
+
+    Raises:
+        ConfigurationError: names every option that is unknown, missing, or has a value that is not allowed.
+
+    """
+    known = {name.lower(): name for name in (*_OWN, *_OF_THE_AGENT)}
+    kafka = {key.lower().removeprefix(KAFKA_PREFIX): text for key, text in given.items() if _is_kafka(key)}
+    texts = {known.get(key.lower(), key): text for key, text in given.items() if not _is_kafka(key)}
+    unknown = [name for name in texts if name not in known.values()]
+    faults = [f"{name}: there is no such option; known are {', '.join(sorted(known.values()))}" for name in unknown]
+    faults += [f"{name}: is required" for name in _REQUIRED if name not in texts]
+    own: dict[str, Any] = {}
+    for name, (attribute, read) in _OWN.items():
+        if name in texts:
+            try:
+                own[attribute] = read(texts[name])
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+    agent = {setting: read(texts[name]) for name, (setting, read) in _OF_THE_AGENT.items() if name in texts}
+    agent = {"client_id": f"spark-{socket.gethostname()}", **agent, "kafka_config": kafka}
+    names = {setting: name for name, (setting, _) in _OF_THE_AGENT.items()} | {"kafka_config": f"{KAFKA_PREFIX}*"}
+    faults += [f"{names[fault.key]}: {fault.text}" for fault in config.find_faults(agent)]
+    if faults:
+        raise ConfigurationError(f"consumer_group: {'; '.join(faults)}")
+    return Options(agent=agent, kafka=kafka, **own)
+
+
+def _is_kafka(key: str) -> bool:
+    return key.lower().startswith(KAFKA_PREFIX)

@@ -1,0 +1,132 @@
+"""Reads ranges of offsets to their ends, in an executor: one librdkafka client for all ranges of a task.
+
+A range is over when a record at or beyond its end is seen, or the end of the partition: never by a count, for offsets
+may be missing. Transactions leave markers, aborted ones records that are not returned, and compaction takes some away.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from zkrebalancer.pipeline.source.kafka import DataLossError, KafkaReadError, new_client
+from zkrebalancer.pipeline.source.offsets import Range
+from zkrebalancer.protocol import fields
+
+ROWS_PER_BATCH = 10_000
+POLL_TIMEOUT_S = 0.5
+SILENCE_LIMIT_S = 120.0  # without a sign of any of the ranges, the task fails and Spark begins it again
+ASK_TIMEOUT_S = 10.0
+_GONE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # its public name
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # its public name
+}
+
+_log = logging.getLogger(__name__)
+
+
+class RangeReader:
+    """Reads the ranges of one task, each of another partition."""
+
+    def __init__(self, settings: Mapping[str, Any], ranges: Sequence[Range], *, fail_on_data_loss: bool) -> None:
+        """Connect; raises ConfigurationError if librdkafka does not take a setting."""
+        self._open: dict[fields.TopicPartition, Range] = {(r.topic, r.partition): r for r in ranges}
+        self._next = {partition: whole.begin for partition, whole in self._open.items()}
+        self._fail_on_data_loss = fail_on_data_loss
+        self._client = new_client(settings)
+        self._client.incremental_assign([TopicPartition(r.topic, r.partition, r.begin) for r in ranges])
+
+    def read(self) -> Iterator[tuple[Range, Sequence[Message]]]:
+        """Yield runs of messages of one partition in offset order, none of them empty.
+
+        Raises:
+            DataLossError: Kafka no longer has a range, and `fail_on_data_loss` is set.
+            KafkaReadError: Kafka refuses, or nothing came for SILENCE_LIMIT_S.
+
+        """
+        heard_s = time.monotonic()
+        try:
+            while self._open:
+                first = self._client.poll(POLL_TIMEOUT_S)
+                if first is not None:
+                    heard_s = time.monotonic()
+                    yield from self._take([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
+                elif time.monotonic() - heard_s > SILENCE_LIMIT_S:
+                    (topic, number), offset = min(self._next.items())
+                    raise KafkaReadError(f"{topic}/{number}: nothing came at {offset} for {SILENCE_LIMIT_S:g} s")
+        finally:
+            self._client.close()
+
+    def _take(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
+        """Yield the records among the messages, then deal with the rest, which is news of partitions."""
+        news: list[Message] = []
+        if any(map(Message.error, messages)):
+            news = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+        for topic, of_topic in groupby(messages, Message.topic):
+            for number, fetched in groupby(of_topic, Message.partition):
+                whole, run = self._open.get((topic or "", number or 0)), list(fetched)
+                if whole is None:
+                    continue  # what follows its end
+                last = _offset(run[-1])
+                self._next[whole.topic, whole.partition] = last + 1
+                if last >= whole.end - 1:
+                    self._close(whole)
+                    run = run[: bisect.bisect_left(run, whole.end, key=_offset)]
+                if run:
+                    yield whole, run
+        for message in news:
+            held = self._open.get((message.topic() or "", message.partition() or 0))
+            error = message.error()
+            if held is not None and error is not None:
+                self._take_news(held, _offset(message), error)
+
+    def _take_news(self, whole: Range, offset: int, error: KafkaError) -> None:
+        place = f"{whole.topic}/{whole.partition}"
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+            if offset >= whole.end:
+                self._close(whole)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+            self._go_on_behind_loss(whole)
+        elif error.code() in _GONE:
+            self._lose(f"{place}: Kafka does not know the partition any more ({error.str()})")
+            self._close(whole)
+        elif not error.retriable():
+            raise KafkaReadError(f"{place}: {error.str()}")
+
+    def _go_on_behind_loss(self, whole: Range) -> None:
+        """Kafka has not the offset where reading stands: it was deleted, or the log is shorter than it was."""
+        partition = TopicPartition(whole.topic, whole.partition)
+        position = self._next[whole.topic, whole.partition]
+        try:
+            low, high = self._client.get_watermark_offsets(partition, timeout=ASK_TIMEOUT_S)
+        except KafkaException as error:
+            raise KafkaReadError(f"{whole.topic}/{whole.partition}: {error.args[0].str()}") from None
+        text = f"{whole.topic}/{whole.partition}: offset {position} was to be read, and Kafka has {low} to {high}"
+        self._lose(text)
+        if not position <= low < whole.end:
+            self._close(whole)
+            return
+        self._client.incremental_unassign([partition])
+        partition.offset = low
+        self._client.incremental_assign([partition])
+
+    def _lose(self, text: str) -> None:
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{text}; option failOnDataLoss=false goes on without what is lost")
+        _log.warning("%s; it goes on without what is lost", text)
+
+    def _close(self, whole: Range) -> None:
+        del self._open[whole.topic, whole.partition], self._next[whole.topic, whole.partition]
+        self._client.incremental_unassign([TopicPartition(whole.topic, whole.partition)])
+
+
+def _offset(message: Message) -> int:
+    return message.offset() or 0

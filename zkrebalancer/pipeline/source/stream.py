@@ -1,0 +1,150 @@
+"""The streaming reader: what Spark asks, in the order in which it asks, answered by the membership.
+
+Spark keeps it in a Python process of its own beside the driver, and asks one thing at a time: `latestOffset`, then
+(with the answer in its checkpoint) `commit` of the batch before and `partitions`, then executors `read`. It never says
+that a batch is done; but when it calls `latestOffset` with a batch's end as the start, that batch is in the sink.
+
+Executors and planners get pickled copies of the reader, which read and join nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from zkrebalancer.pipeline.source import offsets
+from zkrebalancer.pipeline.source.columns import record_batch
+from zkrebalancer.pipeline.source.kafka import client_settings
+from zkrebalancer.pipeline.source.membership import Membership
+from zkrebalancer.pipeline.source.offsets import Document, Range
+from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.pipeline.source.reading import RangeReader
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+
+IDLE_WAIT_S = 0.025  # Spark asks again at once when there was nothing
+
+
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        """Take the ranges."""
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the partitions that the group gives to this query."""
+
+    def __init__(self, options: Options) -> None:
+        """Connect nothing: the group is joined when Spark asks for a first batch."""
+        self._options = options
+        self._member: Membership | None = None
+        self._planned: list[Range] = []  # of the batch in flight
+        self._targets: dict[TopicPartition, int] | None = None  # where a query that ends by itself ends
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name, as those below
+        """Return `maxOffsetsPerTrigger`."""
+        return ReadMaxRows(self._options.max_offsets_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Wait for partitions, and take down where the logs end."""
+        member = self._joined()
+        member.wait_assigned()
+        self._targets = member.log_ends()
+
+    def initialOffset(self) -> Document:  # noqa: N802
+        """Return the end of no batch: where partitions begin is known when they are owned."""
+        return {}
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
+        """Finish the batch that ended at `start`, and plan the next one; return its end, or `start` if there is none.
+
+        Raises:
+            ConfigurationError: the trigger would never let a batch be committed.
+            RebalancerError: what the agent could not do; or records are lost.
+
+        """
+        if not isinstance(limit, ReadMaxRows):
+            text = "trigger(once=True) never says that its batch is done; use trigger(availableNow=True)"
+            raise ConfigurationError(f"consumer_group: {text}")
+        member = self._joined()
+        if self._planned:
+            if start != offsets.encode(self._planned):
+                return offsets.encode(self._planned)  # Spark has not begun it
+            self._finish()
+        member.poll()
+        self._planned = member.plan(limit.max_rows, self._targets)
+        if self._planned:
+            return offsets.encode(self._planned)
+        if self._targets is None:
+            member.poll(IDLE_WAIT_S)
+        return start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the logs of the owned partitions end."""
+        ends = self._member.ends if self._member is not None else {}
+        found: dict[str, Any] = {}
+        for (topic, partition), end in sorted(ends.items()):
+            found.setdefault(topic, {})[str(partition)] = end
+        return found or None
+
+    def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
+        """Divide a batch into tasks; one that was planned before a restart is read as it was, whoever owns it now."""
+        ranges = offsets.decode(end) if start != end else []
+        tasks = offsets.split(ranges, self._options.min_partitions or len(ranges))
+        return [RangesPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what a task is given, in an executor."""
+        return read_ranges(self._options, partition)
+
+    def commit(self, end: Document) -> None:
+        """Finish the batch that ends here, if that was not done before."""
+        if self._planned and end == offsets.encode(self._planned):
+            self._finish()
+
+    def stop(self) -> None:
+        """Leave the group."""
+        member, self._member = self._member, None
+        if member is not None:
+            member.close()
+
+    def _finish(self) -> None:
+        planned, self._planned = self._planned, []
+        if self._member is not None:
+            self._member.finish(planned)
+
+    def _joined(self) -> Membership:
+        if self._member is None:
+            _leave_on_sigterm()
+            self._member = Membership(self._options)
+            self._member.poll()
+        return self._member
+
+
+def read_ranges(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task's ranges."""
+    if isinstance(partition, RangesPartition):
+        reader = RangeReader(client_settings(options), partition.ranges, fail_on_data_loss=options.fail_on_data_loss)
+        for whole, messages in reader.read():
+            yield record_batch(whole, messages, options.include_headers)
+
+
+def _leave_on_sigterm() -> None:
+    """Let Spark's way to end this process run `stop`: it does not ask, it sends SIGTERM."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(0)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, leave)
