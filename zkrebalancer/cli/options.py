@@ -28,6 +28,19 @@ class Hosts(click.ParamType[str]):
         return value
 
 
+class Servers(click.ParamType[str]):
+    """HOST:PORT[,…]."""
+
+    name = "HOST:PORT[,…]"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what cannot be an address, before anybody waits for it."""
+        fault = addresses.servers_fault(value)
+        if fault is not None:
+            self.fail(fault, param, ctx)
+        return value
+
+
 def zookeeper_option(command: Command) -> Command:
     """Add `--zookeeper`."""
     return click.option(
