@@ -10,6 +10,7 @@ from zkrebalancer.experiments.java_programs import old_consumer_command
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import Event
 
@@ -68,6 +69,19 @@ def old_command(shared_cluster: LocalCluster) -> list[str]:
     """Fetch and compile before the test's clock begins."""
     del shared_cluster  # its start takes the Java that is needed here
     return old_consumer_command(lambda _line: None)
+
+
+def test_an_order_that_makes_no_sense_ends_the_process(
+    shared_cluster: LocalCluster, folder: Path, old_command: list[str]
+) -> None:
+    with Lab(shared_cluster, folder / "events") as lab:
+        program = lab.start_members("old-c", old_command, {"--group": GROUP, "--topic": TOPIC})
+        lab.wait_events_of(program)
+        program.tell("dance m1")
+        lab.wait_for("its end", lambda: not program.is_running)
+        with pytest.raises(LocalClusterError, match=r"ended with exit code 1 .*no such order: dance m1"):
+            program.wait_end(0)
+    program.has_failed = False  # it was meant to; the cluster need not keep its logs
 
 
 def test_old_consumers_join_die_and_leave(shared_cluster: LocalCluster, folder: Path, old_command: list[str]) -> None:

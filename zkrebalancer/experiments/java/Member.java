@@ -72,8 +72,8 @@ final class Member implements ConsumerRebalanceListener {
     /** Join the group and read; returns when the first rebalance is over. */
     void join(Map<String, Integer> topics, String pattern) {
         connector.setConsumerRebalanceListener(this);
-        scheduler.scheduleWithFixedDelay(this::flush, FLUSH_INTERVAL_MS, FLUSH_INTERVAL_MS, TimeUnit.MILLISECONDS);
-        scheduler.scheduleWithFixedDelay(this::commit, commitIntervalMs, commitIntervalMs, TimeUnit.MILLISECONDS);
+        every(FLUSH_INTERVAL_MS, this::flush);
+        every(commitIntervalMs, this::commit);
         Collection<List<KafkaStream<byte[], byte[]>>> streams =
                 pattern == null
                         ? connector.createMessageStreams(topics).values()
@@ -83,6 +83,17 @@ final class Member implements ConsumerRebalanceListener {
                 Member.daemons(name + "-application").newThread(() -> read(stream)).start();
             }
         }
+    }
+
+    private void every(long intervalMs, Runnable work) {
+        Runnable orFail = () -> {
+            try {
+                work.run();
+            } catch (RuntimeException error) { // which the scheduler would keep to itself
+                Thread.getDefaultUncaughtExceptionHandler().uncaughtException(Thread.currentThread(), error);
+            }
+        };
+        scheduler.scheduleWithFixedDelay(orFail, intervalMs, intervalMs, TimeUnit.MILLISECONDS);
     }
 
     /** Leave in good order: what was read is committed, then the ZooKeeper session is closed. */

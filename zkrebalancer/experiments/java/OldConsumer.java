@@ -31,7 +31,6 @@ public final class OldConsumer {
     private final Map<String, Thread> orders = new HashMap<>(); // the last one for each member, which may take a while
     private final Map<String, List<String>> options;
     private final EventLog log;
-    private volatile boolean hasFailed;
 
     private OldConsumer(Map<String, List<String>> options) throws IOException {
         this.options = options;
@@ -46,7 +45,7 @@ public final class OldConsumer {
         }
         warmUp(options.get("zookeeper").get(0));
         OldConsumer process = new OldConsumer(options);
-        Thread.setDefaultUncaughtExceptionHandler(process::fail);
+        Thread.setDefaultUncaughtExceptionHandler(OldConsumer::fail);
         Runtime.getRuntime().addShutdownHook(new Thread(process::end));
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
@@ -121,10 +120,11 @@ public final class OldConsumer {
         return members.get(name);
     }
 
-    private void fail(Thread thread, Throwable error) {
-        hasFailed = true;
+    /** End the process at once: what it would do from now on is not what it was told. */
+    private static void fail(Thread thread, Throwable error) {
         System.err.println(thread.getName() + " has failed:");
         error.printStackTrace();
+        Runtime.getRuntime().halt(1);
     }
 
     /** Let all leave at once; a process that did what it was told ends with 0, also when a signal told it. */
@@ -135,7 +135,7 @@ public final class OldConsumer {
         }
         names.forEach(name -> obey(new String[] {"leave", name}));
         names.forEach(name -> waitFor(orders.get(name)));
-        Runtime.getRuntime().halt(hasFailed ? 1 : 0);
+        Runtime.getRuntime().halt(0);
     }
 
     private static void waitFor(Thread thread) {
