@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Event = dict[str, Any]
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.observe.reading import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +18,37 @@ class Figures:
     longest_gap_ms: float
 
 
-def read_events(directory: Path, group: str, since_us: int) -> list[Event]:
-    """Return what the recorders and the coordinator wrote of a group from a moment on, in order."""
-    return sorted(
-        (event for event in _lines(directory) if event["group"] == group and event["mono_us"] >= since_us),
-        key=lambda event: int(event["mono_us"]),
-    )
+class GroupEvents:
+    """A group's events in order while they are written; of its records only the first ones of each member."""
 
+    def __init__(self, directory: Path, group: str) -> None:
+        """Follow the files of `directory`."""
+        self._tail = EventTail(directory)
+        self._group = group
+        self._reading: set[str] = set()
+        self._events: list[Event] = []
 
-def _lines(directory: Path) -> Iterator[Event]:
-    for path in sorted([*directory.glob("bench-*.jsonl"), *directory.glob("coordinator-*.jsonl")]):
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield json.loads(line)
+    def look(self) -> list[Event]:
+        """Return everything that was written by now."""
+        for event in self._tail.read():
+            if event["group"] != self._group or event["kind"] == "committed":
+                continue
+            if event["kind"] == "delivered":
+                if event["member"] in self._reading:
+                    continue
+                self._reading.add(event["member"])
+            self._events.append(event)
+        self._events.sort(key=lambda event: int(event["mono_us"]))
+        return self._events
 
 
 def owners(events: list[Event]) -> dict[int, str]:
     """Return partition -> member after these events."""
     owned: dict[int, str] = {}
     for event in events:
-        if event["kind"] == "bench_started":
+        if event["kind"] == "fetcher_started":
             owned.update(dict.fromkeys(event["partitions"], event["member"]))
-        elif event["kind"] == "bench_stopped":
+        elif event["kind"] == "fetcher_stopped":
             for partition in event["partitions"]:
                 if owned.get(partition) == event["member"]:
                     del owned[partition]
@@ -50,7 +57,7 @@ def owners(events: list[Event]) -> dict[int, str]:
 
 def last_change_us(events: list[Event]) -> int:
     """Return when a partition was last started or stopped, 0 if none was."""
-    return max((e["mono_us"] for e in events if e["kind"] in {"bench_started", "bench_stopped"}), default=0)
+    return max((e["mono_us"] for e in events if e["kind"] in {"fetcher_started", "fetcher_stopped"}), default=0)
 
 
 def figures(events: list[Event], began_us: int, joiner: str | None) -> Figures:
@@ -59,12 +66,12 @@ def figures(events: list[Event], began_us: int, joiner: str | None) -> Figures:
     without: dict[int, int] = {}
     first_record_us = None
     for event in events:
-        if event["kind"] == "bench_stopped":
+        if event["kind"] == "fetcher_stopped":
             without.update(dict.fromkeys(event["partitions"], event["mono_us"]))
-        elif event["kind"] == "bench_started":
+        elif event["kind"] == "fetcher_started":
             for partition in event["partitions"]:
                 longest_us = max(longest_us, event["mono_us"] - without.pop(partition, event["mono_us"]))
-        elif event["kind"] == "bench_first_record" and event["member"] == joiner:
+        elif event["kind"] == "delivered" and event["member"] == joiner:
             first_record_us = event["mono_us"]
     return Figures(
         first_record_ms=None if first_record_us is None else (first_record_us - began_us) / 1_000,

@@ -12,7 +12,6 @@ import argparse
 import functools
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,21 +22,22 @@ from pathlib import Path
 
 import gevent
 
-from tests.benchmarks.figures import Event, Figures, figures, last_change_us, owners, read_events
+from tests.benchmarks.figures import Figures, GroupEvents, figures, last_change_us, owners
 from tests.benchmarks.transactions import count_transactions
 from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 PARTITIONS_PER_MEMBER = 12
 SECONDS_PER_RECORD = 2  # in each partition: light, so that the machine is not busy at rest
-PROTOCOLS = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
+COMPARED = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
 SETTLE_DEADLINE_S = 120.0
 ASK_INTERVAL_S = 0.1
-END_DEADLINE_S = 60.0
+PROGRAM = (sys.executable, "-m", "zkrebalancer.experiments.members.program")
 PHASES = (
     "noticed",
     "planned",
@@ -50,38 +50,31 @@ PHASES = (
 
 
 class Member:
-    """The process of one member."""
+    """A member in a process of its own."""
 
     def __init__(self, lab: Lab, protocol: str, group: str, topic: str, name: str) -> None:
-        arguments = [protocol, group, topic, name, "--zookeeper", lab.cluster.zookeeper]
-        arguments += ["--bootstrap", lab.cluster.bootstrap, "--events", str(lab.events)]
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.member", *arguments],
-            stdin=subprocess.PIPE,
-            env=child_environment(),
-            text=True,
-        )
+        member = PROTOCOLS[protocol]
+        config = [text for pair in member.settings["default"].member.items() for text in ("--config", "=".join(pair))]
+        options = {"--kind": member.kind, "--group": group, "--topic": topic}
+        self._lab = lab
+        self._name = name
+        self._program = lab.start_members(name, [*PROGRAM, *config], options)
 
     def tell(self, word: str) -> None:
-        if self._child.stdin is not None:
-            self._child.stdin.write(word + "\n")
-            self._child.stdin.flush()
+        self._lab.wait_events_of(self._program)
+        self._program.tell(f"{word} {self._name}")
 
     def end(self) -> None:
-        if self._child.stdin is not None and not self._child.stdin.closed:
-            self._child.stdin.close()
-        give_up_at = time.monotonic() + END_DEADLINE_S
-        while self._child.poll() is None:
-            if time.monotonic() > give_up_at:
-                self._child.kill()
-            gevent.sleep(ASK_INTERVAL_S)
+        self._lab.stop(self._name)
 
 
-def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: int, quiet_s: float) -> list[Event]:
+def wait_quiet(
+    group_events: GroupEvents, group: str, partitions: int, members: int, since_us: int, quiet_s: float
+) -> list[Event]:
     """Wait until all partitions are owned by that many members and nothing has changed for a while."""
     give_up_at = time.monotonic() + SETTLE_DEADLINE_S
     while time.monotonic() < give_up_at:
-        everything = read_events(lab.events, group, 0)
+        everything = group_events.look()
         owned = owners(everything)
         still_us = time.monotonic_ns() // 1_000 - last_change_us(everything)
         if len(owned) == partitions and len(set(owned.values())) == members and still_us > quiet_s * 1e6:
@@ -93,14 +86,15 @@ def wait_quiet(lab: Lab, group: str, partitions: int, members: int, since_us: in
 
 
 @contextmanager
-def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) -> Iterator[None]:
+def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) -> Iterator[GroupEvents]:
     """A group of `size` members at rest."""
     processes = [Member(lab, protocol, group, topic, f"{group}-m{n}") for n in range(size)]
     try:
         for process in processes:
             process.tell("join")
-        wait_quiet(lab, group, size * PARTITIONS_PER_MEMBER, size, 0, QUIET_S[protocol])
-        yield
+        group_events = GroupEvents(lab.events, group)
+        wait_quiet(group_events, group, size * PARTITIONS_PER_MEMBER, size, 0, QUIET_S[protocol])
+        yield group_events
     finally:
         for process in processes:
             process.end()
@@ -119,18 +113,19 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
     leaves: list[Figures] = []
     transactions: list[dict[str, int]] = []
     phases: list[dict[str, float]] = []
-    with settled_group(lab, protocol, size, group, topic):
+    with settled_group(lab, protocol, size, group, topic) as group_events:
         for number in range(repeat):
-            newcomer = Member(lab, protocol, group, topic, f"{group}-new{number}")
+            name = f"{group}-new{number}"
+            newcomer = Member(lab, protocol, group, topic, name)
             try:
                 join = functools.partial(newcomer.tell, "join")
-                _joined, events, counts = change(lab, protocol, group, size + 1, partitions, join)
-                began_us = next(e["mono_us"] for e in events if e["kind"] == "member_created")
-                joins.append(figures(events, began_us, f"{group}-new{number}-0"))
+                _joined, events, counts = change(lab, group_events, protocol, group, size + 1, partitions, join)
+                began_us = next(e["mono_us"] for e in events if e["kind"] == "member_joined" and e["member"] == name)
+                joins.append(figures(events, began_us, name))
                 transactions.append(dict(counts))
                 phases.append(phase_times(events, began_us))
                 leave = functools.partial(newcomer.tell, "leave")
-                left, events, _counts = change(lab, protocol, group, size, partitions, leave)
+                left, events, _counts = change(lab, group_events, protocol, group, size, partitions, leave)
                 leaves.append(figures(events, left, None))
             finally:
                 newcomer.end()
@@ -145,13 +140,19 @@ def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object
 
 
 def change(
-    lab: Lab, protocol: str, group: str, members: int, partitions: int, begin: Callable[[], None]
+    lab: Lab,
+    group_events: GroupEvents,
+    protocol: str,
+    group: str,
+    members: int,
+    partitions: int,
+    begin: Callable[[], None],
 ) -> tuple[int, list[Event], Counter[str]]:
     """Cause a change, wait until it is over; return when it began, its events, and ZooKeeper's transactions."""
     zxid = zookeeper.zxid(lab.cluster.zookeeper)
     began_us = time.monotonic_ns() // 1_000
     begin()
-    events = wait_quiet(lab, group, partitions, members, began_us, QUIET_S[protocol])
+    events = wait_quiet(group_events, group, partitions, members, began_us, QUIET_S[protocol])
     counts = count_transactions(lab.cluster.directory, zxid, zookeeper.zxid(lab.cluster.zookeeper))
     return began_us, events, counts
 
@@ -196,7 +197,7 @@ def main() -> None:
     """Run every protocol and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 50])
-    parser.add_argument("--protocols", nargs="+", default=list(PROTOCOLS), choices=PROTOCOLS)
+    parser.add_argument("--protocols", nargs="+", default=list(COMPARED), choices=COMPARED)
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     with (
