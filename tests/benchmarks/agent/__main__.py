@@ -86,7 +86,10 @@ def print_rows(partitions: int, size: int, medians: Mapping[str, Mapping[str, fl
         ratios = "- | -"
         if peer is not None:
             ratios = f"{rate / peer['records_per_s']:.2f} | {cpu_s / peer['cpu_s_per_million']:.2f}"
-        print(f"| {size} B | {partitions} | {kind} | {rate / 1e6:.2f} | {cpu_s:.2f} | {ratios} |", flush=True)
+        memory = f"{figures['memory_mib']:.0f} | {figures['growth_mib']:+.0f}"
+        print(
+            f"| {size} B | {partitions} | {kind} | {rate / 1e6:.2f} | {cpu_s:.2f} | {ratios} | {memory} |", flush=True
+        )
 
 
 def main() -> None:
@@ -106,8 +109,8 @@ def main() -> None:
         lab.start_coordinator(1)
         lab.wait_leader()
         print(
-            "| record | partitions | client | million/s | CPU s/million | rate, ratio | CPU, ratio |\n"
-            "|---|---|---|---|---|---|---|"
+            "| record | partitions | client | million/s | CPU s/million | rate, ratio | CPU, ratio | MiB | growth |\n"
+            "|---|---|---|---|---|---|---|---|---|"
         )
         for size in options.sizes:
             for partitions in options.partitions:

@@ -1,7 +1,8 @@
 """`python -m tests.benchmarks.agent.idle`: what agents cost that own partitions in which nothing happens.
 
 Each is a `Consumer` with a thread that polls; so many of them in so many processes, in one group on one ZooKeeper.
-Prints processor time per agent, in percent of a core, and what ZooKeeper received per agent and second.
+Prints processor time per agent, in percent of a core, and what ZooKeeper received per agent and second; and as a floor
+the same of confluent-kafka's consumers with the settings that the agent gives them, polled as often, in no group.
 """
 
 from __future__ import annotations
@@ -15,34 +16,49 @@ import time
 from pathlib import Path
 
 import gevent
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import TopicPartition
 
 from consumer_agent import Consumer
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.kafka_client import kafka_settings
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 
 GROUP, TOPIC = "idle", "idle"
+KINDS = AGENT, RAW = "agent", "raw"
 POLL_S = 1.0
 SETTLE_DEADLINE_S = 300.0
 END_DEADLINE_S = 60.0
 
 
-def child(count: int, name: str, zookeeper_address: str, bootstrap: str) -> None:
-    """Run agents; answer every line on standard input with the processor time so far; end with the input."""
-    consumers = [
-        Consumer(zookeeper=zookeeper_address, bootstrap=bootstrap, group=GROUP, client_id=f"{name}-{number}")
-        for number in range(count)
-    ]
+def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap: str) -> None:
+    """Run clients; answer every line on standard input with the processor time so far; end with the input."""
     ending = threading.Event()
 
-    def read(consumer: Consumer) -> None:
-        with consumer:
+    def read_agent(name: str) -> None:
+        with Consumer(zookeeper=zookeeper_address, bootstrap=bootstrap, group=GROUP, client_id=name) as consumer:
             consumer.subscribe([TOPIC])
             while not ending.is_set():
                 consumer.poll(POLL_S)
 
-    threads = [threading.Thread(target=read, args=(consumer,)) for consumer in consumers]
+    def read_raw(partition: int) -> None:
+        config = ConsumerConfig(zookeeper=zookeeper_address, bootstrap=bootstrap, group=GROUP, client_id="raw")
+        consumer = KafkaConsumer(kafka_settings(config))
+        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        while not ending.is_set():
+            consumer.poll(POLL_S)
+        consumer.close()
+
+    numbers = range(process * count, (process + 1) * count)
+    threads = [
+        threading.Thread(target=read_agent, args=(f"{AGENT}-{number}",))
+        if kind == AGENT
+        else threading.Thread(target=read_raw, args=(number,))
+        for number in numbers
+    ]
     for thread in threads:
         thread.start()
     for _line in sys.stdin:
@@ -60,15 +76,14 @@ def received(address: str) -> int:
     return next(int(float(line.split("\t")[1])) for line in lines if line.startswith("zk_packets_received"))
 
 
-def measure(lab: Lab, processes: int, agents: int, seconds: float) -> None:
-    """Start agents, let them settle, and print what they cost while nothing happens."""
-    count = processes * agents
-    lab.create_topic(TOPIC, count)
+def measure(lab: Lab, kind: str, processes: int, clients: int, seconds: float) -> None:
+    """Start clients, let them settle, and print what they cost while nothing happens."""
+    count = processes * clients
     address, bootstrap = lab.cluster.zookeeper, lab.cluster.bootstrap
     command = [sys.executable, "-m", "tests.benchmarks.agent.idle", "--zookeeper", address, "--bootstrap", bootstrap]
     children = [
         subprocess.Popen(
-            [*command, "--child", f"idle{number}", "--agents", str(agents)],
+            [*command, "--child", kind, "--process", str(number), "--agents", str(clients)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
@@ -87,15 +102,17 @@ def measure(lab: Lab, processes: int, agents: int, seconds: float) -> None:
         return total
 
     try:
-        names = frozenset(f"idle{process}-{agent}" for process in range(processes) for agent in range(agents))
-        lab.wait_for(f"{count} agents", lambda: lab.is_settled(GROUP, {TOPIC: count}, names), SETTLE_DEADLINE_S)
+        if kind == AGENT:
+            names = frozenset(f"{AGENT}-{number}" for number in range(count))
+            lab.wait_for(f"{count} agents", lambda: lab.is_settled(GROUP, {TOPIC: count}, names), SETTLE_DEADLINE_S)
+        cpu_s()  # every process has begun
         gevent.sleep(seconds)  # what the rebalance has left to do is over
         began_s, began_cpu_s, began = time.monotonic(), cpu_s(), received(address)
         gevent.sleep(seconds)
         elapsed_s = time.monotonic() - began_s
         cpu_percent = 100 * (cpu_s() - began_cpu_s) / elapsed_s / count
         calls = (received(address) - began) / elapsed_s / count
-        print(f"| {processes} x {agents} | {cpu_percent:.2f} % | {calls:.2f} |")
+        print(f"| {processes} x {clients} | {kind} | {cpu_percent:.3f} % | {calls:.2f} |", flush=True)
     finally:
         for process in children:
             if process.stdin is not None:
@@ -110,12 +127,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--agents", type=int, default=100, help="in each process")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--zookeeper", help=argparse.SUPPRESS)
     parser.add_argument("--bootstrap", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        child(options.agents, options.child, options.zookeeper, options.bootstrap)
+        child(options.child, options.agents, options.process, options.zookeeper, options.bootstrap)
         return
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -124,10 +142,12 @@ def main() -> None:
     ):
         lab.start_coordinator(1)
         lab.wait_leader()
+        lab.create_topic(TOPIC, options.processes * options.agents)
         print(
-            "| processes x agents | processor, of a core each | received by ZooKeeper, per second each |\n|---|---|---|"
+            "| processes | client | processor, of a core each | received by ZooKeeper, per second each |\n|---|---|---|---|"
         )
-        measure(lab, options.processes, options.agents, options.seconds)
+        for kind in KINDS:
+            measure(lab, kind, options.processes, options.agents, options.seconds)
 
 
 if __name__ == "__main__":

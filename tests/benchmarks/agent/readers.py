@@ -2,6 +2,7 @@
 
 `python -m tests.benchmarks.agent.readers KIND TOPIC PARTITIONS COUNT BOOTSTRAP ZOOKEEPER`. Every kind looks at each
 error and gets each value, 500 records at a time. Measured from its first batch on; the processor time is all threads'.
+The memory is the process's: at the end, and how much it has grown since a tenth of the records was read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psutil
 from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
 from kafka import KafkaConsumer as PythonConsumer  # type: ignore[import-untyped]  # it has no types
@@ -138,14 +140,25 @@ def main() -> None:
     batches = KINDS[kind](task)
     first = len(next(values for values in batches if values))
     began_s, began_cpu_s, count = time.monotonic(), time.process_time(), first
+    while count < task.count // 10:
+        count += len(next(batches))
+    early_mib = _memory_mib()
     while count < task.count:
         count += len(next(batches))
     elapsed_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
-    records = count - first
-    sys.stdout.write(
-        json.dumps({"records_per_s": records / elapsed_s, "cpu_s_per_million": cpu_s / records * 1e6}) + "\n"
-    )
+    records, memory_mib = count - first, _memory_mib()
+    figures = {
+        "records_per_s": records / elapsed_s,
+        "cpu_s_per_million": cpu_s / records * 1e6,
+        "memory_mib": memory_mib,
+        "growth_mib": memory_mib - early_mib,
+    }
+    sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
+
+
+def _memory_mib() -> float:
+    return float(psutil.Process().memory_info().rss) / 2**20
 
 
 if __name__ == "__main__":
