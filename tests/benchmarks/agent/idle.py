@@ -143,9 +143,7 @@ def main() -> None:
         lab.start_coordinator(1)
         lab.wait_leader()
         lab.create_topic(TOPIC, options.processes * options.agents)
-        print(
-            "| processes | client | processor, of a core each | received by ZooKeeper, per second each |\n|---|---|---|---|"
-        )
+        print("| processes | client | of a core each | received by ZooKeeper, per second each |\n|---|---|---|---|")
         for kind in KINDS:
             measure(lab, kind, options.processes, options.agents, options.seconds)
 
