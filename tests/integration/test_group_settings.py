@@ -9,9 +9,11 @@ import pytest
 from tests.integration.commands import Result, run
 from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
+from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.settings import INCREMENTAL
+from zkrebalancer.protocol.weights import Weights, encode
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -103,3 +105,28 @@ def test_balanced_gives_a_partition_that_gets_much_a_consumer_of_its_own(scenari
     assert "rates are known to the coordinator only" in json.loads(note.stdout)["notes"][0]
     scenario.lab.stop("hot")
     scenario.settle()
+
+
+def test_weights_take_the_place_of_measured_rates(scenario: Scenario) -> None:
+    """Nothing gets more than anything else, but much is expected of one partition; what cannot be read is told."""
+    scenario.begin(modes=[INCREMENTAL])
+    (group,) = scenario.groups
+    topic, partition_count = next(iter(scenario.topics.items()))
+    bootstrap = ("--bootstrap", scenario.lab.cluster.bootstrap)
+    write_weights(scenario.lab.zk, group, b'{"version":1}')
+    assert groups(scenario, "configure", group, "strategy=balanced", "options.catch_up_s=600").returncode == 0
+    told = json.loads(groups(scenario, "plan", group, *bootstrap).stdout)["notes"]
+    assert "weights are not used: weights: slot_count must be an integer, not None" in told
+
+    rates = [[float(HOT_RECORDS_PER_S)], *[[1.0]] * (partition_count - 1)]
+    write_weights(scenario.lab.zk, group, encode(Weights(1, {topic: rates})))
+    assert groups(scenario, "rebalance", group).returncode == 0
+
+    def stands_alone(report: GroupReport) -> bool:
+        shares = [set(member.owners.partitions) for member in report.members if member.owners]
+        return {(topic, 0)} in shares
+
+    scenario.wait_group("a consumer of its own for what is expected to be hot", group, stands_alone)
+    told = json.loads(groups(scenario, "plan", group, *bootstrap).stdout)["notes"]
+    assert told[0] == "rates are those of the group's weights; lag is as of now"
+    scenario.verify()

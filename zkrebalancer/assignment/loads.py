@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,12 @@ def lag_of(ends: Offsets, committed: Offsets) -> Offsets:
     """Return how many records are still to be read of each partition, 0 where that is not known."""
     lag: Offsets = np.where((committed == UNKNOWN) | (ends == UNKNOWN), 0, np.maximum(ends - committed, 0))
     return lag
+
+
+def expected_or(measured: Rates, expected: Sequence[float]) -> Rates:
+    """Return the expected rates, and the measured one of each partition that nothing is expected of."""
+    rates: Rates = np.array(expected, np.float64)
+    return np.concatenate((rates, measured[len(rates) :]))
 
 
 def rate_of(before: Offsets, ends: Offsets, elapsed_s: float) -> Rates:

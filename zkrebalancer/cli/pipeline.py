@@ -6,6 +6,7 @@ import click
 
 from zkrebalancer.cli.facts import run_pipeline
 from zkrebalancer.cli.sweep import sweep
+from zkrebalancer.cli.weights import weights
 
 
 @click.group()
@@ -20,3 +21,4 @@ def pipeline() -> None:
 
 pipeline.add_command(run_pipeline)
 pipeline.add_command(sweep)
+pipeline.add_command(weights)

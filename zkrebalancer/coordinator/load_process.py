@@ -46,7 +46,8 @@ def _answer(zookeeper: str, bootstrap: str, group: str, topics: Mapping[str, int
             read = loads.read_loads(zk, bootstrap, group, topics)
     except RebalancerError as error:
         return {"error": str(error)}
-    return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed)}
+    weighed = {"expected": read.expected, "refused": read.refused}
+    return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed), **weighed}
 
 
 if __name__ == "__main__":

@@ -89,4 +89,6 @@ def _read(stream: IO[bytes], size: int) -> bytes:
 def _loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
     if "error" in answer:
         return LoadsRead(group, 0, {}, {}, answer["error"])
-    return LoadsRead(group, answer["taken_us"], unpack(answer["ends"]), unpack(answer["committed"]))
+    ends, committed = unpack(answer["ends"]), unpack(answer["committed"])
+    expected, refused = answer["expected"], answer["refused"]
+    return LoadsRead(group, answer["taken_us"], ends, committed, expected=expected, refused=refused)

@@ -48,15 +48,19 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
     members = {m.consumer: _describe(m, subscriptions) for m in report.members if m.registration and m.owners}
     names = {topic for member in members.values() for topic in member.threads.keys() | member.owned.keys()}
     topics = {name: subscriptions.topics[name].count for name in sorted(names & subscriptions.topics.keys())}
-    notes, lag = list(report.problems), {}
+    notes, lag, rate = list(report.problems), {}, {}
     if settings.strategy in WEIGHING and bootstrap is None:
         notes.append(f"{settings.strategy} weighs lag and rates, which are not known here; --bootstrap tells lag")
     elif settings.strategy in WEIGHING and bootstrap is not None:
-        notes.append("rates are known to the coordinator only; lag is as of now")
         read = loads.read_loads(zk, bootstrap, report.name, topics)
+        rate = dict(read.expected)
+        known = "those of the group's weights" if rate else "known to the coordinator only"
+        notes.append(f"rates are {known}; lag is as of now")
+        if read.refused is not None:
+            notes.append(f"weights are not used: {read.refused}")
         for topic, ends in read.ends.items():
             lag[topic] = lag_of(ends, read.committed[topic])
-    problem = Problem(topics, members, lag=lag, options=settings.options)
+    problem = Problem(topics, members, lag=lag, rate=rate, options=settings.options)
     transition = place(PLACERS[settings.strategy], problem)
     return _compare(report, transition, settings, notes)
 

@@ -10,6 +10,9 @@ from zkrebalancer.assignment.loads import UNKNOWN, to_offsets
 from zkrebalancer.observe.inspection import offset_nodes
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.protocol import paths, weights
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
@@ -19,11 +22,16 @@ MAX_PARTITIONS_AT_ONCE = 5_000  # asked of Kafka
 
 @dataclass(frozen=True, slots=True)
 class StoredLoads:
-    """Offsets of each partition of each topic, UNKNOWN where there is none; `taken_us` is when the ends were read."""
+    """Offsets of each partition of each topic, UNKNOWN where there is none; `taken_us` is when the ends were read.
+
+    `expected`: rates by the group's weights, now; `refused`: why what stands there as weights cannot be used.
+    """
 
     taken_us: int
     ends: Mapping[str, Offsets]
     committed: Mapping[str, Offsets]
+    expected: Mapping[str, list[float]]
+    refused: str | None
 
 
 def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, int]) -> StoredLoads:
@@ -45,4 +53,19 @@ def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, 
     for partition, content in offset_nodes(zk, group, topics):
         if content.isdigit():
             committed[partition] = max(int(content), committed.get(partition, UNKNOWN))
-    return StoredLoads(taken_us, to_offsets(topics, ends), to_offsets(topics, committed))
+    expected, refused = _read_weights(zk, group, topics)
+    return StoredLoads(taken_us, to_offsets(topics, ends), to_offsets(topics, committed), expected, refused)
+
+
+def _read_weights(
+    zk: BlockingZk, group: str, topics: Mapping[str, int]
+) -> tuple[Mapping[str, list[float]], str | None]:
+    """Return the rates that are expected now of the partitions that exist, and what is wrong with the node, if so."""
+    node = zk.perform(Get(paths.weights(group)))
+    if not isinstance(node, Content) or not node.content:
+        return {}, None
+    try:
+        rates = weights.decode(node.content).at(clock.epoch_ms() / 1_000)
+    except NodeContentError as error:
+        return {}, str(error)
+    return {topic: of_topic[: topics[topic]] for topic, of_topic in rates.items() if topic in topics}, None

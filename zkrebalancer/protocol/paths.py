@@ -81,6 +81,11 @@ def static(group_name: str, instance: str | None = None) -> str:
     return _child(group_name, "static", instance)
 
 
+def weights(name: str) -> str:
+    """The expected rates of a group's partitions, which need not be there."""
+    return f"{GROUPS}/{name}/weights"
+
+
 def quarantine(group_name: str, digest: str | None = None) -> str:
     """The refused commands of a group, or one of them."""
     return _child(group_name, "quarantine", digest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from zkrebalancer.assignment.columns import Columns, Offsets
 from zkrebalancer.assignment.model import Problem
@@ -42,6 +42,8 @@ class LoadsRead:
     """The answer to a `ReadLoads`: offsets of each partition of each topic, or why they could not be read.
 
     `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN where none is stored.
+    `expected`: of the topics for which the group has weights, records per second that each partition gets at this
+    time; `refused`: why what stands there as weights cannot be used.
     """
 
     group: str
@@ -49,6 +51,8 @@ class LoadsRead:
     ends: Mapping[str, Offsets]
     committed: Mapping[str, Offsets]
     error: str | None = None
+    expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

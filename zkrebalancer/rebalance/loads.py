@@ -2,7 +2,8 @@
 
 They are read at an interval, and not when a plan is needed: nobody waits for Kafka while a partition has no owner. A
 rate needs two readings. Until it is known, as after a change of leaders, nothing is moved for the sake of balance: what
-a new leader does not know would look like an even load.
+a new leader does not know would look like an even load. Where the group has weights, rates that are expected at this
+time of the week, these count instead of measured ones, from the first reading on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.columns import Offsets
-from zkrebalancer.assignment.loads import Rates, lag_of, rate_of
+from zkrebalancer.assignment.loads import Rates, expected_or, lag_of, rate_of
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Loads:
         self._taken_us = 0
         self._ends: Mapping[str, Offsets] = {}
         self._error: str | None = None
+        self._refused: str | None = None
         self.lag: dict[str, Offsets] = {}
         self.rate: dict[str, Rates] = {}
 
@@ -68,6 +70,7 @@ class Loads:
             if read.error != self._error:  # it is tried again and again, but said once
                 desk.warn(f"group {self._group.name}: lag and rates are not known: {read.error}")
         else:
+            self._say_refused(read.refused)
             was_known = self.are_known
             self._weigh(read)
             if self.are_known and not was_known:
@@ -77,10 +80,21 @@ class Loads:
         rest_us = MAX_SHARE_OF_TIME * (now_us - self._asked_us)
         desk.wake(self._group.name, "loads", now_us + max(interval_us, rest_us), self._read)
 
+    def _say_refused(self, refused: str | None) -> None:
+        """Say once that weights cannot be used; rates are measured instead."""
+        if refused is not None and refused != self._refused:
+            self._group.desk.warn(f"group {self._group.name}: its weights are not used: {refused}")
+        self._refused = refused
+
     def _weigh(self, read: LoadsRead) -> None:
         elapsed_s = (read.taken_us - self._taken_us) / 1e6
         known = self._ends if elapsed_s > 0 else {}
         ends = read.ends
         self.lag = {topic: lag_of(ends[topic], read.committed[topic]) for topic in ends}
-        self.rate = {topic: rate_of(known[topic], ends[topic], elapsed_s) for topic in ends if topic in known}
+        measured = {topic: rate_of(known.get(topic, ends[topic][:0]), ends[topic], elapsed_s) for topic in ends}
+        self.rate = {
+            topic: expected_or(measured[topic], read.expected.get(topic, ()))
+            for topic in ends
+            if topic in known or topic in read.expected
+        }
         self._ends, self._taken_us = read.ends, read.taken_us

@@ -117,3 +117,40 @@ def test_options_of_the_group_reach_the_strategy_and_wrong_ones_are_told() -> No
     world.pass_time(1_000)
     assert any("options.move_price: is unknown" in warning for warning in world.warnings)
     assert count_of(world, "a-1") == 1
+
+
+def tell_weights(world: World, expected: dict[str, list[float]], refused: str | None = None) -> None:
+    """Answer the reading that is waited for: nothing was read yet, but this is expected."""
+    leader = world.leader()
+    group, nothing = leader.reading.pop(0).group, {"t": np.zeros(4, np.int64)}
+    world.feed(leader, LoadsRead(group, world.now_us, nothing, nothing, expected=expected, refused=refused))
+    world.run()
+    world.pass_time(1_000)
+
+
+def test_what_is_expected_counts_from_the_first_reading_on() -> None:
+    world = world_with_loads(BALANCED, "a", "b")
+    tell_weights(world, {"t": [90.0, 1.0, 1.0, 1.0]})
+    hot = next(consumer for consumer, held in world.owned().items() if ("t", 0) in held)
+    assert count_of(world, hot) == 1
+
+
+def test_a_partition_of_which_nothing_is_expected_has_its_measured_rate() -> None:
+    world = world_with_loads(BALANCED, "a")
+    tell(world, [0] * 4)
+    world.pass_time(2 * FIRST_INTERVAL_US // 1_000)
+    leader = world.leader()
+    group, ends = leader.reading.pop(0).group, {"t": np.array([900, 900, 900, 0])}
+    world.feed(leader, LoadsRead(group, world.now_us, ends, ends, expected={"t": [7.0, 0.0]}))
+    rate = leader.machine.groups[GROUP].loads.rate["t"].tolist()
+    assert (rate[:2], rate[2] > 0, rate[3]) == ([7.0, 0.0], True, 0.0)
+
+
+def test_weights_that_are_refused_are_said_once_and_the_group_goes_on() -> None:
+    world = world_with_loads(BALANCED, "a", "b")
+    tell_weights(world, {}, "weights: rates must be an object")
+    world.pass_time(2 * FIRST_INTERVAL_US // 1_000)
+    tell_weights(world, {}, "weights: rates must be an object")
+    assert world.warnings == [f"group {GROUP}: its weights are not used: weights: rates must be an object"]
+    assert (count_of(world, "a-1"), count_of(world, "b-1")) == (2, 2)
+    assert world.leader().machine.groups[GROUP].loads.are_known

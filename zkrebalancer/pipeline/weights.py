@@ -1,0 +1,147 @@
+"""What rate to expect of each partition, learned from the hours that were: by hour of the week, of the day, or always.
+
+How finely time is cut is decided by a back-test: the last hours are held out, every way that the history allows
+predicts them from what was before, and so does "same as now", the rate of the hour before each. The least error wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.fields import MAX_NODE_BYTES
+from zkrebalancer.protocol.weights import ALWAYS, DAY, FIRST_HOUR, HOUR_S, SLOT_COUNTS, WEEK, Weights, encode
+
+SOURCES = ("produced", "delivered")  # the first of which there are events: what came in, or else what was read
+MIN_HOURS = 4
+MIN_CYCLES = 2  # of a day or a week, before what is held out
+MAX_HELD_OUT = 24
+SAME_AS_NOW = "same as now"
+NAMES = {ALWAYS: "mean", DAY: "hour of the day", WEEK: "hour of the week"}
+PARTITION = ("topic", "partition")
+DIGITS = 3  # of a rate
+MIN_RATE_BYTES = 4  # of one, as in `0.0,`
+
+
+class TooLittleHistoryError(RebalancerError):
+    """The events do not span enough whole hours to learn from them and to hold some out."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`rates`: (topic, partition, hour, rate), a row for every whole hour; `hour` counts from the epoch.
+
+    `first` … `last` - 1 are the hours, from `cut` on they are held out. `source` is the kind of event.
+    """
+
+    rates: DataFrame
+    source: str
+    first: int
+    cut: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far predictions of held-out hours were off: the mean, in records per second, and as a share of the rate."""
+
+    model: str
+    slot_count: int | None  # None for SAME_AS_NOW
+    mean_per_s: float
+    relative: float
+
+
+def history(events: DataFrame, group: str | None = None) -> History:
+    """Count records by hour; `group`: whose deliveries count where nothing tells what was produced, None for all.
+
+    Raises:
+        TooLittleHistoryError: fewer than MIN_HOURS whole hours.
+
+    """
+    is_delivery = (F.col("kind") == SOURCES[1]) & (F.col("group") == group if group is not None else F.lit(True))  # noqa: FBT003
+    told = events.where((F.col("kind") == SOURCES[0]) | is_delivery)
+    spans = told.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
+    if not spans:
+        raise TooLittleHistoryError(f"no event tells of records: {' or '.join(SOURCES)} is needed")
+    span = min(spans, key=lambda span: SOURCES.index(span["kind"]))
+    source = span["kind"]
+    hour_us = HOUR_S * 1_000_000
+    first, last = -(-span["from_us"] // hour_us), span["to_us"] // hour_us
+    if last - first < MIN_HOURS:
+        raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events, {MIN_HOURS} are needed")
+    cut = last - min(MAX_HELD_OUT, (last - first) // MIN_HOURS)
+    return History(_rates(told.where(F.col("kind") == source), first, last), source, first, cut, last)
+
+
+def _rates(rows: DataFrame, first: int, last: int) -> DataFrame:
+    hour = F.floor(F.col("ts_us") / (HOUR_S * 1_000_000))
+    size = F.col("last_offset") - F.col("first_offset") + 1
+    counted = rows.groupBy(*PARTITION, hour.alias("hour")).agg(F.sum(size).alias("records"))
+    hours = F.explode(F.sequence(F.lit(first), F.lit(last - 1))).alias("hour")
+    every = counted.select(*PARTITION).distinct().select(*PARTITION, hours)
+    rate = F.coalesce("records", F.lit(0)) / F.lit(HOUR_S)
+    return every.join(counted, [*PARTITION, "hour"], "left").select(*PARTITION, "hour", rate.alias("rate")).persist()
+
+
+def expected(rates: DataFrame, slot_count: int) -> DataFrame:
+    """Return (topic, partition, slot, rate): the mean over the hours of each slot."""
+    return rates.groupBy(*PARTITION, _slot(slot_count).alias("slot")).agg(F.avg("rate").alias("rate"))
+
+
+def back_test(past: History) -> list[Error]:
+    """Return how each way predicts the hours that were held out, the best of ours first and SAME_AS_NOW last."""
+    known, held_out = past.rates.where(F.col("hour") < past.cut), past.rates.where(F.col("hour") >= past.cut)
+    found = []
+    for slot_count in SLOT_COUNTS:
+        if slot_count == ALWAYS or past.cut - past.first >= MIN_CYCLES * slot_count:
+            model = expected(known, slot_count).withColumnRenamed("rate", "predicted")
+            tested = held_out.withColumn("slot", _slot(slot_count)).join(model, [*PARTITION, "slot"])
+            found.append(_error(tested, NAMES[slot_count], slot_count))
+    before = F.lag("rate").over(Window.partitionBy(*PARTITION).orderBy("hour"))
+    now = past.rates.withColumn("predicted", before).where(F.col("hour") >= past.cut)
+    return [*sorted(found, key=lambda error: error.mean_per_s), _error(now, SAME_AS_NOW, None)]
+
+
+def _error(tested: DataFrame, model: str, slot_count: int | None) -> Error:
+    off = F.abs(F.col("predicted") - F.col("rate"))
+    row = tested.agg(F.avg(off).alias("off"), F.avg("rate").alias("rate")).first()
+    if row is None:
+        raise AssertionError("a sum over all rows is a row")
+    return Error(model, slot_count, row["off"], row["off"] / row["rate"] if row["rate"] else 0.0)
+
+
+def _slot(slot_count: int) -> Column:
+    return (F.col("hour") + FIRST_HOUR) % slot_count
+
+
+def learn(past: History, errors: list[Error]) -> tuple[Error, Weights]:
+    """Return the best of our ways that fits into a node, and the weights that it gives from the whole history.
+
+    Raises:
+        NodeContentError: not even one rate for each partition fits.
+
+    """
+    partitions = past.rates.select(*PARTITION).distinct().count()
+    for error in errors:
+        if error.slot_count is not None and partitions * error.slot_count * MIN_RATE_BYTES <= MAX_NODE_BYTES:
+            weights = _collect(expected(past.rates, error.slot_count), error.slot_count)
+            if len(encode(weights)) <= MAX_NODE_BYTES:
+                return error, weights
+    raise NodeContentError(f"weights: the rates of {partitions} partitions are more than a node holds")
+
+
+def _collect(rates: DataFrame, slot_count: int) -> Weights:
+    """Bring the rates together, as many as a node holds; what nothing was seen of has rate 0."""
+    rows = rates.collect()
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["topic"]] = max(counts.get(row["topic"], 0), row["partition"] + 1)
+    found = {topic: [[0.0] * slot_count for _ in range(count)] for topic, count in sorted(counts.items())}
+    for row in rows:
+        found[row["topic"]][row["partition"]][row["slot"]] = float(f"{row['rate']:.{DIGITS}g}")
+    return Weights(slot_count, found)
