@@ -27,7 +27,8 @@ _TEXTS = (
 )
 _LONGS = (
     "ts_us mono_us generation member_count partition_count moved_count plan_us first_offset last_offset count offset "
-    "settled_us pause_us_max epoch brokerid members seed number cpu_us rss_bytes requests bytes_in bytes_out gap_ms"
+    "settled_us pause_us_max epoch brokerid members seed number cpu_us rss_bytes requests bytes_in bytes_out gap_ms "
+    "busy_us own_us processors"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),
