@@ -215,7 +215,8 @@ class Lab:
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create a topic and wait until it can be written to and the coordinator can see it."""
         self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
-        self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+        if self.cluster.has_topics_in_zookeeper:
+            self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
         self._wait_served(topic, partitions)
 
     def grow_topic(self, topic: str, partitions: int) -> None:

@@ -120,7 +120,13 @@ class Run:
         plan = self.plan
         self.tell("ZooKeeper and Kafka start")
         broker_settings = plan.protocol.settings[plan.tuning].broker
-        cluster = LocalCluster(chroot=CHROOT, tick_ms=TICK_MS, broker=plan.broker, kafka_properties=broker_settings)
+        cluster = LocalCluster(
+            chroot=CHROOT,
+            tick_ms=TICK_MS,
+            broker=plan.broker,
+            kafka_properties=broker_settings,
+            mirror=plan.protocol.is_central,  # the others do not need it, and would be charged for what it asks
+        )
         logs = self.directory / LOGS
         with _started(cluster) as directory:
             try:

@@ -56,6 +56,7 @@ class LocalCluster:
         kafka_properties: Mapping[str, str] | None = None,
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
+        mirror: bool = True,
         cache: Path | None = None,
         kafka_home: Path | None = None,
         report: Callable[[str], None] = lambda _line: None,
@@ -63,10 +64,10 @@ class LocalCluster:
         """Describe a cluster; nothing is started yet.
 
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper below the same chroot, "kafka-4" runs in KRaft mode with a
-        topic mirror, "none" leaves ZooKeeper alone. `directory` must not exist yet; without it a temporary folder is
-        made. `tick_ms` bounds how short a session may be: two ticks. The two `…_properties` add to the servers' own
-        configuration files or replace parts of them. Jars come from `kafka_home` (default: the environment's
-        KAFKA_HOME) or the folder `cache` (default: the user's). `report` gets progress lines.
+        topic mirror (unless `mirror` is false), "none" leaves ZooKeeper alone. `directory` must not exist yet; without
+        it a temporary folder is made. `tick_ms` bounds how short a session may be: two ticks. The two `…_properties`
+        add to the servers' own configuration files or replace parts of them. Jars come from `kafka_home` (default: the
+        environment's KAFKA_HOME) or the folder `cache` (default: the user's). `report` gets progress lines.
 
         Raises:
             ConfigurationError: a setting out of its range.
@@ -88,6 +89,7 @@ class LocalCluster:
         self._kafka_properties = dict(kafka_properties or {})
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
+        self._mirror = mirror
         self._source = jars.JarSource.of(cache, kafka_home, report)
         self._directory: Path | None = None
         self._broker: Server | None = None
@@ -107,6 +109,11 @@ class LocalCluster:
         if self._broker is None:
             raise LocalClusterError("this cluster has no broker")
         return self._broker
+
+    @property
+    def has_topics_in_zookeeper(self) -> bool:
+        """Whether somebody writes the broker's topics there: the broker itself, or the mirror."""
+        return self._kind == "kafka-3.9" or (self._kind == "kafka-4" and self._mirror)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -199,7 +206,7 @@ class LocalCluster:
             self._begin_broker(broker)
         if self._broker is not None:
             self._broker.wait_ready()
-        if self._kind == "kafka-4":
+        if self._kind == "kafka-4" and self._mirror:
             self._start_mirror(workshop)
 
     def _begin_kraft_broker(self, workshop: Workshop) -> None:

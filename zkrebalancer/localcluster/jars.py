@@ -156,9 +156,9 @@ def _run_ivy(command: list[str], version: str, origin: str, total: int, report: 
             ivy.kill()  # has ended already unless this was interrupted
     if ivy.returncode != 0:
         reason = next((line for line in lines if _FAILURE.search(line)), "Ivy gave no reason")
+        instead = "" if version == OLD_CLIENT else ", or pass an existing installation with --kafka-home or KAFKA_HOME"
         raise LocalClusterError(
-            f"Kafka {version} cannot be fetched from {origin} ({reason}): check the network, "
-            "or pass an existing installation with --kafka-home or KAFKA_HOME"
+            f"Kafka {version} cannot be fetched from {origin} ({reason}): check the network{instead}"
         )
 
 
