@@ -46,28 +46,25 @@ class CentralReader:
 
     def poll(self, timeout_s: float) -> Sequence[Received]:
         """Return records as soon as there are any."""
-        batch = self._consumer.poll(timeout_s)
-        records = [Received(record.topic, record.partition, record.offset, record.value) for record in batch]
         if time.monotonic() >= self._next_commit_s:
             self._commit()
-        return records
+        batch = self._consumer.poll(timeout_s)
+        return [Received(record.topic, record.partition, record.offset, record.value) for record in batch]
 
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
 
     def _commit(self) -> None:
-        """Begin to commit what earlier polls returned, but for what has been given up since."""
+        """Begin to commit what earlier polls returned; what was given up since is not touched."""
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
-        positions = self._consumer.finished()
-        if not positions:
-            return
+        positions = self._consumer.position()
 
         def note(error: CommitFailedError | None) -> None:
             if error is None:
                 self._recorder.committed(positions.items())
 
-        self._consumer.commit_async(positions, note)
+        self._consumer.commit_async(None, note)
 
 
 def _parsed(value: str) -> str | int:
