@@ -77,7 +77,7 @@ def perform(plans: Iterable[Plan], out: Path, show: Show) -> tuple[list[Result],
                 show.end(_summary(result))
             else:
                 show.end("is there already")
-        except RebalancerError as error:
+        except (RebalancerError, OSError) as error:  # a full disk is the run's failure, too
             failures.append(f"{plan.title}: {error}")
             show.end(f"failed: {error}")
             continue

@@ -68,8 +68,9 @@ def test_every_run_has_its_place_and_each_protocol_its_own_broker() -> None:
         make(broker="kafka-3.9").plans()
 
 
+@pytest.mark.parametrize("failure", [RunFailedError("kafka ended"), OSError("kafka ended")])
 def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     plans = make().plans()
     run: list[Plan] = []
@@ -77,7 +78,7 @@ def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
     def perform(self: Run) -> Result:
         run.append(self.plan)
         if self.plan.cast.seed == 2 and self.plan.protocol.is_central:
-            raise RunFailedError("kafka ended")
+            raise failure
         return {"protocol": self.plan.protocol.name, "measures": {}, "doubts": ["late"], "elapsed_s": 1.0}
 
     monkeypatch.setattr(Run, "perform", perform)
