@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import gevent
 
@@ -194,11 +194,9 @@ class Play:
     # Processes ------------------------------------------------------------------------------------------------------
 
     def _start_coordinators(self) -> None:
-        group = self.settings.group
+        group = self.protocol.group(self.tuning, is_skewed=self.scenario.skew > 0)
         if group is not None:
-            # Known hot partitions are what the strategy `balanced` is for; the others have no use for shares.
-            strategy = "balanced" if self.tuning == "tuned" and self.scenario.skew else group.strategy
-            self.lab.configure(GROUP, replace(group, strategy=strategy))
+            self.lab.configure(GROUP, group)
         for number in COORDINATORS:
             self.lab.wait_events_of(self.lab.start_coordinator(number))
         self.lab.wait_leader()

@@ -7,7 +7,7 @@ sessions, and new partitions looked for every second. `docs/experiments.md` has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from zkrebalancer.localcluster.cluster import BrokerKind
@@ -44,6 +44,14 @@ class Protocol:
     def is_central(self) -> bool:
         """Whether this project's coordinator rebalances the group."""
         return self.kind == "central"
+
+    def group(self, tuning: Tuning, *, is_skewed: bool) -> GroupSettings | None:
+        """Return the settings of the group, None where nobody but its members serves it.
+
+        Hot partitions are what the strategy `balanced` is for; where the load is equal, its shares say nothing.
+        """
+        group = self.settings[tuning].group
+        return replace(group, strategy="balanced") if group and tuning == "tuned" and is_skewed else group
 
 
 def _central(name: str, about: str, mode: str) -> Protocol:

@@ -205,10 +205,11 @@ class Run:
         """Return every setting that shapes the run."""
         plan = self.plan
         settings = plan.protocol.settings[plan.tuning]
+        group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.skew > 0)
         return {
             "member": dict(settings.member),
             "broker": {"kind": plan.broker, **settings.broker},
-            "group": None if settings.group is None else asdict(settings.group),
+            "group": None if group is None else asdict(group),
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
             "skew": plan.scenario.skew,

@@ -11,10 +11,11 @@ import pytest
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
 from zkrebalancer.experiments.play import is_dealt
-from zkrebalancer.experiments.protocols import PROTOCOLS
+from zkrebalancer.experiments.protocols import PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.run import Plan, Result, Run, RunFailedError
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.settings import EAGER
 
 
 def make(**changes: Any) -> Grid:
@@ -115,3 +116,16 @@ def test_a_group_is_dealt_when_everybody_who_should_has_something() -> None:
     assert not is_dealt(owners, wanted | {("t", 3)}, {"a", "b"}), "a partition has no owner"
     assert not is_dealt({**owners, ("u", 0): "a"}, wanted, {"a", "b"})
     assert is_dealt({("t", 0): "a"}, {("t", 0)}, {"a", "b"}), "one partition does not go round"
+
+
+def test_hot_partitions_are_balanced_where_central_is_tuned() -> None:
+    central, classic = PROTOCOLS["central-eager"], PROTOCOLS["classic-range"]
+    strategies = {
+        (tuning, is_skewed): group.strategy
+        for tuning in TUNINGS
+        for is_skewed in (False, True)
+        if (group := central.group(tuning, is_skewed=is_skewed)) is not None and group.mode == EAGER
+    }
+    assert strategies == {key: "balanced" if key == ("tuned", True) else "sticky" for key in strategies}
+    assert len(strategies) == 4
+    assert classic.group("tuned", is_skewed=True) is None
