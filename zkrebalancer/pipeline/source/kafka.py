@@ -41,6 +41,7 @@ def client_settings(options: Options) -> dict[str, Any]:
         "isolation.level": "read_committed",
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 10,  # by default it stops fetching for a second whenever its queue is full
+        "queued.min.messages": 20_000,  # what it fetches beyond the end of a range is in vain
         "queued.max.messages.kbytes": 32_768,
         "max.partition.fetch.bytes": 4_194_304,
         "topic.metadata.refresh.fast.interval.ms": 50,

@@ -1,4 +1,4 @@
-"""Reads ranges of offsets to their ends, in an executor: one librdkafka client for all ranges of a task.
+"""Reads ranges of offsets to their ends, in an executor: one librdkafka client for all ranges of a task, and the next.
 
 A range is over when a record at or beyond its end is seen, or the end of the partition: never by a count, for offsets
 may be missing. Transactions leave markers, aborted ones records that are not returned, and compaction takes some away.
@@ -7,13 +7,14 @@ may be missing. Transactions leave markers, aborted ones records that are not re
 from __future__ import annotations
 
 import bisect
+import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from zkrebalancer.pipeline.source.kafka import DataLossError, KafkaReadError, new_client
 from zkrebalancer.pipeline.source.offsets import Range
@@ -23,6 +24,7 @@ ROWS_PER_BATCH = 10_000
 POLL_TIMEOUT_S = 0.5
 SILENCE_LIMIT_S = 120.0  # without a sign of any of the ranges, the task fails and Spark begins it again
 ASK_TIMEOUT_S = 10.0
+MAX_IDLE_CLIENTS = 1  # of a worker
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # its public name
@@ -30,6 +32,7 @@ _GONE = {
 }
 
 _log = logging.getLogger(__name__)
+_idle: dict[frozenset[tuple[str, Any]], Consumer] = {}  # connected; a worker's next task takes it
 
 
 class RangeReader:
@@ -40,7 +43,8 @@ class RangeReader:
         self._open: dict[fields.TopicPartition, Range] = {(r.topic, r.partition): r for r in ranges}
         self._next = {partition: whole.begin for partition, whole in self._open.items()}
         self._fail_on_data_loss = fail_on_data_loss
-        self._client = new_client(settings)
+        self._settings = settings
+        self._client = _idle.pop(_key(settings)) if _key(settings) in _idle else new_client(settings)
         self._client.incremental_assign([TopicPartition(r.topic, r.partition, r.begin) for r in ranges])
 
     def read(self) -> Iterator[tuple[Range, Sequence[Message]]]:
@@ -52,6 +56,7 @@ class RangeReader:
 
         """
         heard_s = time.monotonic()
+        gc.disable()  # each message is an object to it, and of looking at them again and again it took two thirds
         try:
             while self._open:
                 first = self._client.poll(POLL_TIMEOUT_S)
@@ -62,7 +67,11 @@ class RangeReader:
                     (topic, number), offset = min(self._next.items())
                     raise KafkaReadError(f"{topic}/{number}: nothing came at {offset} for {SILENCE_LIMIT_S:g} s")
         finally:
-            self._client.close()
+            gc.enable()
+            if self._open or len(_idle) >= MAX_IDLE_CLIENTS:
+                self._client.close()
+            else:
+                _idle[_key(self._settings)] = self._client
 
     def _take(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
         """Yield the records among the messages, then deal with the rest, which is news of partitions."""
@@ -130,3 +139,7 @@ class RangeReader:
 
 def _offset(message: Message) -> int:
     return message.offset() or 0
+
+
+def _key(settings: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset(settings.items())
