@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.run_folders import FakeRun
 from zkrebalancer.pipeline.report import output
-from zkrebalancer.pipeline.report.compare import compare
+from zkrebalancer.pipeline.report.compare import Comparison, compare
 from zkrebalancer.pipeline.report.folders import find_runs
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -58,6 +58,17 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     peaks = curve.groupby("protocol")["delay_max_ms"].max()
     assert peaks["classic-range"] > peaks["central-incremental"] > peaks["kip848"]
     assert {rows["partition"].nunique() for rows in next(iter(found.holds.values())).values()} == {6}
+
+
+def test_a_report_of_runs_none_of_which_is_trusted_says_so(tmp_path: Path) -> None:
+    FakeRun("kip848", 1, trusted=False).write(tmp_path / "runs")
+    runs = find_runs([tmp_path / "runs"])
+    output.write(Comparison(runs, pd.DataFrame({"run": [runs[0].name]}), {}, [], {}, {}, {}), tmp_path)
+    page = (tmp_path / output.PAGE).read_text()
+    assert "0 runs of 0 protocols" in page
+    assert "1 more are not trusted" in page
+    assert "kip848, seed 1: the machine stood still" in page
+    assert pd.read_csv(tmp_path / "comparison.csv").empty
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ from zkrebalancer.pipeline.report.statistics import sample
 
 FACTS = "facts"  # below the output: every table that Spark makes of the events
 MAX_TIMELINE_PARTITIONS = 24
+COMPARED = [
+    *("scenario", "settings", "members", "partitions", "protocol", "measure", "n", "median", "low", "high"),
+    *("against", "outcome", "difference", "difference_low", "difference_high"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +174,8 @@ def comparison_table(found: Comparison) -> pd.DataFrame:
             for measure, of_runs in values.items():
                 one, verdict = sample(of_runs), judged.get((setting, protocol, measure))
                 difference = verdict.difference if verdict else None
-                rows.append({
-                    "scenario": setting.scenario, "settings": setting.settings, "members": setting.members,
-                    "partitions": setting.partitions, "protocol": protocol, "measure": measure, "n": one.count,
-                    "median": one.median, "low": one.low, "high": one.high,
-                    "against": verdict.ours if verdict else None, "outcome": verdict.outcome if verdict else None,
-                    "difference": difference.median if difference else None,
-                    "difference_low": difference.low if difference else None,
-                    "difference_high": difference.high if difference else None,
-                })  # fmt: skip
-    return pd.DataFrame(rows)
+                place = (setting.scenario, setting.settings, setting.members, setting.partitions, protocol, measure)
+                told = (verdict.ours, verdict.outcome) if verdict else (None, None)
+                apart = (difference.median, difference.low, difference.high) if difference else (None, None, None)
+                rows.append((*place, one.count, one.median, one.low, one.high, *told, *apart))
+    return pd.DataFrame(rows, columns=COMPARED)
