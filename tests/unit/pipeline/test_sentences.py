@@ -19,7 +19,7 @@ def test_a_loss_of_this_project_is_said() -> None:
     assert losses([verdict]) == [verdict]
     assert str(verdict) == (
         "central-incremental loses in time to settled: 3,100 ms against 11 ms, 282 times more "
-        "(95% of resamples: 2,988 ms to 3,290 ms; chance alone parts so few runs in 10% of comparisons; 3 and 3 runs)"
+        "(95% of resamples: 2,988 ms to 3,290 ms; 3 and 3 runs, which chance alone parts in 10% of comparisons)"
     )
 
 
@@ -33,8 +33,13 @@ def test_a_win_is_said_and_is_no_loss() -> None:
 
 def test_what_the_runs_do_not_show_is_neither() -> None:
     verdict = compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0])
-    assert str(verdict) == "time to settled: 5 ms against 4 ms; 3 and 3 runs show no difference"
+    assert str(verdict) == "time to settled: 5 ms against 4 ms; 3 and 3 runs show no difference that counts"
     assert str(compared([5.0], FAST)) == "time to settled: 5 ms against 11 ms; 1 and 3 runs are too few to tell"
+
+
+def test_a_small_difference_is_none_to_speak_of() -> None:
+    verdict = compared([100.0, 100.1, 100.2], [104.0, 104.1, 104.2])
+    assert (verdict.outcome, losses([verdict])) == ("open", [])
 
 
 def test_the_other_mode_of_this_project_is_no_rival() -> None:

@@ -24,8 +24,8 @@ def test_runs_that_overlap_show_nothing() -> None:
     assert found.by_chance is None
 
 
-def test_one_run_tells_nothing() -> None:
-    assert difference([1.0], [9.0, 9.0, 9.0]) is None
+def test_two_runs_tell_nothing() -> None:
+    assert difference([1.0, 2.0], [9.0, 9.0, 9.0]) is None
 
 
 def test_the_same_runs_give_the_same_interval() -> None:

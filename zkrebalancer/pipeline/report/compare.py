@@ -107,14 +107,14 @@ def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _values(frame: pd.DataFrame, trusted: Sequence[Run]) -> dict[Setting, dict[str, Values]]:
-    by_run = frame.set_index("run")
+    by_run = frame.set_index("run")[list(MEASURES)].astype(float).to_dict("index")
     values: dict[Setting, dict[str, dict[str, list[float]]]] = {}
     for run in trusted:
         of_protocol = values.setdefault(run.setting, {}).setdefault(run.protocol, {})
         for measure in MEASURES:
-            value = by_run.loc[run.name, measure]
-            if isinstance(value, int | float) and pd.notna(value):
-                of_protocol.setdefault(measure, []).append(float(value))
+            value = by_run[run.name][measure]
+            if pd.notna(value):
+                of_protocol.setdefault(measure, []).append(value)
     return {setting: dict(by_protocol) for setting, by_protocol in values.items()}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
@@ -17,17 +17,17 @@ BEFORE, REST = "before", "rest"  # the steps in which nothing is changed
 WORKLOAD = "producer"  # what it spends is spent by the experiment
 SLOT_MS = 500
 BEFORE_MS, AFTER_MS = 2_000, 60_000  # of a change, on the curves
-SPENT = ("requests", "bytes", "cpu_ms")
+SPENT = ("requests", "zookeeper_bytes", "cpu_ms")
 
 
 def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each run; null is what was not measured.
 
     From the changes: `settled_ms` (their median), `unowned_partition_s`, `moved`, `moved_above_least`,
-    `stopped_needlessly` (sums), and what servers, coordinators and members spent: `requests`, `bytes`, `cpu_ms`. From
-    the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`. In a second of the time before:
-    `rest_requests_per_s`, `rest_bytes_per_s`, `rest_cpu_ms_per_s`, and `rss_mb`, the highest sum of memory. Over the
-    whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
+    `stopped_needlessly` (sums), and what servers, coordinators and members spent: `requests`, `zookeeper_bytes`,
+    `cpu_ms`. From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`. In a second of the time before:
+    `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`, and `rss_mb`, the highest sum of
+    memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
     """
     steps = tables["steps"]
     changes = steps.where(~F.col("name").isin(BEFORE, REST))
@@ -49,17 +49,25 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 def _spent(costs: DataFrame, changes: DataFrame) -> DataFrame:
     ours = costs.where(F.col("role") != WORKLOAD).join(changes.select("run", "step"), ["run", "step"])
-    return ours.groupBy("run").agg(*[F.sum(name).alias(name) for name in SPENT])
+    return ours.groupBy("run").agg(*_sums())
+
+
+def _sums() -> list[Column]:
+    """Return the sums of SPENT; a broker does not tell the bytes that it sends, so only ZooKeeper's are compared."""
+    of_zookeeper = F.when(F.col("role") == "zookeeper", F.col("bytes"))
+    columns = (F.col("requests"), of_zookeeper, F.col("cpu_ms"))
+    return [F.sum(column).alias(name) for column, name in zip(columns, SPENT, strict=True)]
 
 
 def _at_rest(costs: DataFrame, steps: DataFrame) -> DataFrame:
     length_s = (F.col("to_us") - F.col("from_us")) / 1_000_000
     rest = steps.where(F.col("name").isin(BEFORE, REST)).select("run", "step", length_s.alias("length_s"))
     time = rest.groupBy("run").agg(F.sum("length_s").alias("length_s"))
-    sums = [F.sum(name).alias(name) for name in SPENT]
     by_process = costs.where(F.col("role") != WORKLOAD).join(rest.select("run", "step"), ["run", "step"])
-    spent = by_process.groupBy("run", "role", "target").agg(*sums, F.max("rss_bytes_max").alias("rss_bytes"))
-    total = spent.groupBy("run").agg(*sums, (F.sum("rss_bytes") / 1_000_000).alias("rss_mb"))
+    spent = by_process.groupBy("run", "role", "target").agg(*_sums(), F.max("rss_bytes_max").alias("rss_bytes"))
+    total = spent.groupBy("run").agg(
+        *[F.sum(name).alias(name) for name in SPENT], (F.sum("rss_bytes") / 1_000_000).alias("rss_mb")
+    )
     rates = [(F.col(name) / F.col("length_s")).alias(f"rest_{name}_per_s") for name in SPENT]
     return total.join(time, "run").select("run", *rates, "rss_mb")
 
@@ -92,17 +100,19 @@ def _since(span: Column, sent: Column) -> Column:
 def holds(intervals: DataFrame, steps: DataFrame, runs: list[str], most: int) -> DataFrame:
     """Return (run, topic, partition, member, from_s, to_s): who held some partitions of these runs, and when.
 
-    At most `most` partitions, evenly over each run. Seconds count from the first change.
+    At most `most` partitions of each run, drawn by a hash. Seconds count from the first change.
     """
     changes = steps.where(F.col("run").isin(runs) & (F.col("name") != BEFORE))
     first = changes.groupBy("run").agg(F.min("from_us").alias("first_us"), F.max("to_us").alias("last_us"))
     of_runs = intervals.where(F.col("run").isin(runs)).join(first, "run")
-    size = of_runs.groupBy("run").agg(F.countDistinct("topic", "partition").alias("size"))
-    stride = F.ceil(F.col("size") / F.lit(most))
+    by_hash = Window.partitionBy("run").orderBy(F.xxhash64("topic", "partition"), "topic", "partition")
+    partitions = (
+        of_runs.select("run", "topic", "partition").distinct().withColumn("place", F.row_number().over(by_hash))
+    )
+    drawn = partitions.where(F.col("place") <= most).drop("place")
     ended = F.coalesce("ended_us", "last_us")
     return (
-        of_runs.join(size, "run")
-        .where(F.col("partition") % stride == 0)
+        of_runs.join(drawn, ["run", "topic", "partition"])
         .select(
             "run",
             "topic",

@@ -15,6 +15,7 @@ from zkrebalancer.pipeline.report.sentences import (
     MEASURES,
     OPEN,
     OURS,
+    SMALL,
     WINS,
     Values,
     Verdict,
@@ -29,12 +30,13 @@ TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
 HOW = f"""
 Less is better of everything that is shown. A number is the median over runs, in parentheses the lowest and the highest.
 Two protocols are called different if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of their runs (a bootstrap of the
-difference of medians, seeded) have the difference on the same side of zero; of a comparison of few runs it is said how
-often chance alone would part them. Many comparisons are made: of those without a difference, some will look like one.
+difference of medians, seeded) have the difference on the same side of zero; differences below {SMALL:.0%} are not
+spoken of. Of a comparison of few runs it is said how often chance alone would part them. Many comparisons are made: of
+those without a difference, some will look like one.
 
 *Time to settled* runs from a change to the last partition that was given or taken because of it. Sums over a run are
-over its changes. What servers, coordinators and members spend counts, what the producers spend does not. *At rest* is
-the time before the first change.
+over its changes. What servers, coordinators and members spend counts, what the producers spend does not. Requests are
+those to ZooKeeper, and those of groups to the broker. *At rest* is the time before the first change.
 """
 TIMELINE_SAYS = (
     f"Who owned what in the run in the middle: a line for a partition (at most {MAX_TIMELINE_PARTITIONS} of them), "

@@ -21,6 +21,7 @@ Palette = Mapping[str, tuple[str, str]]
 WIDE = 30  # times from the smallest to the largest value: then the axis is logarithmic
 NOTICED_MS = 200.0
 LATE = 5  # times the usual delay before a change
+LAST_SHARE = 0.85
 NAME_SHARE = 0.009  # of the width, for a letter
 QUIET_MS, SHORT_MS = 1_500, 5_000  # shown of the curves after the last late record, and at least
 DELAYS = {"delay_p50_ms": "half of the records", "delay_p99_ms": "99 % of the records", "delay_max_ms": "all records"}
@@ -126,7 +127,8 @@ def _name_changes(axis: Axes, changes: Sequence[tuple[float, str]], to_s: float)
             axis.axvline(since_s, color=page.INK, linewidth=1, linestyle=":")
             if since_s >= free_from_s:
                 at = axis.get_xaxis_transform()
-                axis.text(since_s, 1.02, name, transform=at, fontsize=8, ha="left", va="bottom")
+                side = "right" if since_s > LAST_SHARE * to_s else "left"  # so that it stays above the panel
+                axis.text(since_s, 1.02, name, transform=at, fontsize=8, ha=side, va="bottom")
                 free_from_s = since_s + to_s * NAME_SHARE * len(name)
 
 

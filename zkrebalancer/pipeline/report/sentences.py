@@ -9,6 +9,7 @@ from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.statistics import CONFIDENCE, Difference, difference, sample
 
 OURS = ("central-incremental", "central-eager")  # the first one that was run stands for this project
+SMALL = 0.05  # of the larger median; a difference that is smaller is none to speak of
 WINS, LOSES, OPEN = "wins", "loses", "open"
 # Every measure, with its name in a sentence and its unit; less is better of each.
 MEASURES: Mapping[str, tuple[str, str]] = {
@@ -24,10 +25,10 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "out_of_order": ("records out of order", ""),
     "overlaps": ("partitions held by two at once", ""),
     "requests": ("requests during the changes", ""),
-    "bytes": ("bytes to and from servers during the changes", ""),
+    "zookeeper_bytes": ("bytes to and from ZooKeeper during the changes", ""),
     "cpu_ms": ("processor time during the changes", "ms"),
     "rest_requests_per_s": ("requests at rest", "/s"),
-    "rest_bytes_per_s": ("bytes to and from servers at rest", "/s"),
+    "rest_zookeeper_bytes_per_s": ("bytes to and from ZooKeeper at rest", "/s"),
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
@@ -52,9 +53,14 @@ class Verdict:
     @property
     def outcome(self) -> str:
         """Return WINS, LOSES or OPEN."""
-        if self.difference is None or not self.difference.is_shown:
+        if self.difference is None or not self.difference.is_shown or self._is_small:
             return OPEN
         return WINS if self.difference.low > 0 else LOSES
+
+    @property
+    def _is_small(self) -> bool:
+        ours, other = sample(self.our_values).median, sample(self.other_values).median
+        return abs(other - ours) < SMALL * max(ours, other)
 
     @property
     def runs(self) -> str:
@@ -69,19 +75,19 @@ class Verdict:
         if self.difference is None:
             return f"{name}: {both}; {self.runs} are too few to tell"
         if self.outcome == OPEN:
-            return f"{name}: {both}; {self.runs} show no difference"
+            return f"{name}: {both}; {self.runs} show no difference that counts"
         times = _times(ours.median, other.median)
-        return f"{self.ours} {self.outcome} in {name}: {both}{times} ({self._how_sure()}; {self.runs})"
+        return f"{self.ours} {self.outcome} in {name}: {both}{times} ({self._how_sure()})"
 
     def _how_sure(self) -> str:
         if self.difference is None:
             return ""
         unit = MEASURES[self.measure][1]
         low, high = sorted((abs(self.difference.low), abs(self.difference.high)))
-        sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}"
+        sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}; {self.runs}"
         by_chance = self.difference.by_chance
         if by_chance is not None and by_chance > 1 - CONFIDENCE:
-            sure += f"; chance alone parts so few runs in {by_chance:.0%} of comparisons"
+            sure += f", which chance alone parts in {by_chance:.0%} of comparisons"
         return sure
 
 
