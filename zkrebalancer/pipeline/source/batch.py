@@ -46,7 +46,7 @@ class ConsumerGroupReader(DataSourceReader):
             text = f"{topic}/{partition}: the group is at {begin}, and Kafka's log ends at {end}"
             raise DataLossError(f"{text}; option failOnDataLoss=false passes it over")
         ranges = [whole for whole in ranges if whole.begin < whole.end]
-        return [RangesPartition(task) for task in offsets.split(ranges, self._options.min_partitions or len(ranges))]
+        return [RangesPartition(task) for task in offsets.split(ranges, self._options.task_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what a task is given, in an executor."""

@@ -1,7 +1,8 @@
-"""The options of `format("consumer_group")`: checked all at once, before anything is connected. Pure."""
+"""The options of `format("consumer_group")`: checked all at once, before anything is connected."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 KAFKA_PREFIX = "kafka."
 MAX_OFFSETS = 2**63 - 1  # no limit
 MAX_TASKS = 100_000
+DRIVER_CORES = os.cpu_count() or 1
 
 
 def _number(maximum: int) -> Callable[[str], int]:
@@ -46,7 +48,7 @@ def _integer_or_text(text: str) -> int | str:
 _OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Options`, and how it is read
     "topics": ("topics", _topics),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number(MAX_OFFSETS)),
-    "minPartitions": ("min_partitions", _number(MAX_TASKS)),
+    "minPartitions": ("task_count", _number(MAX_TASKS)),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "includeHeaders": ("include_headers", _boolean),
 }
@@ -70,7 +72,7 @@ class Options:
     topics: tuple[str, ...]
     agent: Mapping[str, Any]
     max_offsets_per_trigger: int = MAX_OFFSETS
-    min_partitions: int | None = None
+    task_count: int = DRIVER_CORES  # a task for each range reads half as fast: it begins anew too often
     fail_on_data_loss: bool = True
     include_headers: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict)  # librdkafka's own settings

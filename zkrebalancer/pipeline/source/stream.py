@@ -100,7 +100,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
         """Divide a batch into tasks; one that was planned before a restart is read as it was, whoever owns it now."""
         ranges = offsets.decode(end) if start != end else []
-        tasks = offsets.split(ranges, self._options.min_partitions or len(ranges))
+        tasks = offsets.split(ranges, self._options.task_count)
         return [RangesPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,121 @@
+"""`python -m tests.benchmarks.spark_source`: how quick Spark reads a topic through a group, and through its own source.
+
+One broker, one Spark on two cores with a sink that drops the rows. Every source reads the same topic in batches of the
+same size, in one query each; the first batch warms the JVM and the Python workers up, and the others are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster import maven
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.pipeline.session import spark_session
+from zkrebalancer.pipeline.source import ConsumerGroupSource
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+# The connector wants one of its own version, which not every mirror has; it is for delegation tokens only.
+PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+JARS = (f"ivy://{CONNECTOR}?exclude={PROVIDER}&transitive=true", f"ivy://{PROVIDER}:4.0.0?transitive=false")
+TOPIC = "benchmark"
+PARTITIONS = 8
+RECORD_BYTES = 100
+FLUSH_TIMEOUT_S = 120.0
+TUNED = {
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
+
+
+def produce(bootstrap: str, count: int) -> None:
+    """Write records, spread over the partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    value = b"x" * RECORD_BYTES
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(TOPIC, value, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(FLUSH_TIMEOUT_S):
+        raise SystemExit("the records were not written")
+
+
+def batches_s(spark: SparkSession, records: Any, folder: Path) -> list[float]:  # a DataFrame
+    """Read everything with one query; return how long each batch has taken."""
+    with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
+        writer = records.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+    progress = [each for each in query.recentProgress if each.numInputRows]
+    return [each.durationMs["triggerExecution"] / 1_000 for each in progress]
+
+
+@contextmanager
+def stage(folder: Path, records: int) -> Iterator[tuple[LocalCluster, SparkSession]]:
+    """Open a cluster with a full topic, and Spark with both sources."""
+    with LocalCluster() as cluster, Lab(cluster, folder / "events") as lab:
+        lab.create_topic(TOPIC, PARTITIONS)
+        lab.start_coordinator(1)
+        lab.wait_leader()
+        produce(cluster.bootstrap, records)
+        mirror = maven.mirror_of_central(maven.user_settings())
+        settings = {"spark.jars.ivy": str(folder / "ivy")}
+        if mirror is not None:
+            (folder / "ivysettings.xml").write_text(maven.ivy_settings(mirror))
+            settings["spark.jars.ivySettings"] = str(folder / "ivysettings.xml")
+        with spark_session("local[2]", "2g", settings) as spark:
+            for jar in JARS:
+                spark.sql(f"ADD JAR {jar}")
+            spark.dataSource.register(ConsumerGroupSource)
+            yield cluster, spark
+
+
+def main() -> None:
+    """Measure, print a line for each source and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=4_000_000, help="records of a batch")
+    parser.add_argument("--batches", type=int, default=3, help="measured batches of each source")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    arguments = parser.parse_args()
+    limit = str(arguments.records)
+    taken: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-source-") as name:
+        folder = Path(name)
+        with stage(folder, arguments.records * (arguments.batches + 1)) as (cluster, spark):
+            own = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": "spark", "topics": TOPIC}
+            built_in = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
+            sources = {
+                "consumer_group": ("consumer_group", own),
+                "built-in, defaults": ("kafka", built_in),
+                "built-in, tuned": ("kafka", built_in | TUNED),
+            }
+            for label, (form, options) in sources.items():
+                read = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger=limit).load()
+                taken[label] = batches_s(spark, read, folder)[1 : arguments.batches + 1]
+    medians = {label: statistics.median(seconds) for label, seconds in taken.items()}
+    ratios = {label: seconds / medians["consumer_group"] for label, seconds in medians.items()}
+    if arguments.json:
+        print(json.dumps({"records": arguments.records, "seconds": taken, "ratios": ratios}))
+        return
+    for label, seconds in taken.items():
+        rate = arguments.records / medians[label]
+        print(f"{label:20} {medians[label]:6.2f} s {min(seconds):6.2f} to {max(seconds):.2f} {rate:12,.0f} records/s")
+        print(f"{'':20} takes {ratios[label]:.2f} times as long as consumer_group")
+
+
+if __name__ == "__main__":
+    main()
