@@ -9,7 +9,7 @@ MINUTES ?= 5
 OUT ?= experiments
 SCENARIOS ?= scale-out crash
 
-.PHONY: setup demo test test-long lint bench bench-agent bench-assign bench-poll bench-offsets bench-spark-source simulate mutations interruptions model campaign experiments clean
+.PHONY: setup demo test test-long lint bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations interruptions model campaign experiments clean
 
 setup: $(STAMP)
 
@@ -53,6 +53,9 @@ bench-poll: setup
 bench-offsets: setup
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.restarts
+
+bench-pipeline: setup
+	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20
 
 bench-spark-source: setup
 	$(BIN)/python -m tests.benchmarks.spark_source

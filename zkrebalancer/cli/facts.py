@@ -48,6 +48,7 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
     Example:
       zkrebalancer pipeline run --events results --out facts
     """
+    _refuse_event_files(out)
     require("spark", "pyspark", "pandas", "pyarrow")
     from zkrebalancer.pipeline import batch, progress, session  # noqa: PLC0415  # after the check
 
@@ -70,3 +71,65 @@ def _print(runs: list[dict[str, Any]]) -> None:
     console().print(table)
     if len(runs) > MAX_ROWS_SHOWN:
         click.echo(f"and {len(runs) - MAX_ROWS_SHOWN} more: --json tells of all")
+
+
+@click.command()
+@click.option(
+    "--events",
+    "source",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Folder of *.jsonl files, which may grow and become more.",
+)
+@options.out_option
+@click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
+@click.option("--once", is_flag=True, help="Take what is there and end.")
+@options.master_option
+@memory_option
+@options.json_option
+@options.log_level_option
+def watch(
+    *,
+    source: Path,
+    out: Path,
+    interval_s: float,
+    once: bool,
+    master: str,
+    memory: str | None,
+    as_json: bool,
+) -> None:
+    """Keep the tables of `pipeline run` up to date while events are being written, until Ctrl-C.
+
+    It may be killed at any time; started again with the same --out it goes on where it was.
+
+    \b
+    Example:
+      zkrebalancer pipeline watch --events run/events --out live
+    """
+    _refuse_event_files(out)
+    require("spark", "pyspark", "pandas", "pyarrow")
+    from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline import watch as watching  # noqa: PLC0415
+
+    batches = 0
+
+    def tell(line: str) -> None:
+        nonlocal batches
+        batches += 1
+        click.echo(line, err=True)
+
+    with session.spark_session(master, memory) as spark:
+        query = watching.start(spark, watching.folder_lines(spark, source), out, None if once else interval_s, tell)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+    if as_json:
+        click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))
+
+
+def _refuse_event_files(out: Path) -> None:
+    """What comes out has a folder `events` too, and replaces what is there."""
+    if next(out.rglob("*.jsonl"), None) is not None:
+        raise click.UsageError(f"--out {out} has event files (*.jsonl) in it; name a folder of its own")

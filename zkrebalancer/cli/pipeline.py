@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zkrebalancer.cli.facts import run_pipeline
+from zkrebalancer.cli.facts import run_pipeline, watch
 from zkrebalancer.cli.sweep import sweep
 from zkrebalancer.cli.weights import weights
 
@@ -22,3 +22,4 @@ def pipeline() -> None:
 pipeline.add_command(run_pipeline)
 pipeline.add_command(sweep)
 pipeline.add_command(weights)
+pipeline.add_command(watch)

@@ -78,7 +78,7 @@ class _Run:
         now_us = event["mono_us"]
         if self._window is not None:
             for partition, since_us in self._free_since_us.items():
-                self._window.unowned_us += now_us - since_us
+                self._window.unowned_us += now_us - max(since_us, self._window.began_us)
                 self._free_since_us[partition] = now_us
             self.figures.append(_figures(self._window, self.owners(), self._totals))
             self.delays_us[self._window.name != BEFORE] += self._window.delays_us

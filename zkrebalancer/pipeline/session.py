@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -56,6 +57,8 @@ def spark_session(
     java = Path(find_java())
     if java.parent.name == "bin":
         os.environ.setdefault("JAVA_HOME", str(java.resolve().parent.parent))
+    if master.startswith("local-cluster"):
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-") as scratch:
         options: dict[str, str | bool | int | float | None] = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.unit.observe.history import moved
-from tests.unit.pipeline.frames import rows, write_lines
+from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline.ingest import parse, read_events, read_lines, rejects, write_events
 
@@ -33,7 +34,8 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
     for number, (line, _reason) in BROKEN.items():
         lines[number - 1] = line
     events = tmp_path / "runs" / "kip848" / "one + 1" / "events"
-    write_lines(tmp_path / "runs" / "b.jsonl", moved().events)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "b.jsonl").write_text("".join(json.dumps(event) + "\n" for event in moved().events))
     events.mkdir(parents=True)
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")

@@ -1,0 +1,58 @@
+"""Histories as event files: random ones with every kind of violation in them, and one of plans."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from tests.unit.observe.history import History
+
+MEMBERS = ("a", "b", "c")
+PROCESSES = 3
+
+
+def chaos(seed: int) -> History:
+    """Return events in any order: who starts, delivers, stops and dies follows no rule at all."""
+    chance, history = random.Random(seed), History()
+    for number in range(chance.randrange(2, 60)):
+        member, partition = chance.choice(MEMBERS), chance.randrange(2)
+        first = chance.randrange(0, 20)
+        last = first + chance.choice((0, 0, 1, 3, 9))
+        what = chance.randrange(14)
+        if what < 2:
+            history.produced(first, last, partition)
+        elif what < 5:
+            history.started(member, first, partition=partition)
+        elif what < 8:
+            history.delivered(member, first, last, partition)
+            history.events[-1]["delays_us"] = [chance.randrange(1, 1_000_000) for _ in range(last - first + 1)]
+        elif what < 9:
+            history.committed(member, first, partition)
+        elif what < 11:
+            history.stopped(member, first, chance.choice(("revoked", "lost", "closed")), partition)
+        elif what < 12:
+            history.ended(member)
+        elif what < 13:
+            history.left(member, chance.choice(("closed", "expired", "evicted")))
+        elif chance.random() < 0.2:
+            history.add("topic_deleted", topic="t", group=None)
+        else:
+            history.add("step", name="change", target=member, number=number)
+    return history
+
+
+def planned() -> History:
+    """Return plans that were finished, superseded, and left under way; one of them ends a gap."""
+    history = History().requested("c1", "member-joined").planned(1, "c1").started("a", 0).finished(1, "c1")
+    history.planned(2, "c2").stopped("a", 0).requested("c3", "member-left").planned(3, "c3")
+    history.add("fetcher_started", member="b", topic="t", partitions=[0], positions=[0], generation=3, cause_id="c3")
+    return history.planned(4, "c4")
+
+
+def write_run(folder: Path, history: History) -> None:
+    """Write a history as the event files of some processes."""
+    folder.mkdir(parents=True)
+    for process in range(PROCESSES):
+        lines = [json.dumps(event) + "\n" for event in history.events[process::PROCESSES]]
+        (folder / f"{process}.jsonl").write_text("".join(lines))

@@ -1,0 +1,97 @@
+"""A stream over growing event files gives the tables that a batch gives of the same events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from tests.unit.pipeline.conftest import Made
+from tests.unit.pipeline.frames import differences
+from zkrebalancer.pipeline import ingest, tail, watch
+from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+    said: list[str] = []
+    query = watch.start(spark, watch.folder_lines(spark, made.events), tmp_path, None, said.append)
+    query.awaitTermination()
+    assert differences(made.tables, {name: spark.read.parquet(str(tmp_path / name)) for name in made.tables}) == {}
+    assert len(said) == 1
+
+
+def test_whole_lines_are_taken_once(tmp_path: Path) -> None:
+    reader, file = EventFileReader(tmp_path), tmp_path / "run" / "a.jsonl"
+    everything = ReadAllAvailable()
+    start = reader.latestOffset(reader.initialOffset(), everything)
+    assert start == {}
+    file.parent.mkdir()
+    file.write_text("one\ntwo\nthr")
+    end = reader.latestOffset(start, everything)
+    assert end == {"run/a.jsonl": {"bytes": 8, "lines": 2}}
+    assert lines_between(reader, start, end) == [("run/a.jsonl", 1, "one"), ("run/a.jsonl", 2, "two")]
+    assert reader.latestOffset(end, everything) == end
+    with file.open("a") as appended:
+        appended.write("ee\nfour\n")
+    later = EventFileReader(tmp_path)  # one that was started anew
+    assert lines_between(later, end, later.latestOffset(end, everything)) == [
+        ("run/a.jsonl", 3, "three"),
+        ("run/a.jsonl", 4, "four"),
+    ]
+
+
+def lines_between(reader: EventFileReader, start: tail.Offset, end: tail.Offset) -> list[tuple[str, int, str]]:
+    batches = [batch.to_pylist() for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [(row["file"], row["row"], row["text"]) for batch in batches for row in batch]
+
+
+def test_a_batch_takes_no_more_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(tail, "_CHUNK_BYTES", 7)
+    for name in "abc":
+        (tmp_path / f"{name}.jsonl").write_text("0123456789\n" * 10)
+    reader = EventFileReader(tmp_path)
+    offset, rounds, found = reader.initialOffset(), 0, []
+    while (end := reader.latestOffset(offset, ReadMaxBytes(100))) != offset:
+        found += lines_between(reader, offset, end)
+        offset, rounds = end, rounds + 1
+    assert rounds == 4
+    assert sorted(found) == [(f"{name}.jsonl", row, "0123456789") for name in "abc" for row in range(1, 11)]
+
+
+def test_what_is_there_now_is_all_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("one\n")
+    reader = EventFileReader(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    (tmp_path / "a.jsonl").write_text("one\ntwo\n")
+    (tmp_path / "b.jsonl").write_text("one\n")
+    assert reader.latestOffset({}, ReadAllAvailable()) == {"a.jsonl": {"bytes": 4, "lines": 1}}
+
+
+def test_a_line_may_be_longer_than_a_batch_but_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("x" * 50 + "\nshort\n")
+    assert whole_lines(file, 0, 10, file.stat().st_size) == (57, 2)
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 40)
+    monkeypatch.setattr(tail, "_CHUNK_BYTES", 8)
+    with pytest.raises(EventFileError, match="a line of more than 40 bytes"):
+        whole_lines(file, 0, 10, file.stat().st_size)
+
+
+def test_a_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("one\n")
+    with pytest.raises(EventFileError, match="only appended to"):
+        EventFileReader(tmp_path).latestOffset({"a.jsonl": {"bytes": 9, "lines": 2}}, ReadAllAvailable())
+
+
+def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+    columns = "run string, file string, block long, row long, text string"
+    lines = spark.createDataFrame([("r", "f", 0, 1, '{"mono_us": 1, "kind": "new"}')], columns)
+    for _ in range(2):
+        counted = watch.store(spark, ingest.parse(lines), tmp_path, 7)
+    assert counted == (1, ["r"])
+    assert ingest.read_events(spark, str(tmp_path / "events" / "batch=7")).count() == 1

@@ -1,0 +1,161 @@
+"""Event files that still grow, as a streaming source: `format("event_files")`.
+
+Spark's own file source reads a file once, when it appears. Here an offset says for each file how many bytes and lines
+of it were taken, whole lines only, so each line comes exactly once however often the query is killed and restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from zkrebalancer.protocol.errors import RebalancerError
+
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+SCHEMA = "file string, row long, text string"
+Offset = dict[str, dict[str, int]]  # path below the folder -> how many "bytes" and "lines" of it were taken
+
+
+class EventFileError(RebalancerError):
+    """An event file that did not only grow, or has a line without an end."""
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """Bytes [begin, end) of a file, whole lines, of which the first has the number `row`, counted from 1."""
+
+    file: str
+    begin: int
+    end: int
+    row: int
+
+
+class EventFiles(DataSource):
+    """The `*.jsonl` files below the folder that is the option `path`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "event_files"
+
+    def schema(self) -> str:
+        """Return (file, row, text)."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
+        """Return the reader."""
+        return EventFileReader(Path(self.options["path"]))
+
+
+class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads ranges of bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is below `folder`."""
+        self._folder = folder
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # here and below PySpark's names
+        """Return the beginning: no file is known."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch takes at most."""
+        return ReadMaxBytes(MAX_BATCH_BYTES)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take no more than what is there now."""
+        self._target = self._sizes()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return how far to read, at most as many bytes as `limit` says, but for a line that is longer.
+
+        Raises:
+            EventFileError: a file is shorter than it was, or has a line of more than MAX_LINE_BYTES.
+
+        """
+        budget = None if isinstance(limit, ReadAllAvailable) else MAX_BATCH_BYTES
+        end = dict(start)
+        for file, size in (self._sizes() if self._target is None else self._target).items():
+            taken = start.get(file, {"bytes": 0, "lines": 0})
+            if size < taken["bytes"]:
+                raise EventFileError(f"{self._folder / file} is shorter than it was: event files are only appended to")
+            wanted = size - taken["bytes"] if budget is None else min(budget, size - taken["bytes"])
+            if wanted > 0:
+                length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
+                end[file] = {"bytes": taken["bytes"] + length, "lines": taken["lines"] + lines}
+                budget = None if budget is None else max(0, budget - length)
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return a part for each file that has grown."""
+        nothing = {"bytes": 0, "lines": 0}
+        known = {file: start.get(file, nothing) for file in end}
+        return [
+            Part(file, known[file]["bytes"], upto["bytes"], known[file]["lines"] + 1)
+            for file, upto in sorted(end.items())
+            if upto["bytes"] > known[file]["bytes"]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Iterate over Arrow batches of lines."""
+        if not isinstance(partition, Part):
+            raise TypeError(f"{partition} is no part of an event file")
+        left, row = partition.end - partition.begin, partition.row
+        with (self._folder / partition.file).open("rb") as file:
+            file.seek(partition.begin)
+            while left:
+                lines = file.readlines(min(left, _CHUNK_BYTES))  # a little more, and whole lines
+                lines = _up_to(lines, left)
+                left -= sum(map(len, lines))
+                texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in lines]
+                files, rows = [partition.file] * len(texts), list(range(row, row + len(texts)))
+                columns: dict[str, list[Any]] = {"file": files, "row": rows, "text": texts}
+                yield pa.RecordBatch.from_pydict(columns)
+                row += len(texts)
+
+    def _sizes(self) -> dict[str, int]:
+        paths = sorted(self._folder.rglob("*.jsonl"))
+        return {path.relative_to(self._folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def whole_lines(path: Path, begin: int, wanted: int, size: int) -> tuple[int, int]:
+    """Return how many bytes and lines from `begin` on are whole lines within `wanted` bytes; the first may be longer.
+
+    Raises:
+        EventFileError: there is no line's end in MAX_LINE_BYTES.
+
+    """
+    read = length = lines = 0
+    with path.open("rb") as file:
+        file.seek(begin)
+        while read < wanted or (not lines and read < min(size - begin, MAX_LINE_BYTES)):
+            chunk = file.read(_CHUNK_BYTES if not lines and read >= wanted else min(_CHUNK_BYTES, wanted - read))
+            if not chunk:
+                break
+            found = chunk.count(b"\n")
+            if found:
+                length, lines = read + chunk.rindex(b"\n") + 1, lines + found
+            read += len(chunk)
+    if not lines and read >= MAX_LINE_BYTES:
+        raise EventFileError(f"{path} has a line of more than {MAX_LINE_BYTES} bytes at byte {begin}")
+    return length, lines
+
+
+def _up_to(lines: list[bytes], limit: int) -> list[bytes]:
+    """Return the first lines, as many as there are within `limit` bytes."""
+    total = 0
+    for number, line in enumerate(lines):
+        total += len(line)
+        if total > limit:
+            return lines[:number]
+    return lines
