@@ -67,9 +67,8 @@ class Consumer(ConsumerBase):
         core = self._core
         core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
-        if max_records:
-            core.draw(max_records)
         try:
+            core.draw(max_records)
             while True:
                 with core.handover.changed:
                     step = core.next(max_records, draws=True)

@@ -24,7 +24,7 @@ from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuff
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.engine import Engine, now_ms
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
-from consumer_agent.fetcher import Fetcher
+from consumer_agent.fetcher import MAX_ROUND_RECORDS, Fetcher
 from consumer_agent.handover import Handover, Notice, Tell
 from consumer_agent.kafka_client import store_settings
 from consumer_agent.kafka_store import KafkaStore
@@ -51,6 +51,7 @@ MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 THREAD_END_TIMEOUT_S = 2.0
+_TOTAL = Prefetch.TOTAL.value
 
 Callback = Callable[[list[TopicPartition]], object]
 _log = logging.getLogger(__name__)
@@ -79,8 +80,6 @@ class Core:
         self.is_closed = False
         self.in_callback = False
         self._in_poll = False
-        # With shares of each partition the fetcher also has to pause some: that is for its own thread.
-        self._may_draw = self.config.prefetch == Prefetch.TOTAL.value
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._fetcher: FetcherKeeper | None = None
@@ -186,12 +185,18 @@ class Core:
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
-        return Batch(self.handover.take(limit, self._record_delivery, draws=draws and self._may_draw))
+        return Batch(self.handover.take(limit, self._record_delivery, draws=draws and self._may_draw(max_records)))
 
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
-        if self._may_draw and self._fetcher is not None and not self.handover.buffer.record_count:
-            self._fetcher.draw(MANY_RECORDS if max_records == NO_LIMIT else max_records)
+        if self._may_draw(max_records) and self._fetcher is not None and not self.handover.buffer.record_count:
+            usual = self.config.max_poll_records
+            wanted = MAX_ROUND_RECORDS if usual == NO_LIMIT else max(max_records, usual)
+            self._fetcher.draw(wanted, are_awaited=wanted == max_records)
+
+    def _may_draw(self, max_records: int) -> bool:
+        """Whether that is for the application's thread: more than a round takes is not, and neither are shares."""
+        return 0 < max_records <= MAX_ROUND_RECORDS and self.config.prefetch == _TOTAL
 
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held."""

@@ -75,6 +75,7 @@ class Fetcher:
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._stopping = False
         self._waiting = False
+        self._drawing = False  # the application's thread is in a call
         self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that came back
         self._silence = Silence()
@@ -124,30 +125,46 @@ class Fetcher:
             self._questions.append((partitions, answer))
             self._handover.fetcher_wake.notify()
 
-    def draw(self, max_records: int) -> None:
-        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher if that is nothing.
+    def draw(self, max_records: int, *, are_awaited: bool) -> None:
+        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher for all the rest.
 
-        The caller is about to take `max_records`. Nothing is done while the fetcher is in a call, also if that hangs.
+        With `are_awaited` the caller takes all of it at once. Nothing is done while the fetcher is in a call, also if
+        that hangs.
         """
         if not self._in_client.acquire(blocking=False):
             return
+        self._drawing = True
         try:
             with self._handover.lock:
                 room = self._handover.buffer.room if self._assigned and not self._stopping else 0
             count = min(room, max_records, MAX_ROUND_RECORDS)
             messages = self._consumer.consume(count, timeout=0) if count else []
             if messages:
-                self._take_in(messages, are_awaited=True)
+                self._take_in(messages, are_awaited=are_awaited)
+        except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
+            self._fetch_again()
+            raise
         finally:
+            self._steps += 1
+            self._drawing = False
             self._in_client.release()
-        if not messages or self._out_of_range:
-            with self._handover.fetcher_wake:
+        with self._handover.fetcher_wake:
+            is_due = len(messages) < count and self._handover.now_ms() >= self._look_at_ms
+            if not self._handover.buffer.record_count or self._out_of_range or is_due:
                 self._handover.fetcher_wake.notify()
+
+    def _fetch_again(self) -> None:
+        """Let the fetcher go back to where the buffer ends, of every partition."""
+        with self._handover.fetcher_wake:
+            ends = {tp: self._handover.buffer.next_offset(tp) for tp in self._assigned}
+            again = {tp: offset for tp, offset in ends.items() if offset is not None}
+            self._changes = {**again, **self._changes}
+            self._handover.fetcher_wake.notify()
 
     @property
     def progress(self) -> int | None:
         """A number that changes whenever librdkafka comes back from a call; None while there is nothing to do."""
-        return None if self._waiting else self._steps
+        return None if self._waiting and not self._drawing else self._steps
 
     def take_over(self, stuck: Fetcher) -> None:
         """Before `start`: go on in the place of a fetcher that does not come back; what it still gets is ignored."""

@@ -211,7 +211,11 @@ class Handover:
         could prevent it.
         """
         looked_at_us = time.monotonic_ns() // 1_000
-        if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
+        if not self.buffer.record_count:
+            if not draws:
+                self.fetcher_wake.notify()  # somebody else may have drawn before
+            return []
+        if self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records, among)
         if not runs:

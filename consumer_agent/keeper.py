@@ -70,9 +70,9 @@ class FetcherKeeper:
         with self._lock:
             self._fetcher.change(decide)
 
-    def draw(self, max_records: int) -> None:
+    def draw(self, max_records: int, *, are_awaited: bool) -> None:
         """Let the application's thread fetch what is ready; see `Fetcher.draw`."""
-        self._fetcher.draw(max_records)
+        self._fetcher.draw(max_records, are_awaited=are_awaited)
 
     def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""

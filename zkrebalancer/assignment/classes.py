@@ -45,7 +45,7 @@ def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
     """Pour all kinds into empty classes, about level; returns [classes, kinds].
 
     Each kind is split in proportion to its readers' widths, and these are scaled, as in iterative proportional fitting,
-    by how far each class is from the common level; the rows that do not divide go to the lowest readers one by one.
+    by how far each class is from the common level; the rows that do not divide go to the lowest readers.
     """
     pull = reads * widths[:, np.newaxis].astype(np.float64)
     for _ in range(FITTING_ROUNDS):
@@ -55,14 +55,12 @@ def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
             break
         pull *= (loads.mean() / np.maximum(loads, 1.0))[:, np.newaxis]
     held: Counts = np.floor(share).astype(np.int64)
-    left = (row_counts - held.sum(axis=0)).tolist()
-    sizes, width_of = held.sum(axis=1).tolist(), widths.tolist()
+    left, sizes = row_counts - held.sum(axis=0), held.sum(axis=1)
     for kind in np.flatnonzero(left).tolist():
-        readers = np.flatnonzero(reads[:, kind]).tolist()
-        for _ in range(left[kind]):
-            lowest = min(readers, key=lambda reader: sizes[reader] / width_of[reader])
-            held[lowest, kind] += 1
-            sizes[lowest] += 1
+        readers = np.flatnonzero(reads[:, kind])
+        got = poured(sizes[readers], widths[readers], int(left[kind]))
+        held[readers, kind] += got
+        sizes[readers] += got
     return held
 
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from consumer_agent.batch import Batch
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.fetcher import Fetcher
+from consumer_agent.fetcher import LOOK_INTERVAL_MS, Fetcher
 from consumer_agent.handover import Handover
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -29,6 +29,7 @@ class Client:
         self.ready: list[Message] = []
         self.meanwhile: Callable[[], object] = lambda: None
         self.is_closed = False
+        self.assigned_at: dict[tuple[str, int], int] = {}
 
     def consume(self, count: int, **_: float) -> list[Message]:
         assert not self.is_closed
@@ -42,7 +43,10 @@ class Client:
     def close(self) -> None:
         self.is_closed = True
 
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned_at |= {(one.topic, one.partition): one.offset for one in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
 
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
         return mock.Mock(topics={"orders": mock.Mock(partitions={}), "payments": mock.Mock(partitions={})})
@@ -53,8 +57,9 @@ class Setting:
 
     def __init__(self) -> None:
         self.client = Client()
-        self.handover = Handover(RecordBuffer(ROOMY), lambda: 0)
-        self.handover.emit_until(1)
+        self.now_ms = 0
+        self.handover = Handover(RecordBuffer(ROOMY), lambda: self.now_ms)
+        self.handover.emit_until(2 * LOOK_INTERVAL_MS)
         self.woken = 0
         with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=self.client):
             self.fetcher = Fetcher(ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g"), [], self.handover)
@@ -67,10 +72,19 @@ class Setting:
     def _wake(self) -> None:
         self.woken += 1
 
-    def take(self, max_records: int = MANY) -> list[tuple[str, int]]:
+    def draw(self, count: int = MANY) -> None:
+        self.fetcher.draw(count, are_awaited=True)
+
+    def take(self, max_records: int = MANY, *, draws: bool = True) -> list[tuple[str, int]]:
         with self.handover.lock:
-            batch = Batch(self.handover.take(max_records, lambda *_: None, draws=True))
+            batch = Batch(self.handover.take(max_records, lambda *_: None, draws=draws))
         return [(record.topic, record.offset) for record in batch]
+
+
+def news(code: int) -> Message:
+    """What librdkafka says of the first partition, as a message without a record."""
+    kafka: Any = Message
+    return kafka(topic="orders", partition=0, offset=0, error=KafkaError(code))  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -80,35 +94,75 @@ def setting() -> Setting:
 
 def test_what_is_ready_is_taken_without_the_fetcher(setting: Setting) -> None:
     setting.client.ready = [*messages(PARTITION, [0, 1, 2]), *messages(OTHER, [0]), *messages(PARTITION, [3])]
-    setting.fetcher.draw(MANY)
+    setting.draw()
     assert sorted(setting.take()) == [("orders", n) for n in range(4)] + [("payments", 0)]
     assert setting.woken == 0
 
 
 def test_no_more_is_drawn_than_is_about_to_be_taken(setting: Setting) -> None:
     setting.client.ready = messages(PARTITION, range(5))
-    setting.fetcher.draw(2)
+    setting.draw(2)
     assert len(setting.client.ready) == 3
     assert setting.take() == [("orders", 0), ("orders", 1)]
 
 
 def test_the_fetcher_waits_for_records_when_none_are_ready(setting: Setting) -> None:
-    setting.fetcher.draw(MANY)
+    setting.draw()
     assert setting.take() == []
     assert setting.woken == 1
+
+
+def test_the_fetcher_waits_for_records_after_news_that_are_none(setting: Setting) -> None:
+    """The end of a partition is reached: whatever comes after it has to be waited for."""
+    setting.client.ready = [news(KafkaError._PARTITION_EOF)]
+    setting.draw()
+    assert setting.take() == []
+    assert setting.woken == 1
+
+
+def test_who_does_not_draw_wakes_the_fetcher_that_another_one_left_asleep(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, [0])
+    setting.draw()
+    setting.take()
+    assert setting.woken == 0
+    assert setting.take(draws=False) == []
+    assert setting.woken == 1
+
+
+def test_the_fetcher_looks_for_silence_when_that_is_due(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, [0])
+    setting.now_ms = LOOK_INTERVAL_MS
+    setting.draw()
+    assert setting.woken == 1
+
+
+def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    setting.client.ready = messages(PARTITION, range(3))
+    setting.draw()
+    setting.client.ready = messages(PARTITION, [3, 4])
+    setting.client.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        setting.draw()
+    setting.client.meanwhile = lambda: None
+    assert setting.woken == 1
+    setting.fetcher._begin_round()
+    assert setting.client.assigned_at == {PARTITION: 3, OTHER: 0}
 
 
 def test_records_of_a_partition_that_is_stopped_meanwhile_are_dropped(setting: Setting) -> None:
     setting.client.ready = [*messages(PARTITION, [0]), *messages(OTHER, [0])]
     setting.client.meanwhile = lambda: setting.handover.stop([PARTITION])
-    setting.fetcher.draw(MANY)
+    setting.draw()
     assert setting.take() == [("payments", 0)]
 
 
 def test_records_of_a_partition_that_is_to_be_read_elsewhere_are_dropped(setting: Setting) -> None:
     setting.client.ready = messages(PARTITION, [0])
     setting.client.meanwhile = lambda: setting.fetcher.assign({PARTITION: 7})
-    setting.fetcher.draw(MANY)
+    setting.draw()
     assert setting.take() == []
 
 
@@ -116,7 +170,7 @@ def test_what_waits_in_the_buffer_is_bounded_also_when_it_is_drawn(setting: Sett
     setting.handover.emit_until(0)  # nothing may be returned
     setting.client.ready = messages(PARTITION, range(ROOMY.max_records + 10))
     for _ in range(ROOMY.max_records):
-        setting.fetcher.draw(MANY)
+        setting.draw()
     assert setting.handover.buffer.record_count <= ROOMY.limit + MANY
 
 
@@ -132,20 +186,18 @@ def test_a_call_that_hangs_holds_up_nobody_who_draws(setting: Setting) -> None:
     setting.fetcher.start()
     assert hangs.wait(DEADLINE_S)
     setting.client.ready = messages(PARTITION, [0])
-    setting.fetcher.draw(MANY)
+    setting.draw()
     assert len(setting.client.ready) == 1
     setting.fetcher.stop()
     released.set()
     setting.fetcher.join(DEADLINE_S)
-    setting.fetcher.draw(MANY)  # the client is closed: it is not asked
+    setting.draw()  # the client is closed: it is not asked
     assert setting.take() == []
 
 
 def test_an_offset_out_of_range_is_left_to_the_fetcher(setting: Setting) -> None:
-    error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
-    kafka: Any = Message
-    setting.client.ready = [kafka(topic="orders", partition=0, error=error), *messages(OTHER, [0])]
-    setting.fetcher.draw(MANY)
+    setting.client.ready = [news(KafkaError._AUTO_OFFSET_RESET), *messages(OTHER, [0])]
+    setting.draw()
     assert setting.take() == [("payments", 0)]
     assert setting.woken == 1
     with mock.patch.object(setting.fetcher, "_reset") as reset:
