@@ -26,6 +26,7 @@ from consumer_agent.handover import Handover
 from consumer_agent.kafka_client import KafkaLog, kafka_settings
 from consumer_agent.native import Thread, new_lock
 from consumer_agent.silence import Silence
+from consumer_agent.sorting import by_partition, size_bytes
 from zkrebalancer.protocol import fields
 
 CONNECT_TIMEOUT_S = 10.0
@@ -33,7 +34,6 @@ POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how l
 REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
 PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
 MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
-MESSAGE_OVERHEAD_BYTES = 256
 MAX_WARMED_BROKERS = 16
 RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
 MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
@@ -346,7 +346,7 @@ class Fetcher:
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
         if messages:
-            self._put(_by_partition(messages, has_one_topic=len(self._topics_seen) == 1), are_awaited=are_awaited)
+            self._put(by_partition(messages, has_one_topic=len(self._topics_seen) == 1), are_awaited=are_awaited)
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
         """Return the records among the messages; the rest is news of partitions."""
@@ -384,15 +384,15 @@ class Fetcher:
         finally:
             client.close()
 
-    def _put(self, by_partition: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
-        sizes = {tp: 0 if are_awaited else _size_bytes(fetched) for tp, fetched in by_partition.items()}
+    def _put(self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
+        sizes = {tp: 0 if are_awaited else size_bytes(fetched) for tp, fetched in sorted_out.items()}
         failpoints.reach("before-emit")
         with self._handover.changed:
-            for partition, fetched in by_partition.items():
+            for partition, fetched in sorted_out.items():
                 if partition not in self._changes and not self._stopping:
                     self._handover.buffer.put(partition, fetched, sizes[partition])
             self._handover.changed.notify()
-        for partition, fetched in by_partition.items():
+        for partition, fetched in sorted_out.items():
             self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
 
     def _reset(self) -> None:
@@ -440,19 +440,3 @@ class Fetcher:
         if key not in self._complained:
             self._complained.add(key)
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
-
-
-def _by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields.TopicPartition, list[Message]]:
-    """Sort messages; they mostly come partition by partition."""
-    topic, numbers = messages[0].topic(), list(map(Message.partition, messages))
-    if numbers.count(numbers[0]) == len(messages) and (has_one_topic or all(m.topic() == topic for m in messages)):
-        return {(topic or "", numbers[0] or 0): messages}
-    sorted_out: dict[fields.TopicPartition, list[Message]] = {}
-    for topic, number, message in zip(map(Message.topic, messages), numbers, messages, strict=True):
-        sorted_out.setdefault((topic or "", number or 0), []).append(message)
-    return sorted_out
-
-
-def _size_bytes(messages: list[Message]) -> int:
-    """Return about how much memory messages take, keys and headers as overhead; a message's length is its value's."""
-    return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages))

@@ -58,9 +58,9 @@ def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
     left, sizes = row_counts - held.sum(axis=0), held.sum(axis=1)
     for kind in np.flatnonzero(left).tolist():
         readers = np.flatnonzero(reads[:, kind])
-        got = poured(sizes[readers], widths[readers], int(left[kind]))
-        held[readers, kind] += got
-        sizes[readers] += got
+        lowest = readers[np.argsort(sizes[readers] / widths[readers], kind="stable")[: left[kind]]]
+        held[lowest, kind] += 1
+        sizes[lowest] += 1
     return held
 
 
