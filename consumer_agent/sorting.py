@@ -1,0 +1,25 @@
+"""What Kafka's client hands over in one go, by partition and by size, in functions of C that go over whole columns."""
+
+from __future__ import annotations
+
+from confluent_kafka import Message
+
+from zkrebalancer.protocol import fields
+
+MESSAGE_OVERHEAD_BYTES = 256
+
+
+def by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields.TopicPartition, list[Message]]:
+    """Sort messages; they mostly come partition by partition."""
+    topic, numbers = messages[0].topic(), list(map(Message.partition, messages))
+    if numbers.count(numbers[0]) == len(messages) and (has_one_topic or all(m.topic() == topic for m in messages)):
+        return {(topic or "", numbers[0] or 0): messages}
+    sorted_out: dict[fields.TopicPartition, list[Message]] = {}
+    for topic, number, message in zip(map(Message.topic, messages), numbers, messages, strict=True):
+        sorted_out.setdefault((topic or "", number or 0), []).append(message)
+    return sorted_out
+
+
+def size_bytes(messages: list[Message]) -> int:
+    """Return about how much memory messages take, keys and headers as overhead; a message's length is its value's."""
+    return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages))
