@@ -70,6 +70,7 @@ class SimulatedEngine(Engine):
         store: Any = agent.store
         super().__init__(config, machine, agent.handover, fetcher, telemetry, store)
         self._agent = agent
+        self.closing: list[Connection] = []  # sessions that it gives up a little later
 
     def send(self, event: Event) -> None:
         self._events.append(event)
@@ -113,6 +114,7 @@ class SimulatedEngine(Engine):
         client, self._client = self._client, None
         wait_us = 1_000 * not_before_ms - self._agent.clock_us()
         if client is not None and wait_us > 0:
+            self.closing.append(client)  # type: ignore[arg-type]  # as above
             self._agent.after(wait_us, client.close)
         elif client is not None:
             client.close()
@@ -219,9 +221,10 @@ class AgentHost(Host):
 
     def kill(self) -> None:
         super().kill()
-        connection = self.engine.connection
-        if connection is not None:
-            connection.drop()
+        closing = [connection for connection in self.engine.closing if not connection.closed]
+        for connection in (self.engine.connection, *closing):
+            if connection is not None:
+                connection.drop()
 
     # The three threads ----------------------------------------------------------------------------------------------
 

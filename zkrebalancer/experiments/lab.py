@@ -98,7 +98,9 @@ class Lab:
         """Begin a coordinator; it may lead or stand by."""
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "coordinator"]
         options = {"--zookeeper": self.cluster.zookeeper, "--broker-id": broker_id, "--events": self.events}
-        options |= {"--session-timeout-ms": self.session_timeout_ms, "--bootstrap": self.cluster.bootstrap}
+        options |= {"--session-timeout-ms": self.session_timeout_ms}
+        if self.cluster.bootstrap:
+            options["--bootstrap"] = self.cluster.bootstrap
         return self._spawn(f"coordinator-{broker_id}", command, options, environment)
 
     def start_agent(
