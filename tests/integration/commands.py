@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gevent import subprocess as cooperative
+import gevent
 
 from zkrebalancer.localcluster.server import child_environment
 
@@ -16,9 +16,9 @@ Result = subprocess.CompletedProcess[str]
 
 
 def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
-    """Begin `zkrebalancer` or `consumer-agent`; waiting for it lets the test's ZooKeeper session live."""
+    """Begin `zkrebalancer` or `consumer-agent`."""
     module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.cli"}[program]
-    return cooperative.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -30,9 +30,12 @@ def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> Result:
-    """Wait for the end of a process."""
+    """Wait for the end of a process, while the test's ZooKeeper session lives on.
+
+    In a thread: gevent's own `Popen` takes the exit codes of all children from then on, and the others' read as 0.
+    """
     try:
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": DEADLINE_S})
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -99,12 +99,12 @@ MUTATIONS = (
         ),
         seeds=20,
     ),
-    Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),), seeds=10),
+    Mutation("no epoch check", 4, (Edit(Leadership, "fenced", "self.epoch_version", "-1"),), seeds=30),
     Mutation(
         "every refusal deposes",
         5,
         (Edit(Leadership, "is_deposed", "reply.index == 0", "reply.index is not None"),),
-        seeds=10,
+        seeds=30,
     ),
     Mutation(
         "a death holds up the others",
@@ -113,7 +113,7 @@ MUTATIONS = (
         seeds=500,
     ),
     Mutation(
-        "commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),), seeds=50
+        "commands do not check the settings", 6, (Edit(Moving, "_send", "view.settings_version)]", "-1)]"),), seeds=300
     ),
     Mutation("the generation is not stored", 6, (Edit(Moving, "_send", "if not plan.stored:", "if False:"),)),
     Mutation(
@@ -265,7 +265,7 @@ MUTATIONS = (
         "offsets are deleted while somebody holds",
         15,
         (Edit(TopicReset, "maybe_begin", "stale - self._group.view.held_topics()", "stale"),),
-        seeds=30,
+        seeds=100,
     ),
     Mutation(
         "a frozen group moves", 16, (Edit(Planning, "_admissible", "not view.settings.frozen", "True"),), seeds=30
@@ -330,6 +330,7 @@ MUTATIONS = (
                 "if self.state in {GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF}: return",
             ),
         ),
+        seeds=10,
     ),
     Mutation(
         "a start does not wait for the stop",
@@ -357,7 +358,7 @@ MUTATIONS = (
         "records of owners are watched once", None, (Edit(Membership, "read_owners", ", watch=True", ""),), seeds=10
     ),
     Mutation("topics are watched once", None, (Edit(TopicListener, "_read", ", watch=True", ""),), seeds=100),
-    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),), seeds=100),
+    Mutation("settings are watched once", None, (Edit(Group, "read_settings", ", watch=True", ""),), seeds=300),
     Mutation(
         "records of an older assignment are put",
         None,
