@@ -70,7 +70,7 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
     assert read(folder, "sampled", "zookeeper")
     loads = [event for event in read_all(folder) if event["kind"] == "busy"]
     spent_us = {name: loads[-1][name] - loads[0][name] for name in ("mono_us", "busy_us", "own_us")}
-    # Linux weighs processes exactly, and processors by where a tick finds them: the two do not compare in so short a time.
+    # Linux weighs processes exactly, and processors by where a tick finds them: in so short a time they do not compare.
     for name in ("own_us", "busy_us"):
         assert 0 < spent_us[name] <= loads[0]["processors"] * (spent_us["mono_us"] + TICK_US)
     assert read(folder, "sampled", "broker")
