@@ -1,7 +1,8 @@
 """From what members hold to what they shall hold: what each has to stop and to start.
 
-Everything that grows with the group is done here, on columns and away from the coordinator's loop; what is left for
-that loop grows with what changes.
+Everything that every plan needs and that grows with the group is done here, on columns and away from the coordinator's
+loop; what is left for that loop grows with what changes. Only the index for shares of single consumers, which few plans
+ask for, is made where it is first asked for: one sort of the rows.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ MAX_SESSION_TIMEOUT_MS = 600_000
 )
 @click.option(
     "--bootstrap",
-    type=options.Servers(),
+    type=options.KAFKA,
     help="Kafka brokers, for strategies that weigh lag and rates; without it all partitions weigh the same.",
 )
 @options.events_option

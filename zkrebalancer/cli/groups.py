@@ -79,7 +79,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
 @click.option("--members", is_flag=True, help="One line per consumer.")
 @click.option("--offsets", is_flag=True, help="With the stored offset of each partition, and with --bootstrap its lag.")
 @click.option("--state", is_flag=True, help="Only the state, the settings and what is wrong.")
-@click.option("--bootstrap", type=options.Servers(), help="Kafka brokers: ends, lag and Kafka's own offsets.")
+@click.option("--bootstrap", type=options.KAFKA, help="Kafka brokers: ends, lag and Kafka's own offsets.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -162,7 +162,7 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
 )
 @click.option(
     "--bootstrap",
-    type=options.Servers(),
+    type=options.KAFKA,
     help="Kafka brokers: needed for all but --to-offset, and to reset the offsets that Kafka itself stores.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")

@@ -15,30 +15,24 @@ Command = TypeVar("Command", bound=Callable[..., object])
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-class Hosts(click.ParamType[str]):
-    """HOST:PORT[,…][/CHROOT]."""
+class Address(click.ParamType[str]):
+    """Servers, written as `name` says; `fault` tells what is wrong with a text."""
 
-    name = "HOST:PORT[,…][/CHROOT]"
+    def __init__(self, name: str, fault: Callable[[str], str | None]) -> None:
+        """Keep what to check."""
+        self.name = name
+        self._fault = fault
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what cannot be an address, before anybody waits for it."""
-        fault = addresses.zookeeper_fault(value)
+        fault = self._fault(value)
         if fault is not None:
             self.fail(fault, param, ctx)
         return value
 
 
-class Servers(click.ParamType[str]):
-    """HOST:PORT[,…]."""
-
-    name = "HOST:PORT[,…]"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what cannot be an address, before anybody waits for it."""
-        fault = addresses.servers_fault(value)
-        if fault is not None:
-            self.fail(fault, param, ctx)
-        return value
+ZOOKEEPER = Address("HOST:PORT[,…][/CHROOT]", addresses.zookeeper_fault)
+KAFKA = Address("HOST:PORT[,…]", addresses.servers_fault)
 
 
 def zookeeper_option(command: Command) -> Command:
@@ -46,7 +40,7 @@ def zookeeper_option(command: Command) -> Command:
     return click.option(
         "--zookeeper",
         required=True,
-        type=Hosts(),
+        type=ZOOKEEPER,
         envvar="ZKREBALANCER_ZOOKEEPER",
         show_envvar=True,
         help="The ZooKeeper servers, and the chroot that Kafka uses.",

@@ -21,7 +21,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 MAX_MOVES_SHOWN = 20
 
 bootstrap_option = click.option(
-    "--bootstrap", type=options.Servers(), help="Kafka brokers, asked for lag if the strategy weighs it."
+    "--bootstrap", type=options.KAFKA, help="Kafka brokers, asked for lag if the strategy weighs it."
 )
 
 

@@ -20,7 +20,7 @@ def topics() -> None:
 
 
 @topics.command()
-@click.option("--bootstrap", required=True, type=options.Servers(), help="Kafka brokers to ask first.")
+@click.option("--bootstrap", required=True, type=options.KAFKA, help="Kafka brokers to ask first.")
 @options.zookeeper_option
 @click.option(
     "--interval",

@@ -34,7 +34,7 @@ SAME_AS_NOW = "same as now"
 )
 @click.option(
     "--zookeeper",
-    type=options.Hosts(),
+    type=options.ZOOKEEPER,
     help="Write them for --group there. Without it they are only left in --out.",
 )
 @options.master_option
