@@ -23,6 +23,7 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
 from zkrebalancer.localcluster.ports import is_free
 from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.runtime.zk import patient_hosts
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
@@ -48,7 +49,7 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 
 
 def connect(hosts: str) -> KazooClient:
-    client = KazooClient(hosts=hosts, timeout=SESSION_S)
+    client = KazooClient(hosts=patient_hosts(hosts), timeout=SESSION_S)
     client.start()
     return client
 

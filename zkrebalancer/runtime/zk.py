@@ -37,6 +37,7 @@ from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailabl
 MAX_IN_FLIGHT = 2_000
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
+CONNECT_TRIES = 3  # within one session's time
 
 _log = logging.getLogger(__name__)
 _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
@@ -100,6 +101,18 @@ class _Handler(SequentialGeventHandler):
         return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
 
 
+def patient_hosts(hosts: str) -> str:
+    """Return `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo asks thrice within the session's time, not only once.
+
+    A starting ZooKeeper 3.8 may take a connection and never answer it: what comes between its bind and the opening of
+    its data ends in a NullPointerException, and the socket stays open. kazoo waits session timeout / hosts for
+    that answer, so with a lone server the session was lost with the first try. Each server more shortens the wait.
+    """
+    servers, slash, chroot = hosts.partition("/")
+    named = servers.split(",")
+    return ",".join(named * -(-CONNECT_TRIES // len(named))) + slash + chroot
+
+
 class ZkClient:
     """One ZooKeeper session at a time, reached through calls and events. Create, start and use it on one gevent hub."""
 
@@ -113,7 +126,7 @@ class ZkClient:
         self._usable = False
         handler = _Handler()
         self._kazoo = KazooClient(
-            hosts=hosts,
+            hosts=patient_hosts(hosts),
             timeout=session_timeout_ms / 1000,
             handler=handler,
             connection_retry=KazooRetry(
