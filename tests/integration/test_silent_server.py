@@ -13,7 +13,7 @@ SESSION_MS = 6_000
 
 
 def test_a_silent_server_is_asked_again_while_the_session_lasts() -> None:
-    taken: Queue = Queue()
+    taken: Queue[socket] = Queue()
     end = Event()
 
     def hold(connection: socket, _address: object) -> None:
