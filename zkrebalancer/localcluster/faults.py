@@ -17,6 +17,7 @@ from zkrebalancer.localcluster.zookeeper import split_hosts
 EFFECT_DEADLINE_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 ASK_INTERVAL_S = 0.005
+EXPIRE_TRIES = 30  # of which about half are lost to an owner who takes its session back at once
 _SESSION_TIMEOUT_MS = 10_000
 _CLOSE_SESSION = -11
 _MAX_REPLY_BYTES = 1024
@@ -71,37 +72,40 @@ def expire_session(hosts: str, session_id: int, password: bytes) -> None:
         LocalClusterError: no server took the request.
 
     """
-    problem: OSError | None = None
+    problem: OSError | str = "its owner took it back each time"
     for host, port in split_hosts(hosts):
         try:
-            with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
-                _close_session(connection, session_id, password)
-                return
+            for _ in range(EXPIRE_TRIES):
+                with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
+                    if _close_session(connection, session_id, password):
+                        return
         except OSError as error:
             problem = error
     raise LocalClusterError(f"session {session_id:#x} could not be ended at {hosts}: {problem}")
 
 
-def _close_session(connection: socket.socket, session_id: int, password: bytes) -> None:
-    """Speak the three messages of ZooKeeper's protocol that this takes; each is preceded by its length."""
+def _close_session(connection: socket.socket, session_id: int, password: bytes) -> bool:
+    """Connect and close in ZooKeeper's protocol, each message preceded by its length; return whether the session is over.
+
+    They are sent as one: the owner, whom the first cuts off, may be back within a millisecond, and cuts off us.
+    """
     protocol_version, last_zxid, read_only = 0, 0, False
     connect = struct.pack(">iqiqi", protocol_version, last_zxid, _SESSION_TIMEOUT_MS, session_id, len(password))
-    _send(connection, connect + password + struct.pack(">?", read_only))
-    _version, granted_timeout_ms, _session_id = struct.unpack_from(">iiq", _receive(connection))
-    if granted_timeout_ms <= 0:
-        return  # the server's way to say that the session is over
-    _send(connection, struct.pack(">ii", 1, _CLOSE_SESSION))
-    _receive(connection)
-
-
-def _send(connection: socket.socket, message: bytes) -> None:
-    connection.sendall(struct.pack(">i", len(message)) + message)
+    messages = (connect + password + struct.pack(">?", read_only), struct.pack(">ii", 1, _CLOSE_SESSION))
+    try:
+        connection.sendall(b"".join(struct.pack(">i", len(message)) + message for message in messages))
+        _version, granted_timeout_ms, _session_id = struct.unpack_from(">iiq", _receive(connection))
+        if granted_timeout_ms > 0:  # otherwise the session was over before
+            _receive(connection)
+    except ConnectionError:
+        return False
+    return True
 
 
 def _receive(connection: socket.socket) -> bytes:
     (length,) = struct.unpack(">i", _receive_exactly(connection, 4))
     if not 0 <= length <= _MAX_REPLY_BYTES:
-        raise ConnectionError(f"a reply of {length} bytes is not ZooKeeper's")
+        raise OSError(f"a reply of {length} bytes is not ZooKeeper's")
     return _receive_exactly(connection, length)
 
 
