@@ -85,7 +85,7 @@ def expire_session(hosts: str, session_id: int, password: bytes) -> None:
 
 
 def _close_session(connection: socket.socket, session_id: int, password: bytes) -> bool:
-    """Connect and close in ZooKeeper's protocol, each message preceded by its length; return whether the session is over.
+    """Connect and close in ZooKeeper's protocol, each message preceded by its length; return whether it is over.
 
     They are sent as one: the owner, whom the first cuts off, may be back within a millisecond, and cuts off us.
     """
