@@ -73,7 +73,10 @@ class Batch(Sequence[Record]):
 
     def values(self) -> list[bytes | None]:
         """Return the values alone, in the order of the records: the quickest way to them."""
-        return list(chain.from_iterable(map(Message.value, run.messages) for run in self._runs))
+        values: list[bytes | None] = []
+        for run in self._runs:
+            values += map(Message.value, run.messages)
+        return values
 
     def by_partition(self) -> dict[TopicPartition, Batch]:
         """Return the records of each partition."""

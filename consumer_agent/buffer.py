@@ -219,13 +219,16 @@ class RecordBuffer:
         taken: list[Messages] = []
         while count:
             chunk = held.chunks[0]
-            part = chunk.messages[chunk.taken : chunk.taken + count]
-            part_bytes = chunk.size_bytes * len(part) // (len(chunk.messages) - chunk.taken)  # sizes are much alike
-            self._byte_count -= part_bytes
-            chunk.size_bytes -= part_bytes
-            chunk.taken += len(part)
-            if chunk.taken == len(chunk.messages):
+            left = len(chunk.messages) - chunk.taken
+            if count >= left:
+                part, part_bytes = chunk.messages[chunk.taken :] if chunk.taken else chunk.messages, chunk.size_bytes
                 held.chunks.popleft()
+            else:
+                part = chunk.messages[chunk.taken : chunk.taken + count]
+                part_bytes = chunk.size_bytes * count // left  # sizes are much alike
+                chunk.size_bytes -= part_bytes
+                chunk.taken += count
+            self._byte_count -= part_bytes
             taken.append(part)
             count -= len(part)
         return taken[0] if len(taken) == 1 else [message for part in taken for message in part]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from confluent_kafka import Message
 
 from zkrebalancer.protocol import fields
@@ -11,12 +13,15 @@ MESSAGE_OVERHEAD_BYTES = 256
 
 def by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields.TopicPartition, list[Message]]:
     """Sort messages; they mostly come partition by partition."""
-    topic, numbers = messages[0].topic(), list(map(Message.partition, messages))
-    if numbers.count(numbers[0]) == len(messages) and (has_one_topic or all(m.topic() == topic for m in messages)):
-        return {(topic or "", numbers[0] or 0): messages}
+    if has_one_topic:
+        numbers = list(map(Message.partition, messages))
+        if numbers.count(numbers[0]) == len(messages):
+            return {(messages[0].topic() or "", numbers[0] or 0): messages}
     sorted_out: dict[fields.TopicPartition, list[Message]] = {}
-    for topic, number, message in zip(map(Message.topic, messages), numbers, messages, strict=True):
-        sorted_out.setdefault((topic or "", number or 0), []).append(message)
+    by_topic = [(messages[0].topic(), iter(messages))] if has_one_topic else groupby(messages, Message.topic)
+    for topic, of_topic in by_topic:
+        for number, stretch in groupby(of_topic, Message.partition):
+            sorted_out.setdefault((topic or "", number or 0), []).extend(stretch)
     return sorted_out
 
 
