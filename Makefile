@@ -53,6 +53,7 @@ bench-poll: setup
 bench-offsets: setup
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.restarts
+	$(BIN)/python -m tests.benchmarks.suspended
 
 bench-pipeline: setup
 	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20

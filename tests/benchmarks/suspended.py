@@ -1,0 +1,127 @@
+"""`python -m tests.benchmarks.suspended`: what `suspended_policy` costs, `pause` and `continue`, in one run.
+
+Two groups read the same records, one with each policy, two consumers in each. First ZooKeeper is gone for everybody:
+killed, and started again after the given time. Then one consumer of each group is cut off from it, as by a network that
+drops what it carries, for longer than its session lasts, while everybody else goes on. The events tell what became of
+the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from tests.campaign.links import Links
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.tail import EventTail
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
+
+POLICIES = ("pause", "continue")
+TOPIC = "suspended"
+PARTITIONS = 12
+RECORDS_PER_S = 600
+REST_S = 3  # of which the events before a fault are looked at
+Event = dict[str, Any]
+
+
+def start(lab: Lab, links: Links) -> None:
+    """Start a coordinator, the producer, and two consumers for each policy; the first one has a link of its own."""
+    lab.start_coordinator(1)
+    lab.wait_leader()
+    lab.create_topic(TOPIC, PARTITIONS)
+    for policy in POLICIES:
+        lab.configure(policy, GroupSettings(mode=INCREMENTAL))
+        own: dict[str, object] = {"--suspended-policy": policy, "--auto-commit-interval-ms": 1_000}
+        lab.start_agent(f"{policy}-1", policy, (TOPIC,), options={**own, "--zookeeper": links.address(policy)})
+        lab.start_agent(f"{policy}-2", policy, (TOPIC,), options=own)
+    settle(lab)
+    lab.start_producer("producer", {TOPIC: PARTITIONS}, RECORDS_PER_S)
+    gevent.sleep(REST_S)
+
+
+def settle(lab: Lab) -> None:
+    """Wait until the two consumers of each group share all partitions."""
+    for policy in POLICIES:
+        lab.wait_settled(policy, {TOPIC: PARTITIONS}, f"{policy}-1", f"{policy}-2")
+
+
+def without_zookeeper(lab: Lab, seconds: float) -> None:
+    """Kill ZooKeeper and start it again."""
+    (server,) = lab.cluster.zookeeper_servers
+    faults.stop_zookeeper(server)
+    gevent.sleep(seconds)
+    server.start()
+
+
+def cut_off(links: Links, seconds: float) -> None:
+    """Let the links of two consumers carry nothing."""
+    for policy in POLICIES:
+        links.break_(policy, "silent")
+    gevent.sleep(seconds)
+    for policy in POLICIES:
+        links.break_(policy, "open")
+
+
+def figures(events: Iterable[Event], policy: str, began_us: int, ended_us: int) -> dict[str, object]:
+    """Return what one group was given from the beginning of a fault to its end, and how long a partition waited."""
+    last_us: dict[TopicPartition, int] = {}
+    longest_us, during = 0, 0
+    times: Counter[tuple[int, int]] = Counter()
+    for event in events:
+        if event["kind"] != "delivered" or event["group"] != policy:
+            continue
+        partition, at_us = (event["topic"], event["partition"]), event["mono_us"]
+        times.update((event["partition"], offset) for offset in range(event["first_offset"], event["last_offset"] + 1))
+        if partition in last_us and at_us > began_us:
+            longest_us = max(longest_us, at_us - last_us[partition])
+        last_us[partition] = at_us
+        during += event["count"] if began_us <= at_us <= ended_us else 0
+    doubled = sum(count - 1 for count in times.values())
+    return {"policy": policy, "delivered_meanwhile": during, "longest_wait_s": longest_us / 1e6, "doubled": doubled}
+
+
+def main() -> None:
+    """Cause both faults and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gone-s", type=float, default=10.0)
+    parser.add_argument("--cut-off-s", type=float, default=20.0)
+    parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    options = parser.parse_args()
+    results: dict[str, object] = {"records_per_s": RECORDS_PER_S, "session_timeout_ms": options.session_timeout_ms}
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        LocalCluster(chroot="/bench") as cluster,
+        Lab(cluster, Path(scratch) / "events", session_timeout_ms=options.session_timeout_ms) as lab,
+        Links(cluster) as links,
+    ):
+        start(lab, links)
+        tail = EventTail(lab.events)
+        faults_to_cause: dict[str, Callable[[], None]] = {
+            "zookeeper is gone": lambda: without_zookeeper(lab, options.gone_s),
+            "one consumer is cut off": lambda: cut_off(links, options.cut_off_s),
+        }
+        for name, cause in faults_to_cause.items():
+            began_us = time.monotonic_ns() // 1_000
+            cause()
+            ended_us = time.monotonic_ns() // 1_000
+            gevent.sleep(5)  # until the lab itself is connected again
+            settle(lab)
+            gevent.sleep(REST_S)
+            events = [event for event in tail.read() if event["mono_us"] > began_us - REST_S * 1_000_000]
+            results[name] = [figures(events, policy, began_us, ended_us) for policy in POLICIES]
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
