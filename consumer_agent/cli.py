@@ -25,14 +25,19 @@ from consumer_agent.settings import (
     as_toml,
     effective,
     find_faults,
+    fit_revoke_timeout,
     gather,
     subscription_arguments,
 )
 from consumer_agent.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 from consumer_agent.storage import Storage
 from consumer_agent.tally import Tally
-from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
+from zkrebalancer.protocol.settings import GroupSettings, decode
+from zkrebalancer.runtime.zk import BlockingZk
 
 POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
 _log = logging.getLogger(__name__)
@@ -140,6 +145,7 @@ def _run(settings: Settings, printer: RecordPrinter, tally: Tally) -> None:
         if not with_child:
             _read(consumer, subscribe, printer, tally, signals)
             return
+        own["revoke_timeout_ms"] = _revoke_timeout_ms(settings, config)
         target = settings.values.get("dead_letter")
         letters = None if target is None else open_dead_letters(target, config)
         sidecar_settings = SidecarSettings(command=settings.values["exec"], **own)
@@ -147,6 +153,22 @@ def _run(settings: Settings, printer: RecordPrinter, tally: Tally) -> None:
             Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, tally).run(subscribe)
         except StoppedInFlightError as error:
             click.echo(f"warning: {error}", err=True)
+
+
+def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
+    """Ask ZooKeeper how long a revoke may take in this group, for that stands nowhere else.
+
+    What cannot be read there is what the coordinator puts in its place: the defaults.
+    """
+    with BlockingZk(config.zookeeper) as zk:
+        reply = zk.perform(Get(paths.group(config.group)))
+    group = GroupSettings()
+    with contextlib.suppress(NodeContentError):
+        group = decode(reply.content) if isinstance(reply, Content) else group
+    timeout_ms, faults = fit_revoke_timeout(settings, group.rebalance_timeout_ms)
+    if faults:
+        raise FaultsError(faults)
+    return timeout_ms
 
 
 def _served(

@@ -67,14 +67,14 @@ class Consumer(ConsumerBase):
         core = self._core
         core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
+        lock, changed = core.handover.lock, core.handover.changed
         try:
             core.draw(max_records)
             while True:
-                with core.handover.changed:
+                with lock:
                     step = core.next(max_records, draws=True)
-                    remaining_s = deadline_s - time.monotonic()
-                    if not step and remaining_s > 0:
-                        core.handover.changed.wait(remaining_s)
+                    if not step and (remaining_s := deadline_s - time.monotonic()) > 0:
+                        changed.wait(remaining_s)
                         continue
                 if not isinstance(step, Notice):
                     return step

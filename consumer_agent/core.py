@@ -31,6 +31,7 @@ from consumer_agent.kafka_store import KafkaStore
 from consumer_agent.keeper import FetcherKeeper
 from consumer_agent.machine import Machine, MachineSettings
 from consumer_agent.member import MemberSettings
+from consumer_agent.resetting import OutOfRange
 from consumer_agent.signals import (
     Abandoned,
     CloseRequested,
@@ -110,7 +111,7 @@ class Core:
         self.handover = self._new_handover()
 
     def _new_handover(self) -> Handover:
-        handover = Handover(RecordBuffer(_buffer_settings(self.config)), now_ms)
+        handover = Handover(RecordBuffer(_buffer_settings(self.config)), now_ms, self._record_reset)
         handover.changed.listeners = self.listeners
         return handover
 
@@ -147,15 +148,14 @@ class Core:
         """Begin a poll: with automatic commits the records of earlier polls count as finished now."""
         self.require_usable("poll")
         self._in_poll = True
-        self.handover.come()
+        self.handover.come(finishes=finishes and self._finishes)
         if self.engine is None:
             self._start()
-        if finishes:
-            self._maybe_finish()
 
-    def _maybe_finish(self) -> None:
-        if self.config.enable_auto_commit and self.config.enable_auto_finish:
-            self.handover.finish()
+    @property
+    def _finishes(self) -> bool:
+        """Whether what a poll returned is finished by the next one."""
+        return self.config.enable_auto_commit and self.config.enable_auto_finish
 
     def end_poll(self) -> None:
         """Return to the application, which has `max_poll_interval_ms` until its next poll."""
@@ -236,7 +236,9 @@ class Core:
 
         def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
             handover.placed(there)
-            return handover.buffer.seek({partition: checked[partition] for partition in there}, finishes)
+            wanted = {partition: checked[partition] for partition in there}
+            self._telemetry.repositioned(self._member, wanted, "seek")
+            return handover.buffer.seek(wanted, finishes)
 
         self._change("seek", checked.keys(), move)
 
@@ -305,8 +307,8 @@ class Core:
 
     def begin_leaving(self, *, is_finished: bool) -> None:
         """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
-        if is_finished:
-            self._maybe_finish()
+        if is_finished and self._finishes:
+            self.handover.finish()
         if self.engine is not None:
             self.engine.send(CloseRequested())
 
@@ -351,6 +353,9 @@ class Core:
         """Return numbers by name."""
         with self.handover.lock:
             return self.handover.metrics()
+
+    def _record_reset(self, found: OutOfRange) -> None:
+        self._telemetry.out_of_range(self._member, found)
 
     def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
         self._telemetry.delivered(self._member, runs, mono_us)

@@ -204,7 +204,9 @@ class Engine:
         self._events.appendleft(signals.Progress(token, self._handover.positions()))
 
     def _look_at_application(self, effect: signals.LookAtApplication) -> None:
-        away_since_ms, positions = self._handover.away_since_ms, self._handover.positions()
+        with self._handover.lock:
+            away_since_ms = self._handover.away_since_ms
+        positions = self._handover.positions()
         self._events.appendleft(signals.ApplicationSeen(effect.token, away_since_ms, positions))
 
     def _start_fetching(self, effect: signals.StartFetching) -> None:
@@ -218,7 +220,7 @@ class Engine:
         where = f"{partition[0]}/{partition[1]}"
         text = f"{where}: no offset of group {self._config.group} is stored, and auto_offset_reset is none"
         with self._handover.lock:
-            self._handover.misplace(partition, NoOffsetError(text))
+            self._handover.misplace(partition, NoOffsetError(text, partition))
 
     def _forget(self, effect: signals.Forget) -> None:
         self._handover.forget(effect.partitions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
 
 
 class ConsumerError(RebalancerError):
@@ -26,8 +27,19 @@ class RegistrationError(ConsumerError):
 class NoOffsetError(ConsumerError):
     """Nothing says where to go on: no offset is stored, or Kafka has not that offset, and `auto_offset_reset` is none.
 
-    Every `poll` raises it until `seek` says where, or an offset is stored and the consumer started again.
+    Every `poll` raises it until `seek` says where, or an offset is stored and the consumer started again. `partition`
+    is (topic, number); Kafka has its records from `earliest` up to, but without, `latest`: None where that was not
+    asked, because no offset is stored.
     """
+
+    def __init__(
+        self, text: str, partition: TopicPartition, earliest: int | None = None, latest: int | None = None
+    ) -> None:
+        """Take what is to be said, and what an application needs to decide where to go on."""
+        super().__init__(text)
+        self.partition = partition
+        self.earliest = earliest
+        self.latest = latest
 
 
 class FencedInstanceError(ConsumerError):

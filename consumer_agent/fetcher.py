@@ -21,10 +21,11 @@ from confluent_kafka import Consumer as KafkaConsumer
 
 from consumer_agent import failpoints
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
-from consumer_agent.errors import ConsumerError, KafkaUnavailableError, NoOffsetError
+from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
 from consumer_agent.kafka_client import KafkaLog, kafka_settings
 from consumer_agent.native import Thread, new_lock
+from consumer_agent.resetting import OutOfRange
 from consumer_agent.silence import Silence
 from consumer_agent.sorting import by_partition, size_bytes
 from zkrebalancer.protocol import fields
@@ -148,9 +149,9 @@ class Fetcher:
             self._steps += 1
             self._drawing = False
             self._in_client.release()
-        with self._handover.fetcher_wake:
-            is_due = len(messages) < count and self._handover.now_ms() >= self._look_at_ms
-            if not self._handover.buffer.record_count or self._out_of_range or is_due:
+        is_due = len(messages) < count and self._handover.now_ms() >= self._look_at_ms
+        if not self._handover.buffer.record_count or self._out_of_range or is_due:
+            with self._handover.lock:
                 self._handover.fetcher_wake.notify()
 
     def _fetch_again(self) -> None:
@@ -387,7 +388,7 @@ class Fetcher:
     def _put(self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
         sizes = {tp: 0 if are_awaited else size_bytes(fetched) for tp, fetched in sorted_out.items()}
         failpoints.reach("before-emit")
-        with self._handover.changed:
+        with self._handover.lock:
             for partition, fetched in sorted_out.items():
                 if partition not in self._changes and not self._stopping:
                     self._handover.buffer.put(partition, fetched, sizes[partition])
@@ -409,24 +410,21 @@ class Fetcher:
         with self._handover.lock:
             if self._stopping:
                 return
-            for partition in partitions - self._changes.keys():
+            for partition in sorted(partitions - self._changes.keys()):
                 position = self._handover.buffer.next_offset(partition)
                 earliest, latest = ends["earliest"][partition], ends["latest"][partition]
+                goes_on_at = None if begins is None else begins[partition]
                 if position is None:
                     continue  # it was stopped
-                if earliest is None or latest is None or earliest <= position <= latest:
-                    restarted[partition] = position  # no answer, or an old story: fetching tells
-                    continue
-                text = f"{partition[0]}/{partition[1]}: Kafka has offsets {earliest} to {latest}, and not {position}"
-                offset = None if begins is None else begins[partition]
-                if begins is None:
-                    self._handover.misplace(partition, NoOffsetError(f"{text}; auto_offset_reset is none"))
-                elif offset is None:
+                if earliest is None or latest is None or (begins is not None and goes_on_at is None):
                     restarted[partition] = position  # no answer
-                else:
-                    restarted[partition] = offset
-                    self._handover.buffer.reset(partition, offset)
-                    _log.warning("%s; it goes on at %s", text, offset)
+                    continue
+                if earliest <= position <= latest:
+                    restarted[partition] = position  # an old story
+                    continue
+                if goes_on_at is not None:
+                    restarted[partition] = goes_on_at
+                self._handover.reset(OutOfRange(partition, position, earliest, latest, goes_on_at))
         self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:

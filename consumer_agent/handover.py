@@ -6,6 +6,7 @@ and runs its callbacks, outside the lock. Whatever wakes the application's poll 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consumer_agent.buffer import Advance, Finished, RecordBuffer, Run
-from consumer_agent.errors import CommitFailedError
+from consumer_agent.errors import CommitFailedError, NoOffsetError
 from consumer_agent.native import Condition, new_lock
+from consumer_agent.resetting import OutOfRange
 from consumer_agent.signals import Position
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -23,6 +25,9 @@ MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
 MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
+ResetRecorder = Callable[[OutOfRange], None]
+
+_log = logging.getLogger(__name__)
 
 
 class Tell(Enum):
@@ -51,14 +56,17 @@ def _counted(tell: Tell) -> str:
 class Handover:
     """The state between the threads. Methods take the lock themselves, but for those of `buffer`."""
 
-    def __init__(self, buffer: RecordBuffer, now_ms: Callable[[], int]) -> None:
-        """Begin empty, outside of any group, with no right to emit."""
+    def __init__(
+        self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
+    ) -> None:
+        """Begin empty, outside of any group, with no right to emit; `record_reset` must not wait."""
         lock = new_lock()
         self.lock = lock
         self.changed = Condition(lock)  # wakes the application
         self.fetcher_wake = Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
         self.buffer = buffer
         self.now_ms = now_ms
+        self._record_reset = record_reset
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._view: frozenset[TopicPartition] = frozenset()  # what it could know of since its poll began
@@ -71,8 +79,10 @@ class Handover:
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
         shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
-        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, **{_counted(tell): 0 for tell in shown}}
-        self.away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
+        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
+        self._counts |= {_counted(tell): 0 for tell in shown}
+        self._away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
+        self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
         self.is_out = True
         self.is_closed = False
@@ -182,17 +192,41 @@ class Handover:
 
     # ---- the application's side
 
-    def come(self) -> None:
-        """The application is in a poll, or back in it from a callback."""
-        since_ms, self.away_since_ms = self.away_since_ms, None
-        if since_ms is not None:
-            self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
+    def come(self, *, finishes: bool = False) -> None:
+        """The application is in a poll, or back in it from a callback; with `finishes`, what it has is finished."""
+        since_ms, self._away_since_ms = self._away_since_ms, None
         with self.lock:
+            self._came_back(since_ms)
             self._view = self._told
+            if finishes:
+                self.buffer.finish()
 
     def go(self) -> None:
         """The application is at its own work, or in a callback."""
-        self.away_since_ms = self.now_ms()
+        self._away_since_ms = self.now_ms()
+
+    def begin_work(self, thread: int) -> None:
+        """The handler of a consumer thread gets records; the lock must be held."""
+        self._working_since_ms[thread] = self.now_ms()
+
+    def end_work(self, thread: int) -> None:
+        """It has returned from them; the lock must be held."""
+        self._came_back(self._working_since_ms.pop(thread))
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a handler has records; the lock must be held."""
+        return bool(self._working_since_ms)
+
+    @property
+    def away_since_ms(self) -> int | None:
+        """Since when the application, or the handler that is at it for longest, has not come back; under the lock."""
+        own = [] if self._away_since_ms is None else [self._away_since_ms]
+        return min([*own, *self._working_since_ms.values()], default=None)
+
+    def _came_back(self, since_ms: int | None) -> None:
+        if since_ms is not None:
+            self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
 
     def take(
         self,
@@ -277,6 +311,16 @@ class Handover:
         self._placeless[partition] = error
         self.changed.notify()
 
+    def reset(self, found: OutOfRange) -> None:
+        """Tell of an offset that Kafka does not have, and go on where that says; the lock must be held."""
+        self._counts["offsets_out_of_range_total"] += 1
+        self._record_reset(found)
+        if found.goes_on_at is None:
+            self.misplace(found.partition, NoOffsetError(str(found), found.partition, found.earliest, found.latest))
+        else:
+            _log.warning("%s", found)
+            self.buffer.reset(found.partition, found.goes_on_at)
+
     def placed(self, partitions: Collection[TopicPartition]) -> None:
         """Be content with these partitions; the lock must be held."""
         for partition in partitions:
@@ -324,11 +368,13 @@ class Handover:
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
         lease_ms = max(0, self._emit_until_ms - self.now_ms())
-        away_ms = 0 if self.away_since_ms is None else self.now_ms() - self.away_since_ms
+        since_ms = self.away_since_ms
+        away_ms = 0 if since_ms is None else self.now_ms() - since_ms
         return {
             **self._counts,
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
+            "placeless_partitions": len(self._placeless),
             "retained_records": self.buffer.record_count,
             "lease_ms": min(lease_ms, MAX_LEASE_MS),
             "since_poll_ms": away_ms,

@@ -26,6 +26,7 @@ KAFKA_PREFIX = f"{PREFIX}KAFKA_"
 NO_SETTINGS = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}FAILPOINT"})  # of ours, but something else
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MASK = "********"
+SIDECAR_DEFAULTS: Mapping[str, Any] = {entry.name: entry.default for entry in fields(SidecarSettings)}
 _THREADS = re.compile(r"(.*?)(?::([0-9]{1,5}))?")
 
 
@@ -155,8 +156,8 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
     own = [entry.name for entry in fields(SidecarSettings)]
     if "exec" not in values:
         return [Fault(key, "is for --exec, which is not given") for key in (*own, "dead_letter") if key in values]
-    known: dict[str, Any] = {entry.name: entry.default for entry in (*fields(ConsumerConfig), *fields(SidecarSettings))}
-    known.update(values)
+    known: dict[str, Any] = {entry.name: entry.default for entry in fields(ConsumerConfig)}
+    known |= {**SIDECAR_DEFAULTS, **values}
     found = []
     if known["enable_auto_commit"] is False:
         found.append(
@@ -171,6 +172,22 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
         text = f"{revoke_ms} is not below max_poll_interval_ms ({interval_ms}), after which the partitions are lost"
         found.append(Fault("revoke_timeout_ms", text))
     return found
+
+
+def fit_revoke_timeout(settings: Settings, rebalance_timeout_ms: int) -> tuple[int, list[str]]:
+    """Return how long the command may take to let partitions go, and what is wrong with that in this group.
+
+    The coordinator waits for `rebalance_timeout_ms`, a setting of the group, which stands in ZooKeeper. Unless one is
+    given, the time is two thirds of that, and not more than the default.
+    """
+    revoke_ms = settings.values.get("revoke_timeout_ms")
+    if revoke_ms is None:
+        return min(SIDECAR_DEFAULTS["revoke_timeout_ms"], rebalance_timeout_ms * 2 // 3), []
+    if revoke_ms < rebalance_timeout_ms:
+        return revoke_ms, []
+    limit = f"rebalance_timeout_ms of group {settings.values['group']} ({rebalance_timeout_ms})"
+    text = f"{revoke_ms} is not below {limit}, after which others get the partitions that the command still works on"
+    return revoke_ms, [f"{_origin(settings, Fault('revoke_timeout_ms', text))}: {text}"]
 
 
 def _subscription_faults(values: Mapping[str, Any]) -> list[Fault]:

@@ -48,7 +48,7 @@ class SidecarSettings:
     max_in_flight_bytes: int = 16 * 1024 * 1024
     max_failures: int = 3  # of one record
     max_restarts: int = 10  # in a row, without a single answer
-    revoke_timeout_ms: int = 20_000  # has to be below the group's rebalance_timeout_ms
+    revoke_timeout_ms: int = 20_000  # has to be below the group's rebalance_timeout_ms; `settings.fit_revoke_timeout`
     drain_timeout_ms: int = 5_000
 
 

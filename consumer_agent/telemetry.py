@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from consumer_agent import signals
 from consumer_agent.buffer import Messages, Run
+from consumer_agent.resetting import OutOfRange
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -16,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Writes events of one group; used by the engine's thread, but for `delivered`."""
+    """Writes events of one group; used by the engine's thread, but for what says where the application reads on."""
 
     def __init__(self, event_log: EventLog | None, group: str) -> None:
         """Write to `event_log`, or nowhere."""
@@ -47,10 +48,7 @@ class Telemetry:
     def fetcher(self, effect: signals.RecordFetcher) -> None:
         """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
         mono_us = time.monotonic_ns() // 1_000 - effect.late_ms * 1_000
-        by_topic: dict[str, dict[int, int]] = {}
-        for topic, partition in sorted(effect.positions):
-            by_topic.setdefault(topic, {})[partition] = effect.positions[topic, partition]
-        for topic, positions in by_topic.items():
+        for topic, positions in _by_topic(effect.positions):
             reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
             self._write(
                 effect.kind,
@@ -63,6 +61,33 @@ class Telemetry:
                 mono_us=mono_us,
                 **reason,
             )
+
+    def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
+        """Write that partitions go on at other offsets, one for each topic; reason is `seek` or `reset`."""
+        for topic, found in _by_topic(positions):
+            self._write(
+                "repositioned",
+                member=member,
+                topic=topic,
+                partitions=list(found),
+                positions=list(found.values()),
+                reason=reason,
+            )
+
+    def out_of_range(self, member: str, found: OutOfRange) -> None:
+        """Write `offset_out_of_range`, and where it goes on, if it does."""
+        topic, partition = found.partition
+        self._write(
+            "offset_out_of_range",
+            member=member,
+            topic=topic,
+            partition=partition,
+            offset=found.offset,
+            earliest=found.earliest,
+            latest=found.latest,
+        )
+        if found.goes_on_at is not None:
+            self.repositioned(member, {found.partition: found.goes_on_at}, "reset")
 
     def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
         """Write `committed` for each partition."""
@@ -104,6 +129,13 @@ class Telemetry:
         """Close the file."""
         if self._log is not None:
             self._log.close()
+
+
+def _by_topic(positions: Mapping[TopicPartition, int]) -> Iterable[tuple[str, dict[int, int]]]:
+    by_topic: dict[str, dict[int, int]] = {}
+    for topic, partition in sorted(positions):
+        by_topic.setdefault(topic, {})[partition] = positions[topic, partition]
+    return by_topic.items()
 
 
 def _unbroken(messages: Messages) -> Iterator[Messages]:

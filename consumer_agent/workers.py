@@ -2,6 +2,11 @@
 
 The threads take their records by themselves. Who called `run` only sees to the callbacks, and holds an
 `on_revoke` back until no thread works on its partitions any more.
+
+A handler that takes longer than `max_poll_interval_ms` over a batch counts as an application that does not poll: the
+whole consumer gives up its partitions. It cannot give up those of one thread alone: what is assigned to whom is the
+coordinator's to say, who would hand them to the same thread again. And a consumer that has lost its partitions joins
+again only when no handler has records any more: before, one thread might be given what another one still works on.
 """
 
 from __future__ import annotations
@@ -52,9 +57,10 @@ class Workers:
 
     def _attend(self) -> None:
         """Do what there is for the application besides records, or wait for it."""
-        core, changed = self._core, self._core.handover.changed
+        core, changed, handover = self._core, self._core.handover.changed, self._core.handover
         with changed:
-            step = core.next(0)
+            waits_to_join = handover.is_out and handover.is_working
+            step = handover.next_notice() if waits_to_join else core.next(0)
             if not step and not self._is_over():
                 changed.wait(LOOK_INTERVAL_S)
         if isinstance(step, Notice):
@@ -74,11 +80,16 @@ class Workers:
     # ---- in each of the threads
 
     def _work(self, number: int) -> None:
+        handover = self._core.handover
         while runs := self._wait_for_records(number):
-            self._handler(Batch(runs))
-            last = {(run.topic, run.partition): run.messages[-1].offset() for run in runs}
-            self._core.handover.finish_below({partition: offset + 1 for partition, offset in last.items()})
-            self._ring()
+            try:
+                self._handler(Batch(runs))
+                last = {(run.topic, run.partition): run.messages[-1].offset() for run in runs}
+                handover.finish_below({partition: offset + 1 for partition, offset in last.items()})
+            finally:
+                with handover.changed:
+                    handover.end_work(number)
+                    handover.changed.notify()
 
     def _wait_for_records(self, number: int) -> list[Run]:
         """Return records of a thread's partitions, none at the end."""
@@ -87,6 +98,7 @@ class Workers:
             while not self._ending:
                 runs = self._core.take_of(number, self._count)
                 if runs:
+                    self._core.handover.begin_work(number)
                     return runs
                 changed.wait()
         return []

@@ -17,8 +17,8 @@ END_TIMEOUT_S = 30.0
 class Application:
     """Polls until `end`; between `block` and `unblock` it does not."""
 
-    def __init__(self, lab: Lab, group: str, name: str, topics: list[str]) -> None:
-        """Subscribe with all callbacks and begin to poll."""
+    def __init__(self, lab: Lab, group: str, name: str, topics: list[str], **settings: object) -> None:
+        """Subscribe with all callbacks and begin to poll; `settings` are those of a consumer."""
         self.name = name
         self.lost: list[list[TopicPartition]] = []
         self.revoked: list[list[TopicPartition]] = []
@@ -30,6 +30,7 @@ class Application:
             client_id=name,
             session_timeout_ms=lab.session_timeout_ms,
             events_directory=lab.events,
+            **settings,
         )
         self.consumer.subscribe(topics, on_revoke=self.revoked.append, on_lost=self.lost.append)
         self._may_poll = threading.Event()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.child import RUNNING
 from tests.integration.fake_coordinator import Stage
 from tests.integration.scenario import Scenario
 from zkrebalancer.experiments.lab import Lab
@@ -36,6 +37,17 @@ def agent_cluster() -> Iterator[LocalCluster]:
     """Start one ZooKeeper and one broker for agents without a coordinator."""
     with LocalCluster(chroot="/agents") as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def no_agent_stays() -> Iterator[None]:
+    """End the agents with a child of a test that has failed."""
+    yield
+    for process in RUNNING:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    RUNNING.clear()
 
 
 @pytest.fixture

@@ -98,11 +98,11 @@ class Scenario:
         self.groups[group].append(name)
         return name
 
-    def join_here(self, group: str) -> Application:
-        """Start a consumer in this process."""
+    def join_here(self, group: str, **settings: object) -> Application:
+        """Start a consumer in this process; `settings` are its own."""
         self._count += 1
         name = f"{group}-{self._count}"
-        self.applications.append(Application(self.lab, group, name, list(self.topics)))
+        self.applications.append(Application(self.lab, group, name, list(self.topics), **settings))
         self.groups[group].append(name)
         return self.applications[-1]
 
@@ -242,6 +242,14 @@ class Scenario:
         verdict = judge(self.lab.events)
         self.require_quiet_logs()
         return verdict
+
+    def end_application(self, application: Application) -> None:
+        """Close one of the consumers in this process, which should not be in its group any more."""
+        self.applications.remove(application)
+        for names in self.groups.values():
+            if application.name in names:
+                names.remove(application.name)
+        application.end()
 
     def end_applications(self) -> None:
         """Close the consumers in this process."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumer_agent import Batch, Consumer, ConsumerStateError, Record, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from zkrebalancer.observe.checker import check
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
@@ -58,10 +60,10 @@ def test_on_assign_may_seek_before_the_first_record(stage: Stage, consumer: Cons
 
 
 @pytest.mark.parametrize("target", [3, 17])
-def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: int) -> None:
+def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: int, tmp_path: Path) -> None:
     """Back and forth, of several partitions at once; a third goes on as it was."""
     stage.produce(range(3), 20)
-    with new_consumer(stage, max_poll_records=10) as consumer:
+    with new_consumer(stage, max_poll_records=10, events_directory=tmp_path) as consumer:
         consumer.subscribe([stage.topic])
         joined(stage, consumer, 0, 1, 2)
         read(consumer, 30)  # of two or three partitions; the rest is buffered or under way
@@ -73,6 +75,9 @@ def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: 
         consumer.seek({(stage.topic, 0): 5})
         consumer.commit()
         assert [stage.offset(p) for p in range(3)] == [5, 20, 20]
+    verdict = check(tmp_path)  # records that were read again because the application wished it are no fault
+    assert (verdict.problems, verdict.duplicated_outside_crash, verdict.out_of_order) == ((), 0, 0)
+    assert verdict.duplicated >= (2 * 7 if target == 3 else 0)
 
 
 def test_only_what_is_assigned_can_be_moved(stage: Stage, consumer: Consumer) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
@@ -12,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_agent import CommitFailedError, ConsumerStateError, NoOffsetError
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.protocol import calls, paths
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
@@ -60,6 +66,30 @@ def test_the_final_offset_is_where_the_next_owner_looks(stage: Stage, storage: s
             stage.produce([0], 50)
             first, second = second, first
     assert sorted(one.offsets(0) + two.offsets(0)) == list(range(250))
+
+
+def test_kafkas_own_tool_shows_the_offsets_and_the_lag(stage: Stage) -> None:
+    stage.produce([0, 1], 40)
+    with Application(stage, offsets_storage="kafka").start() as application:
+        stage.wait_ack(stage.start(stage.wait_member(), 0, 1))
+        wait_until(lambda: len(application.records) == 80, "the records")
+        application.hold()
+        application.consumer.commit()
+        stage.produce([1], 7)
+        rows = described(stage)
+        application.release()
+    assert rows == {0: ("40", "40", "0"), 1: ("40", "47", "7")}
+
+
+def described(stage: Stage) -> dict[int, tuple[str, ...]]:
+    """Return partition -> offset, log end and lag, as `kafka-consumer-groups.sh --describe` prints them."""
+    java = find_java()
+    class_path = jars.class_path(jars.OLD_CLIENT, java, jars.JarSource.of(None, None, lambda _line: None))
+    command = [java, "-cp", class_path, "kafka.admin.ConsumerGroupCommand", "--describe", "--group", stage.group]
+    command += ["--bootstrap-server", stage.cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(stage.topic)]
+    return {int(row[1]): tuple(row[2:5]) for row in rows}
 
 
 def test_in_dual_the_higher_offset_wins_and_both_are_brought_up_to_it(stage: Stage) -> None:
@@ -121,17 +151,59 @@ def test_none_tells_in_every_poll_that_no_offset_is_stored(stage: Stage) -> None
     assert stage.offset(0) == 10
 
 
-def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage) -> None:
+def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage, tmp_path: Path) -> None:
     stage.produce([0], 10)
-    application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError)
+    application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError, events_directory=tmp_path)
     with application.start():
         member = stage.wait_member()
         put_into_zookeeper(stage, 0, 4_711)
         stage.wait_ack(stage.start(member, 0))
         wait_until(lambda: application.errors, "an error")
         text = f"{stage.topic}/0: Kafka has offsets 0 to 10, and not 4711; auto_offset_reset is none"
-        assert str(application.errors[0]) == text
-    assert stage.offset(0) == 4_711
+        error = application.errors[0]
+        assert str(error) == text
+        assert isinstance(error, NoOffsetError)
+        assert (error.partition, error.earliest, error.latest) == ((stage.topic, 0), 0, 10)
+        assert application.consumer.metrics()["placeless_partitions"] == 1
+        application.hold()
+        application.consumer.seek({error.partition: 8})
+        application.release()
+        wait_until(lambda: application.offsets(0) == [8, 9], "the records from where the application wants them")
+        assert application.consumer.metrics()["placeless_partitions"] == 0
+    assert stage.offset(0) == 10
+    (told,) = events_of(tmp_path, "offset_out_of_range")
+    assert (told["offset"], told["earliest"], told["latest"]) == (4_711, 0, 10)
+    (moved,) = events_of(tmp_path, "repositioned")
+    assert (moved["positions"], moved["reason"]) == ([8], "seek")
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "2023-11-14T22:13:21+00:00"])
+def test_an_offset_that_kafka_does_not_have_is_told_in_the_log_the_events_and_the_metrics(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture, reset: str
+) -> None:
+    stage.produce([0], 5, timestamp_ms=1_700_000_000_000)
+    stage.produce([0], 5, timestamp_ms=1_700_000_002_000)
+    goes_on_at = {"earliest": 0, "latest": 10}.get(reset, 5)
+    with Application(stage, auto_offset_reset=reset, events_directory=tmp_path).start() as application:
+        member = stage.wait_member()
+        put_into_zookeeper(stage, 0, 4_711)
+        stage.wait_ack(stage.start(member, 0))
+        numbers = application.consumer.metrics
+        wait_until(lambda: numbers()["offsets_out_of_range_total"] == 1, "the offset to be found out of range")
+        stage.produce([0], 5)
+        wait_until(lambda: application.offsets(0) == list(range(goes_on_at, 15)), "the records from there on")
+        assert numbers()["offsets_out_of_range_total"] == 1
+    text = f"{stage.topic}/0: Kafka has offsets 0 to 10, and not 4711; it goes on at {goes_on_at}"
+    assert text in [record.message for record in caplog.records]
+    (told,) = events_of(tmp_path, "offset_out_of_range")
+    assert [told[key] for key in ("member", "offset", "earliest", "latest")] == [member, 4_711, 0, 10]
+    (moved,) = events_of(tmp_path, "repositioned")
+    assert [moved[key] for key in ("partitions", "positions", "reason")] == [[0], [goes_on_at], "reset"]
+
+
+def events_of(directory: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
 def test_a_time_is_where_a_partition_begins(stage: Stage) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from consumer_agent import Batch, Consumer
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Application, Stage, wait_until
+from consumer_agent import Batch, Consumer, TopicPartition
+from tests.integration.fake_coordinator import (
+    SESSION_TIMEOUT_MS,
+    WAIT_S,
+    Application,
+    Stage,
+    assert_stays,
+    wait_until,
+)
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
@@ -104,3 +114,52 @@ def test_who_does_not_poll_gives_up_its_partitions_and_joins_again(
     kinds = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
     assert [event["gives_up"] for event in kinds if event["kind"] == "poll_late"] == [False, True]
     assert application.consumer.metrics()["longest_since_poll_ms"] >= 1_500
+
+
+def test_a_handler_that_hangs_gives_up_all_partitions_and_the_consumer_waits_for_it(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others work on its records by then; it joins again when nobody in it does any more."""
+    stage.produce([0, 1], 10)
+    handled: list[tuple[int, list[int]]] = []
+    lost: list[list[TopicPartition]] = []
+    may_return = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        handled.append((batch[0].partition, [record.offset for record in batch]))
+        if batch[0].partition == 0:
+            assert may_return.wait(WAIT_S)
+        elif len(handled) > 2:
+            raise KeyboardInterrupt
+
+    def consume() -> None:
+        settings = {"max_poll_interval_ms": 1_500, "session_timeout_ms": SESSION_TIMEOUT_MS, "group": stage.group}
+        servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+        with Consumer(**servers, **settings) as consumer:
+            consumer.subscribe([stage.topic], on_lost=lost.append)
+            consumer.run(handle, threads=2)
+
+    with ThreadPoolExecutor(1) as executor:
+        consuming = executor.submit(consume)
+        member = stage.wait_member()
+        stage.wait_ack(start_in_threads(stage, member))
+        wait_until(lambda: lost == [sorted(stage.of(0, 1))], "on_lost, although a handler hangs")
+        assert stage.members() == ()
+        assert [stage.offset(0) or 0, stage.offset(1)] == [0, 10]
+        assert_stays(lambda: stage.members() == (), 0.5)
+        may_return.set()
+        again = stage.wait_member(member)
+        stage.wait_ack(start_in_threads(stage, again))
+        wait_until(lambda: (0, list(range(10))) in handled[2:], "what was in hand, again")
+        stage.produce([1], 1)
+        with pytest.raises(KeyboardInterrupt):
+            consuming.result(WAIT_S)
+    late = [record.message for record in caplog.records if "has not polled" in record.message]
+    assert late[-1].endswith(f"(max_poll_interval_ms is 1500); it is processing {stage.topic}/0 0-9")
+
+
+def start_in_threads(stage: Stage, member: str) -> str:
+    """Start partition 0 in the consumer's thread 0, and partition 1 in thread 1."""
+    stage.generation += 1
+    cause, owned = Cause(f"cause-{stage.generation}", "test"), {(stage.topic, 0): 0, (stage.topic, 1): 1}
+    return stage.command(member, StartFetcher(f"start-{stage.generation}", 1, stage.generation, cause, owned))

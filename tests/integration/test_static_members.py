@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.scenario import MODES, Scenario, owners_of
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.settings import INCREMENTAL
 
 pytestmark = pytest.mark.timeout(120)
 SIZES = [(4, 20), pytest.param(40, 200, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
@@ -61,6 +62,37 @@ def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, 
     assert sorted(name.rsplit("-", 5)[0] for name in commanded) == sorted(newcomers)
     assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
     scenario.verify()
+
+
+def test_a_rolling_restart_of_forty_members_moves_none_of_two_hundred_partitions(scenario: Scenario) -> None:
+    """Forty consumers in one process, each ended and begun anew with its instance id, as a deployment would."""
+    scenario.add_coordinator()
+    scenario.add_topic("t", 200)
+    group = scenario.add_group(INCREMENTAL, 0)
+    applications = {f"pod-{n}": scenario.join_here(group, group_instance_id=f"pod-{n}") for n in range(40)}
+    scenario.settle()
+    before, told = by_instance(scenario, group), len(scenario.events("command_sent"))
+    revoked = len(scenario.events("fetcher_stopped", reason="revoked"))
+    assert sorted(map(len, before.values())) == [5] * 40
+    for instance, application in list(applications.items()):
+        scenario.end_application(application)
+        applications[instance] = scenario.join_here(group, group_instance_id=instance)
+        scenario.settle()
+    assert by_instance(scenario, group) == before
+    sent = scenario.events("command_sent")[told:]
+    assert [(event["option"], event["partition_count"]) for event in sent] == [("start-fetcher", 5)] * 40
+    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
+    assert not any(application.lost or application.revoked for application in applications.values())
+    scenario.verify()
+
+
+def by_instance(scenario: Scenario, group: str) -> dict[str, frozenset[TopicPartition]]:
+    """Return what each instance owns."""
+    return {
+        str(member.registration.instance_id): frozenset(member.owners.partitions)
+        for member in scenario.report(group).members
+        if member.registration is not None and member.owners is not None
+    }
 
 
 @pytest.mark.parametrize(("members", "partitions"), SIZES)

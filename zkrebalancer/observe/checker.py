@@ -129,6 +129,7 @@ class Run:
             "topic_deleted": self._topic_deleted,
             "ownership_ended": self._ownership_ended,
             "committed": self._committed,
+            "repositioned": self._repositioned,
             "member_joined": self._joined,
             "member_left": self._left,
             "leader_elected": self._elected,
@@ -237,6 +238,13 @@ class Run:
         if held is not None:
             held.commit(event["member"], event["offset"])
 
+    def _repositioned(self, event: Event) -> None:
+        group = self._group(event)
+        for number, position in zip(event["partitions"], event["positions"], strict=True):
+            held = group.partitions.get((event["topic"], number))
+            if held is not None:
+                held.reposition(event["member"], position)
+
     def _topic_deleted(self, event: Event) -> None:
         """Its records are judged; those that come under its name later are another topic's."""
         topic = event["topic"]
@@ -252,8 +260,9 @@ class Run:
         """Count what the group was to be given of a partition, from where it began to read, and what it was given."""
         produced = self._produced.get(partition)
         due = [] if produced is None or held.first_position is None else produced.at_or_above(held.first_position)
-        lost = [gap for part in due for gap in held.delivered.missing(*part)]
-        self._counts.produced += _size(due)
+        missing = [gap for part in due for gap in held.delivered.missing(*part)]
+        lost = [gap for part in missing for gap in held.passed_over.missing(*part)]
+        self._counts.produced += _size(due) - (_size(missing) - _size(lost))
         self._counts.delivered += held.delivered.count
         self._counts.lost += _size(lost)
         if lost:

@@ -3,7 +3,9 @@
 A consumer holds a partition from `fetcher_started` to the next `fetcher_stopped` or to its `ownership_ended`. If it
 ended without a stop, what it was given may be given once more, from its committed offset on. A stop with the reason
 `lost` is none: nothing could be committed any more. Neither is one whose consumer is found dead before anybody starts
-anew: it wrote the stop down, and died before the acknowledgement.
+anew: it wrote the stop down, and died before the acknowledgement. A consumer that goes on elsewhere because its
+application or Kafka says so (`repositioned`) may be given once more what lies above, and need not be given what it
+passes over.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class Holdings:
     stopped: Interval | None = None  # the last orderly end, while nobody has started since
     stopped_to_leave: bool = False  # whether that end was the consumer's own wish
     released_us: int | None = None  # since when nobody holds it
+    passed_over: RangeSet = field(default_factory=RangeSet)  # need not be delivered
     _excused: RangeSet = field(default_factory=RangeSet)  # may be delivered once more
 
     def start(self, member: str, at_us: int, position: int) -> tuple[list[Interval], int | None]:
@@ -88,6 +91,17 @@ class Holdings:
         if interval is not None and interval.member == member:
             interval.committed = offset
 
+    def reposition(self, member: str, position: int) -> None:
+        """Note that a consumer goes on at another offset, because its application or Kafka wants it to."""
+        interval = self.intervals.get(member)
+        if interval is None or interval.is_stale:
+            return
+        if interval.position < position:
+            self.passed_over.add(interval.position, position)
+        for begin, end in self.delivered.at_or_above(position):
+            self._excused.add(begin, end)
+        interval.position = position
+
     def deliver(self, member: str, begin: int, end: int) -> Delivery:
         """Note that [begin, end) was returned to the application."""
         interval = self.intervals.get(member)
@@ -106,7 +120,7 @@ class Holdings:
     def forget_records(self) -> None:
         """Begin anew: the topic was deleted. Who holds it still has to stop; what it is given meanwhile counts not."""
         self.first_position, self.stopped = None, None
-        self.delivered, self._excused = RangeSet(), RangeSet()
+        self.delivered, self._excused, self.passed_over = RangeSet(), RangeSet(), RangeSet()
         for interval in self.intervals.values():
             interval.is_stale, interval.delivered = True, RangeSet()
 

@@ -39,6 +39,7 @@ KEYS: dict[str, dict[str, type]] = {  # what a judgement needs of each kind; oth
     "delivered": {"group": str, "member": str, **_RANGE, "count": int},
     "produced": _RANGE,
     "ownership_ended": {"group": str, "member": str, "reason": str},
+    "repositioned": _FETCHER,
     "committed": {"group": str, "member": str, "topic": str, "partition": int, "offset": int},
     "member_joined": {"group": str, "member": str},
     "member_left": {"group": str, "member": str, "reason": str},

@@ -132,11 +132,13 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
     assert handover.metrics() == {
         "polled_records_total": 5,
         "polled_batches_total": 1,
+        "offsets_out_of_range_total": 0,
         "assign_partitions_total": 1,
         "revoke_partitions_total": 0,
         "lost_partitions_total": 0,
         "assigned_partitions": 1,
         "paused_partitions": 0,
+        "placeless_partitions": 0,
         "retained_records": 0,
         "lease_ms": 1_000,
         "since_poll_ms": 0,
@@ -155,6 +157,21 @@ def test_the_metrics_tell_how_long_the_application_is_away_and_was() -> None:
     handover.go()
     clock.now_ms += 20
     assert (handover.metrics()["since_poll_ms"], handover.metrics()["longest_since_poll_ms"]) == (20, 70)
+
+
+def test_a_handler_that_works_is_as_good_as_away_and_the_one_that_works_for_longest_counts() -> None:
+    clock = Clock()
+    handover = with_records(clock)
+    handover.begin_work(0)
+    clock.now_ms += 50
+    handover.begin_work(1)
+    clock.now_ms += 20
+    assert handover.metrics()["since_poll_ms"] == 70
+    handover.end_work(0)
+    assert (handover.metrics()["since_poll_ms"], handover.metrics()["longest_since_poll_ms"]) == (20, 70)
+    assert handover.is_working
+    handover.end_work(1)
+    assert (handover.away_since_ms, handover.is_working) == (None, False)
 
 
 def test_a_loss_replaces_what_was_not_told_yet() -> None:

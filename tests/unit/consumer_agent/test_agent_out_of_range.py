@@ -9,8 +9,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import NoOffsetError
 from consumer_agent.fetcher import OFFSET_SPEC, Fetcher
 from consumer_agent.handover import Handover
+from consumer_agent.resetting import OutOfRange
 from tests.unit.consumer_agent.messages import ROOMY
 
 PARTITION = ("t", 0)
@@ -54,7 +56,8 @@ class Setting:
 
     def __init__(self, position: int, auto_offset_reset: str = "earliest") -> None:
         self.client = Client()
-        self.handover = Handover(RecordBuffer(ROOMY), lambda: 0)
+        self.recorded: list[OutOfRange] = []
+        self.handover = Handover(RecordBuffer(ROOMY), lambda: 0, self.recorded.append)
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=auto_offset_reset)
         with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=self.client):
             self.fetcher = Fetcher(config, ["t"], self.handover)
@@ -76,6 +79,20 @@ def test_it_goes_on_at_the_configured_end(position: int, end: str, offset: int) 
     setting.round()
     assert setting.client.assigned_at == [position, offset]
     assert setting.returned == offset
+    assert setting.recorded == [OutOfRange(PARTITION, position, EARLIEST, LATEST, offset)]
+    assert setting.handover.metrics()["offsets_out_of_range_total"] == 1
+
+
+def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
+    setting = Setting(LATEST + 1, "none")
+    setting.round()
+    assert setting.client.assigned_at == [LATEST + 1]
+    assert setting.recorded == [OutOfRange(PARTITION, LATEST + 1, EARLIEST, LATEST, None)]
+    metrics = setting.handover.metrics()
+    assert (metrics["offsets_out_of_range_total"], metrics["placeless_partitions"]) == (1, 1)
+    error = setting.handover.take_failure()
+    assert isinstance(error, NoOffsetError)
+    assert (error.partition, error.earliest, error.latest) == (PARTITION, EARLIEST, LATEST)
 
 
 @pytest.mark.parametrize("position", [EARLIEST, 150, LATEST])
@@ -85,6 +102,7 @@ def test_a_refusal_of_an_earlier_start_neither_repeats_nor_skips_records(positio
     setting.round()
     assert setting.client.assigned_at == [position, position]
     assert setting.returned == position
+    assert setting.recorded == []
 
 
 def test_without_an_answer_the_same_place_is_tried_again() -> None:

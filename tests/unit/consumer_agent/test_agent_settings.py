@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer_agent.settings import Settings, as_toml, effective, find_faults, gather
+from consumer_agent.settings import Settings, as_toml, effective, find_faults, fit_revoke_timeout, gather
 
 FLAGS: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g", "topics": ["t"]}
 
@@ -167,3 +167,19 @@ def test_what_is_printed_can_be_read_again_and_hides_secrets(tmp_path: Path) -> 
 def test_nothing_is_shown_of_a_child_that_there_is_not() -> None:
     assert "max_failures" not in effective(gather(None, {}, FLAGS))
     assert isinstance(gather(None, {}, FLAGS), Settings)
+
+
+def test_the_time_for_a_revoke_has_to_fit_into_that_of_the_group() -> None:
+    given = gather(None, {}, {**FLAGS, "exec": "cat", "revoke_timeout_ms": "9000"})
+    assert fit_revoke_timeout(given, 9_001) == (9_000, [])
+    (fault,) = fit_revoke_timeout(given, 9_000)[1]
+    assert fault.startswith("--revoke-timeout-ms: 9000 is not below rebalance_timeout_ms of group g (9000)")
+
+
+def test_unless_it_is_given_it_follows_that_of_the_group_and_is_no_longer_than_the_default() -> None:
+    default = gather(None, {}, {**FLAGS, "exec": "cat"})
+    assert [fit_revoke_timeout(default, limit_ms) for limit_ms in (30_000, 3_000, 600_000)] == [
+        (20_000, []),
+        (2_000, []),
+        (20_000, []),
+    ]

@@ -30,6 +30,10 @@ class History:
         fields = {"topic": "t", "partitions": [partition], "positions": [position]}
         return self.add("fetcher_stopped", member=member, reason=reason, **fields)
 
+    def repositioned(self, member: str, position: int, partition: int = 0) -> History:
+        fields = {"topic": "t", "partitions": [partition], "positions": [position]}
+        return self.add("repositioned", member=member, reason="seek", **fields)
+
     def delivered(self, member: str, first: int, last: int, partition: int = 0) -> History:
         fields = {"topic": "t", "partition": partition, "first_offset": first, "last_offset": last}
         return self.add("delivered", member=member, count=last - first + 1, **fields)

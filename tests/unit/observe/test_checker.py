@@ -170,6 +170,45 @@ def test_gaps_between_offsets_are_in_order() -> None:
     assert verdict.ok
 
 
+# Going on elsewhere ---------------------------------------------------------------------------------------------------
+
+
+def read_five() -> History:
+    return History().produced(0, 9).started("a", 0).delivered("a", 0, 4)
+
+
+def test_what_is_read_again_because_the_application_went_back_is_no_fault() -> None:
+    verdict = read_five().repositioned("a", 2).delivered("a", 2, 9).verdict()
+    assert verdict.ok
+    assert (verdict.duplicated, verdict.duplicated_outside_crash, verdict.out_of_order) == (3, 0, 0)
+
+
+def test_going_back_excuses_one_delivery_more_not_two() -> None:
+    verdict = read_five().repositioned("a", 2).delivered("a", 2, 4).delivered("a", 3, 9).verdict()
+    assert (verdict.duplicated_outside_crash, verdict.out_of_order) == (2, 1)
+
+
+def test_going_back_excuses_nothing_below_where_it_went() -> None:
+    verdict = read_five().repositioned("a", 2).delivered("a", 1, 9).verdict()
+    assert (verdict.duplicated_outside_crash, verdict.out_of_order) == (1, 1)
+
+
+def test_what_the_application_passes_over_is_not_lost_and_was_not_to_be_given() -> None:
+    verdict = read_five().repositioned("a", 7).delivered("a", 7, 9).verdict()
+    assert verdict.ok
+    assert (verdict.produced, verdict.delivered, verdict.lost) == (8, 8, 0)
+
+
+def test_what_comes_after_where_it_went_is_lost_as_ever() -> None:
+    verdict = read_five().repositioned("a", 7).delivered("a", 8, 9).verdict()
+    assert (verdict.produced, verdict.delivered, verdict.lost) == (8, 7, 1)
+
+
+def test_who_does_not_hold_a_partition_excuses_nothing_by_going_elsewhere() -> None:
+    verdict = read_five().repositioned("b", 0).delivered("a", 0, 9).verdict()
+    assert verdict.duplicated_outside_crash == 5
+
+
 # The end ------------------------------------------------------------------------------------------------------------
 
 

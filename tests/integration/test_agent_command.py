@@ -1,0 +1,141 @@
+"""`consumer-agent run` from outside: what it serves over HTTP, where its settings come from, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.child import ACK, Agent, configure
+from tests.integration.fake_coordinator import WAIT_S, Stage, wait_until
+from zkrebalancer.localcluster import faults
+from zkrebalancer.localcluster.ports import HOST, free_ports
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+
+
+def test_a_revoke_that_may_take_longer_than_the_group_waits_is_refused(stage: Stage, tmp_path: Path) -> None:
+    configure(stage, GroupSettings(rebalance_timeout_ms=5_000))
+    errors = Agent(stage, tmp_path, ACK, "--revoke-timeout-ms", "5000").end(2)
+    (line,) = errors.splitlines()
+    text = f"--revoke-timeout-ms: 5000 is not below rebalance_timeout_ms of group {stage.group} (5000)"
+    assert line.startswith(f"Error: {text}")
+    assert stage.members() == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "code", "text"),
+    [
+        ("no-such-program --now", (), 2, "there is no program 'no-such-program'"),
+        ("sh -c 'unclosed", (), 2, "cannot be split into words"),
+        ("sh -c 'echo Hello; sleep 60'", (), 1, "that is no frame"),
+        ("sh -c 'echo Hello; sleep 60'", ("--frames", "msgpack"), 1, "its length would be 1214606444"),
+        ("sh -c 'exit 4'", ("--max-restarts", "1"), 1, "the child ended with exit status 4; 2 children in a row"),
+        ("sh -c 'exec <&-; sleep 60'", ("--max-restarts", "1"), 1, "the child closed its input; 2 children in a row"),
+        ("sh -c 'exec >&-; sleep 60'", ("--max-restarts", "1"), 1, "the child closed its output; 2 children in a row"),
+        ("cat", ("--dead-letter", "file:/proc/dead"), 2, "/proc/dead cannot be written"),
+        ("cat", ("--dead-letter", "topic:no.such-topic"), 2, "topic no.such-topic"),
+        ("cat", ("--http", "192.0.2.1:80"), 2, "http: 192.0.2.1:80 cannot be served"),
+    ],
+)
+def test_what_a_user_gets_wrong(
+    stage: Stage, tmp_path: Path, command: str, options: tuple[str, ...], code: int, text: str
+) -> None:
+    stage.produce([0], 5)
+    failures = () if "--max-restarts" not in options else ("--max-failures", "1", "--dead-letter", f"file:{tmp_path}/x")
+    agent = Agent(stage, tmp_path, "", *options, *failures, command=command)
+    if code == 1:
+        stage.start(stage.wait_member(), 0)
+    errors = agent.end(code)
+    (line,) = [line for line in errors.splitlines() if line.startswith("Error: ")]
+    assert text in line
+    assert stage.members() == ()
+    assert stage.offset(0) in {None, 0}
+
+
+def test_http(stage: Stage, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    stage.produce([0], 5)
+    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}")
+    member = stage.wait_member()
+    wait_until(lambda: ask(port, "healthz")[0] == 200, "a lease")
+    stage.wait_ack(stage.start(member, 0))
+    wait_until(lambda: stage.offset(0) == 5, "the records")
+    status, text = ask(port, "assignment")
+    assert (status, json.loads(text)) == (200, {"partitions": [{"topic": stage.topic, "partition": 0, "position": 5}]})
+    status, text = ask(port, "metrics")
+    assert status == 200
+    assert f'consumer_agent_polled_records_total{{client_id="{client_id(text)}",group="{stage.group}"}} 5.0' in text
+    assert ask(port, "unheard-of")[0] == 404
+    wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
+    os.kill(agent.children()[0], signal.SIGSTOP)  # a child that hangs is no reason to restart the agent
+    assert ask(port, "healthz")[0] == 200
+    os.kill(agent.children()[0], signal.SIGCONT)
+    agent.stop()
+
+
+def test_without_zookeeper_an_agent_is_not_healthy_until_that_is_back(stage: Stage, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}", "--session-timeout-ms", "6000")
+    wait_until(lambda: ask(port, "healthz")[0] == 200, "a lease")
+    (server,) = stage.cluster.zookeeper_servers
+    stage.close()
+    try:
+        faults.stop_zookeeper(server)
+        wait_until(lambda: ask(port, "healthz")[0] == 503, "the agent to be ill")
+        found = json.loads(ask(port, "healthz")[1])
+        assert found["faults"] == ["it holds no lease: it is not registered, or cannot reach ZooKeeper"]
+        assert (found["healthy"], found["lease_ms"]) == (False, 0)
+    finally:
+        server.start()
+        stage.zk = BlockingZk(stage.cluster.zookeeper)
+    wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
+    agent.stop()
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except urllib.error.URLError:
+        return 0, ""  # it does not serve yet
+
+
+def client_id(text: str) -> str:
+    return text.split('client_id="')[1].split('"', maxsplit=1)[0]
+
+
+def test_settings_come_from_everywhere_and_all_faults_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('group = "g"\ntopics = ["t"]\nbootstrap = "b"\n[kafka_config]\n"sasl.password" = "hunter2"\n')
+
+    def run(**environment: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "consumer_agent.cli", "run", "--config", file, "--capacity", "2", "--print-config"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **environment},
+        )
+
+    wrong = run(CONSUMER_AGENT_RACK="a b")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    lines = wrong.stderr.splitlines()
+    assert [line.split(": ")[1].split(" (")[0] for line in lines] == ["zookeeper", f"{file}", "CONSUMER_AGENT_RACK"]
+    right = run(CONSUMER_AGENT_BOOTSTRAP="b:1", CONSUMER_AGENT_ZOOKEEPER="z:1")
+    assert (right.returncode, right.stderr) == (0, "")
+    assert "capacity = 2.0  # --capacity" in right.stdout
+    assert '"sasl.password" = "********"' in right.stdout
+    assert "hunter2" not in right.stdout
