@@ -28,16 +28,22 @@ class NoOffsetError(ConsumerError):
     """Nothing says where to go on: no offset is stored, or Kafka has not that offset, and `auto_offset_reset` is none.
 
     Every `poll` raises it until `seek` says where, or an offset is stored and the consumer started again. `partition`
-    is (topic, number); Kafka has its records from `earliest` up to, but without, `latest`: None where that was not
-    asked, because no offset is stored.
+    is (topic, number), `offset` what Kafka has not; it has records from `earliest` up to, but without, `latest`. The
+    three are None where no offset is stored.
     """
 
     def __init__(
-        self, text: str, partition: TopicPartition, earliest: int | None = None, latest: int | None = None
+        self,
+        text: str,
+        partition: TopicPartition,
+        offset: int | None = None,
+        earliest: int | None = None,
+        latest: int | None = None,
     ) -> None:
         """Take what is to be said, and what an application needs to decide where to go on."""
         super().__init__(text)
         self.partition = partition
+        self.offset = offset
         self.earliest = earliest
         self.latest = latest
 

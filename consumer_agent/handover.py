@@ -316,7 +316,8 @@ class Handover:
         self._counts["offsets_out_of_range_total"] += 1
         self._record_reset(found)
         if found.goes_on_at is None:
-            self.misplace(found.partition, NoOffsetError(str(found), found.partition, found.earliest, found.latest))
+            known = (found.partition, found.offset, found.earliest, found.latest)
+            self.misplace(found.partition, NoOffsetError(str(found), *known))
         else:
             _log.warning("%s", found)
             self.buffer.reset(found.partition, found.goes_on_at)

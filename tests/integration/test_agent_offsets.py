@@ -163,7 +163,8 @@ def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage, tmp
         error = application.errors[0]
         assert str(error) == text
         assert isinstance(error, NoOffsetError)
-        assert (error.partition, error.earliest, error.latest) == ((stage.topic, 0), 0, 10)
+        assert (error.partition, error.offset) == ((stage.topic, 0), 4_711)
+        assert (error.earliest, error.latest) == (0, 10)
         assert application.consumer.metrics()["placeless_partitions"] == 1
         application.hold()
         application.consumer.seek({error.partition: 8})

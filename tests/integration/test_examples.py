@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.scenario import Scenario
 from zkrebalancer.localcluster import faults
@@ -148,6 +149,23 @@ def test_consume(examples: Examples) -> None:
 
 def test_seek(examples: Examples) -> None:
     expect_records(examples, examples.start("seek.py", FROM="7"), 7)
+
+
+def test_out_of_range(examples: Examples) -> None:
+    admin = AdminClient({"bootstrap.servers": examples.lab.cluster.bootstrap})
+    (deleted,) = admin.delete_records([TopicPartition(examples.topic, 0, 7)]).values()
+    examples.lab.wait_for("the end of the oldest records", deleted.done)
+    wanted = {(partition, n) for partition, begin in ((0, 7), (1, 0)) for n in range(begin, RECORDS)}
+    example = examples.start("out_of_range.py")
+
+    def printed() -> set[tuple[int, int]]:
+        found = re.findall(r"/(\d+) (\d+) b'", output(example))
+        return {(int(partition), int(offset)) for partition, offset in found}
+
+    examples.wait_for("the records that are left", example, lambda: printed() == wanted)
+    assert f"{examples.topic}/0 misses 7 records" in output(example)
+    assert f"{examples.topic}/1 misses" not in output(example)
+    examples.interrupt(example)
 
 
 def test_fair_poll(examples: Examples) -> None:

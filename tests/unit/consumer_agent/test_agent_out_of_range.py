@@ -92,7 +92,8 @@ def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
     assert (metrics["offsets_out_of_range_total"], metrics["placeless_partitions"]) == (1, 1)
     error = setting.handover.take_failure()
     assert isinstance(error, NoOffsetError)
-    assert (error.partition, error.earliest, error.latest) == (PARTITION, EARLIEST, LATEST)
+    assert (error.partition, error.offset) == (PARTITION, LATEST + 1)
+    assert (error.earliest, error.latest) == (EARLIEST, LATEST)
 
 
 @pytest.mark.parametrize("position", [EARLIEST, 150, LATEST])

@@ -1,0 +1,37 @@
+"""Says by itself where to go on when Kafka does not have an offset, and how much is missing, until Ctrl-C."""
+
+import os
+from contextlib import suppress
+
+from consumer_agent import Consumer, NoOffsetError
+
+
+def go_on(error: NoOffsetError) -> None:
+    """Go on with what there is of the partition."""
+    topic, partition = error.partition
+    if error.offset is None or error.earliest is None:
+        print(f"{topic}/{partition} begins", flush=True)
+        consumer.seek({error.partition: 0})
+    else:
+        print(f"{topic}/{partition} misses {max(0, error.earliest - error.offset)} records", flush=True)
+        consumer.seek({error.partition: error.earliest})
+
+
+with (
+    suppress(KeyboardInterrupt),
+    Consumer(
+        zookeeper=os.environ["ZOOKEEPER"],
+        bootstrap=os.environ["BOOTSTRAP"],
+        group=os.environ["GROUP"],
+        auto_offset_reset="none",
+    ) as consumer,
+):
+    consumer.subscribe([os.environ["TOPIC"]])
+    while True:
+        try:
+            batch = consumer.poll(1.0)
+        except NoOffsetError as error:
+            go_on(error)
+            continue
+        for record in batch:
+            print(f"{record.topic}/{record.partition} {record.offset} {record.value!r}", flush=True)
