@@ -198,7 +198,7 @@ def test_a_client_that_has_lost_its_broker_is_replaced(
     asked = LostClient(0, hangs=False) if is_away else probe
     monkeypatch.setattr(setting.keeper._fetcher, "_new_client", lambda: asked)
     setting.assign()
-    rounds = 50
+    rounds = 20
     setting.look_until(lambda: lost.rounds > rounds if is_away else len(setting.offsets) == 5)
     assert works.assigned_at == ([] if is_away else [3])
 
