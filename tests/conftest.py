@@ -22,6 +22,11 @@ def spark() -> Iterator[SparkSession]:
     from zkrebalancer.pipeline.session import spark_session  # noqa: PLC0415  # only those that ask for it pay
 
     # What is compiled for a handful of rows takes longer than they do without it.
-    light = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    with spark_session("local[2]", "1g", {**light, "spark.sql.codegen.wholeStage": "false"}) as session:
+    light = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    with spark_session("local[2]", "1g", light) as session:
         yield session

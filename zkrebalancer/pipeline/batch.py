@@ -29,7 +29,8 @@ Keep = Callable[[str, DataFrame], DataFrame]  # writes a table of that name and 
 
 def tables(events: DataFrame, keep: Keep) -> None:
     """Make every table of `docs/pipeline.md` of events, as `ingest.read_events` returns them."""
-    rejected = keep(REJECTS, ingest.rejects(events))
+    blocks = keep("blocks", ingest.blocks(events))
+    rejected = keep(REJECTS, ingest.rejects(events, blocks))
     started, deletions = ownership.starts(events), deliveries.eras(events)
     intervals = keep("intervals", ownership.intervals(events))
     overlaps = keep("overlaps", handovers.overlaps(intervals))
@@ -40,13 +41,14 @@ def tables(events: DataFrame, keep: Keep) -> None:
     stretches = keep("stretches", deliveries.stretches(held))
     shares = keep("segments", segments(events, started, stretches, deletions))
     excused = keep("excuses", excuses(events, intervals, started))
-    again, late = unexcused(shares, held, excused), deliveries.out_of_order(stretches, held)
+    doubtful = keep("doubtful", deliveries.doubtful(stretches, shares, held))
+    again, late = unexcused(shares, doubtful, excused), deliveries.out_of_order(stretches, doubtful)
     delivered = keep("delivery", delivery(coverage(shares), again, late, stretches))
-    keep(RUNS, runs(events, delivered, overlaps, rejected))
+    keep(RUNS, runs(events, blocks, delivered, overlaps, rejected))
     spans = windows(events)
     keep("steps", steps(spans, intervals, gaps))
     keep("delay_figures", delays.delay_figures(keep("delays", delays.delays(events, spans))))
-    keep("delay_curve", delays.delay_curve(events))
+    keep("delay_curve", delays.delay_curve(events, blocks))
     keep("costs", costs(events, spans))
 
 

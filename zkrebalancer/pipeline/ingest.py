@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.observe.reading import NoEventsError
-from zkrebalancer.pipeline.schema import NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, STORED, WITH_KIND, flaw
+from zkrebalancer.pipeline.schema import BULK, COMMON, NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, REST, STORED, flaw
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet, for each kind and task: several are written at once
+_DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")  # values
 
 
 def read_lines(spark: SparkSession, folder: str) -> DataFrame:
@@ -54,8 +55,10 @@ def _relative(url: Column, folder: str) -> Column:
 
 def parse(lines: DataFrame) -> DataFrame:
     """Return lines as rows of `schema.STORED`; what cannot be judged has a `flaw`, its text and the kind REJECTED."""
-    event = F.from_json("text", WITH_KIND, {"mode": "PERMISSIVE"})
+    event, rest = F.from_json("text", COMMON), F.from_json("text", REST)
+    is_bulk = F.coalesce(F.col("kind").isin(*BULK), F.lit(col=False))
     parsed = lines.select(*PLACE.names, "text", event.alias("event")).select(*PLACE.names, "text", "event.*")
+    parsed = parsed.withColumn("rest", F.when(~is_bulk, rest))
     kind = F.when(F.col("flaw").isNotNull(), REJECTED).when(F.col("kind").isin(*NEEDED), F.col("kind")).otherwise(OTHER)
     return (
         parsed.withColumn("flaw", flaw())
@@ -68,29 +71,47 @@ def parse(lines: DataFrame) -> DataFrame:
 def write_events(events: DataFrame, folder: str) -> None:
     """Write events as Parquet below `folder`, a folder for each kind; what was there goes."""
     writer = events.write.mode("overwrite").partitionBy("kind").option("parquet.block.size", _BLOCK_BYTES)
+    for name in _DISTINCT:
+        writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
     writer.parquet(folder)
 
 
 def read_events(spark: SparkSession, folder: str) -> DataFrame:
-    """Read what `write_events` wrote."""
-    return spark.read.schema(STORED).parquet(folder)
+    """Read what `write_events` wrote, with a column for every key."""
+    stored = spark.read.schema(STORED).parquet(folder)
+    return stored.select(*[name for name in STORED.names if name != "rest"], "rest.*")
 
 
-def rejects(events: DataFrame) -> DataFrame:
+def blocks(events: DataFrame) -> DataFrame:
+    """Return (run, file, block, row, lines, events, began_us, ended_us): what was read at once; `row` is its first."""
+    return events.groupBy("run", "file", "block").agg(
+        F.min("row").alias("row"),
+        F.count("*").alias("lines"),
+        F.count_if(F.col("kind") != REJECTED).alias("events"),
+        F.min("mono_us").alias("began_us"),
+        F.max("mono_us").alias("ended_us"),
+    )
+
+
+def rejects(events: DataFrame, blocks: DataFrame) -> DataFrame:
     """Return (run, file, line, reason, text, is_torn): the lines that cannot be judged.
 
     `is_torn` is what a killed process leaves: the last line of a file, and no JSON.
     """
-    blocks = events.groupBy("file", "block").agg(F.min("row").alias("first_row"), F.count("*").alias("rows"))
     by_file = Window.partitionBy("file")
-    before = F.sum("rows").over(by_file.orderBy("block").rowsBetween(Window.unboundedPreceding, -1))
-    blocks = blocks.withColumn("before", F.coalesce(before, F.lit(0)))
-    blocks = blocks.withColumn("lines", F.sum("rows").over(by_file))
+    before = F.sum("lines").over(by_file.orderBy("block").rowsBetween(Window.unboundedPreceding, -1))
+    placed = blocks.select(
+        "file",
+        "block",
+        F.col("row").alias("first_row"),
+        F.coalesce(before, F.lit(0)).alias("before"),
+        F.sum("lines").over(by_file).alias("lines"),
+    )
     line = F.col("row") - F.col("first_row") + F.col("before") + 1
     is_last = line == F.col("lines")
     return (
         events.where(F.col("kind") == REJECTED)
-        .join(blocks, ["file", "block"])
+        .join(placed, ["file", "block"])
         .select(
             "run",
             "file",

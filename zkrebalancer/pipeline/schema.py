@@ -3,6 +3,9 @@
 `EVENT` has every key of `docs/events.md`, all of them optional; which of them a kind needs is what `observe.reading`
 asks, so the plain checker and this pipeline refuse the same lines. A row says where it came from: `run`, `file`, and
 `block` and `row`, which order the lines of a file.
+
+What is written for each record or so, BULK, has few keys, and every column costs time with each line, also an empty
+one. So only COMMON keys are columns where events are parsed and stored, and those of rarer kinds are in one, `rest`.
 """
 
 from __future__ import annotations
@@ -21,28 +24,29 @@ OTHER = "other"  # the kind of all events that no fact rests on
 ORDER = ("mono_us", "file", "block", "row")  # that of the plain checker: by time, then by file and line
 PARTITION = ("run", "group", "topic", "partition")
 
-_TEXTS = (
-    "host process group cause_id trigger mode command_id option member topic reason outcome name target protocol "
-    "versions settings machine role"
+BULK = ("produced", "delivered", "committed")
+COMMON = StructType(
+    [StructField(name, StringType()) for name in ("host", "process", "group", "cause_id", "topic", "member", "kind")]
+    + [StructField(name, LongType()) for name in ("ts_us", "mono_us", "generation")]
+    + [StructField(name, LongType()) for name in ("first_offset", "last_offset", "count", "offset")]
+    + [StructField("partition", IntegerType()), StructField("delays_us", ArrayType(LongType()))]
 )
+_TEXTS = "trigger mode command_id option reason outcome name target protocol versions settings machine role"
 _LONGS = (
-    "ts_us mono_us generation member_count partition_count moved_count plan_us first_offset last_offset count offset "
-    "settled_us pause_us_max epoch brokerid members seed number cpu_us rss_bytes requests bytes_in bytes_out gap_ms "
-    "busy_us own_us processors"
+    "member_count partition_count moved_count plan_us settled_us pause_us_max epoch brokerid members seed number "
+    "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),
     "positions": ArrayType(LongType()),
     "late_members": ArrayType(StringType()),
-    "delays_us": ArrayType(LongType()),
 }
-EVENT = StructType(
+REST = StructType(
     [StructField(name, StringType()) for name in _TEXTS.split()]
     + [StructField(name, LongType()) for name in _LONGS.split()]
-    + [StructField("partition", IntegerType())]
     + [StructField(name, kind) for name, kind in _LISTS.items()]
 )
-WITH_KIND = StructType([*EVENT.fields, StructField("kind", StringType())])
+EVENT = StructType([*COMMON.fields, *REST.fields])
 PLACE = StructType(
     [
         StructField("run", StringType()),
@@ -54,7 +58,8 @@ PLACE = StructType(
 STORED = StructType(
     [
         *PLACE.fields,
-        *EVENT.fields,
+        *[field for field in COMMON.fields if field.name != "kind"],
+        StructField("rest", REST),
         StructField("text", StringType()),
         StructField("flaw", StringType()),
         StructField("kind", StringType()),
@@ -69,21 +74,23 @@ NEEDED: dict[str, tuple[str, ...]] = {kind: tuple(keys) for kind, keys in KEYS.i
 
 
 def flaw() -> Column:
-    """Return what is wrong with a parsed line as text, null if it can be judged."""
+    """Return what is wrong with a parsed line, of the columns COMMON and `rest`, as text; null if it can be judged."""
     is_nothing = F.col("kind").isNull() & F.col("mono_us").isNull()
     by_kind = F.when(is_nothing, F.lit(NOT_JSON)).when(
         F.col("kind").isNull() | F.col("mono_us").isNull(), F.lit("kind or mono_us is missing or of another type")
     )
-    for kind, keys in NEEDED.items():
-        by_kind = by_kind.when(F.col("kind") == kind, F.coalesce(*_flaws(keys), F.lit(None).cast("string")))
+    for kind in (*BULK, *(kind for kind in NEEDED if kind not in BULK)):
+        by_kind = by_kind.when(F.col("kind") == kind, F.coalesce(*_flaws(NEEDED[kind]), F.lit(None).cast("string")))
     return by_kind
 
 
 def _flaws(keys: tuple[str, ...]) -> list[Column]:
-    found = [F.when(F.col(key).isNull(), F.lit(f"{key} is missing or of another type")) for key in keys]
+    column = {key: F.col(key if key in COMMON.names else f"rest.{key}") for key in keys}
+    found = [F.when(column[key].isNull(), F.lit(f"{key} is missing or of another type")) for key in keys]
     if "positions" in keys:
-        is_unequal = F.size("partitions") != F.size("positions")
-        has_hole = [F.exists(name, lambda number: number.isNull()) for name in ("partitions", "positions")]
+        lists = (column["partitions"], column["positions"])
+        is_unequal = F.size(lists[0]) != F.size(lists[1])
+        has_hole = [F.exists(each, lambda number: number.isNull()) for each in lists]
         bad = reduce(Column.__or__, has_hole, is_unequal)
         found.append(F.when(bad, F.lit("partitions and positions are not integers of equal number")))
     if "first_offset" in keys:

@@ -36,6 +36,7 @@ _BOUNDED = {
     "spark.sql.shuffle.partitions": "32",  # joined to fewer where they are small
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
     "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes, beyond which a JVM leaves a method interpreted
 }
 
 

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.streaming.query import StreamingQuery
 
 from zkrebalancer.pipeline import batch, ingest
-from zkrebalancer.pipeline.schema import STORED
 from zkrebalancer.pipeline.tail import EventFiles
 
 CHECKPOINT = "checkpoint"
@@ -78,5 +77,5 @@ def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
         stored = spark.read.schema(table.schema.add("run_id", "string")).parquet(str(folder))
         return stored.where(F.col("run_id").isin(ids)).drop("run_id")
 
-    stored = spark.read.schema(STORED).parquet(f"{out.absolute()}/{batch.EVENTS}")
+    stored = ingest.read_events(spark, f"{out.absolute()}/{batch.EVENTS}")
     batch.tables(stored.where(F.col("run").isin(runs)), keep)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.unit.observe.history import moved
 from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.reading import NoEventsError
-from zkrebalancer.pipeline.ingest import parse, read_events, read_lines, rejects, write_events
+from zkrebalancer.pipeline.ingest import blocks, parse, read_events, read_lines, rejects, write_events
 
 BROKEN = {
     3: ("nonsense", "not a JSON object"),
@@ -49,7 +49,7 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
         spark.conf.unset("spark.sql.files.openCostInBytes")
     table = read_events(spark, str(tmp_path / "out"))
     assert table.select("file", "block").distinct().count() > 5
-    found = rows(rejects(table), "line", "run", "file", "text", "reason", "is_torn")
+    found = rows(rejects(table, blocks(table)), "line", "run", "file", "text", "reason", "is_torn")
     name = ("kip848/one + 1", "kip848/one + 1/events/a é.jsonl")
     assert [(line, text, torn) for line, _run, _file, text, _reason, torn in found] == [
         (100, '{"mono_us": 5, "ki', True),

@@ -4,6 +4,8 @@ Ranges of offsets are summed as edges: +1 where one begins, -1 where one ends. E
 when they are summed by offset, which no partition, however hot, puts into one task; what is left are the true
 boundaries, a few for each partition. Between two of them the depth is constant: 0 given of what was due is lost, 2 is
 doubled.
+
+Produced ranges are as many as events, so those that tile a piece of their partition become one before that (`joined`).
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import with_era
+from zkrebalancer.pipeline.facts.deliveries import BOOK, with_era
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
-BOOK = (*PARTITION, "era")  # one account: a partition in a group, until its topic is deleted
+PIECE_OFFSETS = 65_536
 
 
 def segments(events: DataFrame, starts: DataFrame, stretches: DataFrame, deletions: DataFrame) -> DataFrame:
@@ -25,15 +27,11 @@ def segments(events: DataFrame, starts: DataFrame, stretches: DataFrame, deletio
     firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
     given = edges(stretches, BOOK).select(*BOOK, "offset", _as("due", F.lit(0)), _as("open", F.lit(0)), "change")
     opened = firsts.select(*BOOK, F.col("from").alias("offset"), _as("due", F.lit(0)), _as("open", F.lit(1)), _none())
+    log = ("run", "topic", "partition", "era")
     produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
-        "run",
-        "topic",
-        "partition",
-        "era",
-        F.col("first_offset").alias("begin"),
-        (F.col("last_offset") + 1).alias("end"),
+        *log, F.col("first_offset").alias("begin"), (F.col("last_offset") + 1).alias("end")
     )
-    due = edges(produced, ("run", "topic", "partition", "era")).join(firsts, ["run", "topic", "partition", "era"])
+    due = edges(joined(produced, log), log).join(firsts, list(log))
     due = due.select(*BOOK, "offset", F.col("change").alias("due"), _as("open", F.lit(0)), _none())
     steps = given.unionByName(opened).unionByName(due).groupBy(*BOOK, "offset")
     window = Window.partitionBy(*BOOK).orderBy("offset")
@@ -49,6 +47,29 @@ def segments(events: DataFrame, starts: DataFrame, stretches: DataFrame, deletio
         )
         .where(F.col("end").isNotNull() & ((F.col("due") > 0) | (F.col("given") > 0)))
     )
+
+
+def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """Return ranges of the same depths as (*keys, begin, end); those that tile a piece of the offsets are one.
+
+    They do if they are together as long as what they span, and at each offset between its ends an even number of them
+    begins or ends: then the depth is odd everywhere, so nowhere more than one. The latter is asked of the exclusive or
+    of all their hashes, after Zobrist, which another set of ranges would meet once in 2^64 pieces. What does not tile
+    its piece is left as it is.
+    """
+    rows = ranges.withColumn("piece", F.expr(f"begin div {PIECE_OFFSETS}"))
+    parity = F.bit_xor(F.xxhash64("begin").bitwiseXOR(F.xxhash64("end")))
+    pieces = rows.groupBy(*keys, "piece").agg(
+        F.min("begin").alias("begin"),
+        F.max("end").alias("end"),
+        F.sum(F.col("end") - F.col("begin")).alias("length"),
+        parity.alias("parity"),
+    )
+    is_span = F.col("length") == F.col("end") - F.col("begin")
+    is_tiled = is_span & (F.col("parity") == F.xxhash64("begin").bitwiseXOR(F.xxhash64("end")))
+    broken = F.broadcast(pieces.where(~is_tiled).select(*keys, "piece"))  # at most one for so many offsets
+    whole = pieces.where(is_tiled).select(*keys, "begin", "end")
+    return whole.unionByName(rows.join(broken, [*keys, "piece"], "left_semi").select(*keys, "begin", "end"))
 
 
 def edges(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:

@@ -49,9 +49,9 @@ def delay_figures(delays: DataFrame, keys: tuple[str, ...] = ("run", "group", "s
     )
 
 
-def delay_curve(events: DataFrame) -> DataFrame:
+def delay_curve(events: DataFrame, blocks: DataFrame) -> DataFrame:
     """Return (run, group, second, records, mean_ms, max_ms): delays over time, `second` counts from the run's start."""
-    began = events.groupBy("run").agg(F.min("mono_us").alias("began_us"))
+    began = blocks.groupBy("run").agg(F.min("began_us").alias("began_us"))
     sums = (
         _delivered(events)
         .join(began, "run")

@@ -17,6 +17,10 @@ from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import PARTITION
 
 BUCKET_US = 10_000_000
+CHUNK_OFFSETS = 4_096  # ranges are cut here, so that what meets can be found by equality and a hot partition is spread
+BOOK = (*PARTITION, "era")  # one account: a partition in a group, until its topic is deleted
+CHUNK = (*BOOK, "chunk")
+_OF_HOLD = ("started_us", "position")
 # The most selective first: they are compared in this order when rows are sorted.
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
@@ -43,9 +47,9 @@ def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFram
     [begin, end) are offsets; `started_us` and `position` are those of the hold, null if the consumer had none. What a
     consumer was given of a topic that had been deleted since it started is left out.
     """
-    begun = with_era(intervals, deletions, "started_us")
-    hold = F.struct("started_us", "ended_us", "position", F.col("era").alias("hold_era"))
-    holds = begun.groupBy(*HOLDER).agg(F.sort_array(F.collect_list(hold)).alias("holds"))
+    following = F.lead("started_us").over(Window.partitionBy(*HOLDER).orderBy("began"))
+    holds = with_era(intervals.withColumn("until_us", F.least("ended_us", following - 1)), deletions, "started_us")
+    holds = holds.select(*[F.col(name).alias(f"hold_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_HOLD)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
         *HOLDER,
         "era",
@@ -55,18 +59,21 @@ def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFram
         F.col("first_offset").alias("begin"),
         (F.col("last_offset") + 1).alias("end"),
     )
+    is_open = F.col("hold_until_us").isNull() | (F.col("mono_us") <= F.col("hold_until_us"))
+    is_in = [F.col(name) == F.col(f"hold_{name}") for name in HOLDER] + [
+        F.col("started_us") <= F.col("mono_us"),
+        is_open,
+    ]
     return (
-        delivered.join(holds, list(HOLDER), "left")
-        .withColumn(
-            "hold", F.try_element_at(F.filter("holds", lambda hold: _is_open(hold, F.col("mono_us"))), F.lit(-1))
-        )
-        .where(F.col("hold").isNull() | (F.col("hold.hold_era") == F.col("era")))
-        .select(*delivered.columns, "hold.started_us", "hold.position")
+        delivered.join(holds, is_in, "left")
+        .where(F.col("started_us").isNull() | (F.col("hold_era") == F.col("era")))
+        .select(*delivered.columns, *_OF_HOLD)
     )
 
 
-def _is_open(hold: Column, at: Column) -> Column:
-    return (hold["started_us"] <= at) & (hold["ended_us"].isNull() | (at <= hold["ended_us"]))
+def with_bucket(deliveries: DataFrame) -> DataFrame:
+    """Add `bucket`, of time: where stretches end at the latest."""
+    return deliveries.withColumn("bucket", F.expr(f"mono_us div {BUCKET_US}"))
 
 
 def stretches(deliveries: DataFrame) -> DataFrame:
@@ -75,7 +82,7 @@ def stretches(deliveries: DataFrame) -> DataFrame:
     `events` is how many deliveries it has; `began` and `last` are the order of its first and last one, (mono_us, block,
     row).
     """
-    rows = deliveries.withColumn("bucket", F.expr(f"mono_us div {BUCKET_US}"))
+    rows = with_bucket(deliveries)
     window = Window.partitionBy(*_STRETCH).orderBy("mono_us", "block", "row")
     is_joined = F.coalesce(F.lag("end").over(window) == F.col("begin"), F.lit(col=False))
     number = F.sum(F.when(is_joined, 0).otherwise(1)).over(window.rowsBetween(Window.unboundedPreceding, 0))
@@ -95,25 +102,58 @@ def stretches(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def out_of_order(stretches: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their hold had reached.
+def doubtful(stretches: DataFrame, segments: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return the deliveries, with their `bucket`, of which the stretches alone do not tell what became of them.
 
-    A stretch that lies below it altogether counts with all its deliveries, one above it with none; only for one that
-    crosses it are its deliveries looked at again.
+    Those are of stretches that begin below what their hold had reached and end above it, or that have offsets which
+    were given more than once.
     """
+    crossing = _late(stretches).where(F.col("end") > F.col("reached"))
+    doubled = cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
+    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
+    meets = (F.col("begin") < F.col("to")) & (F.col("end") > F.col("from"))
+    met = cut(stretches).join(doubled, list(CHUNK)).where(meets)
+    columns = [*_STRETCH, "began", "last"]
+    found = crossing.select(*columns).unionByName(met.select(*columns)).distinct()
+    here = [F.col(name).alias(f"_{name}") for name in columns]
+    rows = with_bucket(deliveries)
+    at = F.struct("mono_us", "block", "row")
+    is_of = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in _STRETCH]
+    is_of += [at >= F.col("_began"), at <= F.col("_last")]
+    return rows.join(F.broadcast(found.select(*here)), is_of, "left_semi")
+
+
+def _late(stretches: DataFrame) -> DataFrame:
+    """Return the stretches that begin below what their hold had `reached` before."""
     in_hold = Window.partitionBy(*HOLDER, "started_us", "era").orderBy("began")
     before = F.max("end").over(in_hold.rowsBetween(Window.unboundedPreceding, -1))
-    late = (
-        stretches.where(F.col("started_us").isNotNull())
-        .withColumn("reached", F.greatest("position", before))
-        .where(F.col("begin") < F.col("reached"))
-    )
+    held = stretches.where(F.col("started_us").isNotNull()).withColumn("reached", F.greatest("position", before))
+    return held.where(F.col("begin") < F.col("reached"))
+
+
+def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their hold had reached.
+
+    A stretch that lies below it altogether counts with all its deliveries, one above it with none; only of one that
+    crosses it are its deliveries looked at.
+    """
+    late = _late(stretches)
     below = late.where(F.col("end") <= F.col("reached")).select(*PARTITION, F.col("events").alias("late"))
     crossing = late.where(F.col("end") > F.col("reached")).select(*HOLDER, "started_us", "began", "last", "reached")
     at = F.struct("mono_us", "block", "row")
     looked_at = (
-        deliveries.join(F.broadcast(crossing), [*HOLDER, "started_us"])
+        doubtful.join(crossing, [*HOLDER, "started_us"])
         .where((at >= F.col("began")) & (at <= F.col("last")) & (F.col("begin") < F.col("reached")))
         .select(*PARTITION, F.lit(1).cast("bigint").alias("late"))
     )
     return below.unionByName(looked_at).groupBy(*PARTITION).agg(F.sum("late").alias("out_of_order"))
+
+
+def cut(ranges: DataFrame) -> DataFrame:
+    """Cut the ranges [begin, end) at the multiples of CHUNK_OFFSETS; `chunk` is which one a part lies in."""
+    chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
+    return (
+        ranges.withColumn("chunk", F.explode(chunks))
+        .withColumn("begin", F.greatest(F.col("begin"), F.col("chunk") * CHUNK_OFFSETS))
+        .withColumn("end", F.least(F.col("end"), (F.col("chunk") + 1) * CHUNK_OFFSETS))
+    )

@@ -9,30 +9,27 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.coverage import BOOK
+from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, cut
 from zkrebalancer.pipeline.facts.excuses import HOLD
 from zkrebalancer.pipeline.schema import PARTITION
 
-CHUNK_OFFSETS = 4_096  # ranges are cut here, so that what meets can be found by equality and a hot partition is spread
-_CHUNK = (*BOOK, "chunk")
 
-
-def unexcused(segments: DataFrame, deliveries: DataFrame, excuses: DataFrame) -> DataFrame:
+def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, unexcused): records given again without a crash that excuses it."""
-    doubled = _cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
-    doubled = doubled.select(*_CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
+    doubled = cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
+    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
     pieces = (
-        _cut(deliveries)
-        .join(doubled, list(_CHUNK))
+        cut(doubtful)
+        .join(doubled, list(CHUNK))
         .where((F.col("begin") < F.col("to")) & (F.col("end") > F.col("from")))
         .withColumn("begin", F.greatest("begin", "from"))
         .withColumn("end", F.least("end", "to"))
-        .drop("from", "to", "position")
+        .drop("from", "to", "position", "bucket")
         .join(excuses, list(HOLD), "left")
     )
     atoms = _atoms(pieces)
     within = (F.col("atom_begin") >= F.col("begin")) & (F.col("atom_end") <= F.col("end"))
-    given = pieces.join(atoms, list(_CHUNK)).where(within)
+    given = pieces.join(atoms, list(CHUNK)).where(within)
     order = ["at", "is_excuse", "block", "row"]
     rows = given.select(
         *BOOK,
@@ -62,19 +59,9 @@ def unexcused(segments: DataFrame, deliveries: DataFrame, excuses: DataFrame) ->
     )
 
 
-def _cut(ranges: DataFrame) -> DataFrame:
-    """Cut the ranges [begin, end) at the multiples of CHUNK_OFFSETS; `chunk` is which one a part lies in."""
-    chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
-    return (
-        ranges.withColumn("chunk", F.explode(chunks))
-        .withColumn("begin", F.greatest(F.col("begin"), F.col("chunk") * CHUNK_OFFSETS))
-        .withColumn("end", F.least(F.col("end"), (F.col("chunk") + 1) * CHUNK_OFFSETS))
-    )
-
-
 def _atoms(pieces: DataFrame) -> DataFrame:
-    """Return (*_CHUNK, atom_begin, atom_end): the ranges between all places where a piece or an excuse begins."""
+    """Return (*CHUNK, atom_begin, atom_end): the ranges between all places where a piece or an excuse begins."""
     cut = F.explode(F.array("begin", "end", F.greatest("begin", F.least("end", F.coalesce("committed", "begin")))))
-    cuts = pieces.select(*_CHUNK, cut.alias("atom_begin")).distinct()
-    following = F.lead("atom_begin").over(Window.partitionBy(*_CHUNK).orderBy("atom_begin"))
+    cuts = pieces.select(*CHUNK, cut.alias("atom_begin")).distinct()
+    following = F.lead("atom_begin").over(Window.partitionBy(*CHUNK).orderBy("atom_begin"))
     return cuts.withColumn("atom_end", following).where(F.col("atom_end").isNotNull())

@@ -5,33 +5,34 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.schema import ORDER, PARTITION, REJECTED
+from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 _SCENARIO = ("protocol", "members", "seed", "settings", "versions", "machine", "mode")
 _SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "unheld")
 
 
-def runs(events: DataFrame, delivery: DataFrame, overlaps: DataFrame, rejects: DataFrame) -> DataFrame:
+def runs(
+    events: DataFrame, blocks: DataFrame, delivery: DataFrame, overlaps: DataFrame, rejects: DataFrame
+) -> DataFrame:
     """Return a row for each run.
 
     Columns: run, events, began_us, ended_us, scenario, protocol, members, seed, settings, versions, machine, mode,
     rejected, torn, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order, unheld, overlaps.
     Sums are over groups and partitions; `overlaps` counts partitions that two consumers held at once.
     """
-    first = F.min_by(F.struct("name", *_SCENARIO), F.when(F.col("kind") == "scenario", F.struct(*ORDER)))
-    is_event = F.col("kind") != REJECTED
-    whole = events.groupBy("run").agg(
-        F.count_if(is_event).alias("events"),
-        F.min("mono_us").alias("began_us"),
-        F.max("mono_us").alias("ended_us"),
-        first.alias("scenario"),
+    scenarios = events.where(F.col("kind") == "scenario").groupBy("run")
+    first = scenarios.agg(F.min_by(F.struct("name", *_SCENARIO), F.struct(*ORDER)).alias("scenario"))
+    whole = blocks.groupBy("run").agg(
+        F.sum("events").alias("events"), F.min("began_us").alias("began_us"), F.max("ended_us").alias("ended_us")
     )
     records = delivery.groupBy("run").agg(*[F.sum(name).alias(name) for name in _SUMS])
     held_twice = overlaps.select(*PARTITION).distinct().groupBy("run").agg(F.count("*").alias("overlaps"))
     broken = rejects.groupBy("run").agg(
         F.count_if(~F.col("is_torn")).alias("rejected"), F.count_if("is_torn").alias("torn")
     )
-    joined = whole.join(records, "run", "left").join(held_twice, "run", "left").join(broken, "run", "left")
+    joined = whole
+    for found in (first, records, held_twice, broken):
+        joined = joined.join(found, "run", "left")
     return joined.select(
         "run",
         "events",

@@ -35,14 +35,11 @@ def windows(events: DataFrame) -> DataFrame:
 
 def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataFrame:
     """Add `step`, the number of the window that `at` lies in; null outside of all windows."""
-    of_run = windows.groupBy("run").agg(F.collect_list(F.struct("step", "from_us", "to_us")).alias("windows"))
-    around = F.filter("windows", lambda window: _holds(window, F.col(at)))
-    step = F.when(F.col("windows").isNotNull(), F.try_element_at(around, F.lit(1))["step"])
-    return rows.join(of_run, "run", "left").withColumn("step", step).drop("windows")
-
-
-def _holds(window: Column, at: Column) -> Column:
-    return (window["from_us"] <= at) & (window["to_us"].isNull() | (at < window["to_us"]))
+    spans = windows.select("run", "step", "from_us", "to_us")
+    is_within = (F.col("from_us") <= F.col(at)) & (F.col("to_us").isNull() | (F.col(at) < F.col("to_us")))
+    of_run = rows.withColumnRenamed("run", "run_of_row")
+    joined = of_run.join(F.broadcast(spans), (F.col("run_of_row") == F.col("run")) & is_within, "left")
+    return joined.select(F.col("run_of_row").alias("run"), *[name for name in rows.columns if name != "run"], "step")
 
 
 def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:

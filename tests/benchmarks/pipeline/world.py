@@ -1,32 +1,15 @@
-"""What `pipeline run` costs: time and memory for millions of events, against plain Python that makes the same facts.
+"""Events as a group would write them, as many as wanted: each process appends to a file of its own.
 
-`python -m tests.benchmarks.pipeline 1 5 20` (millions). The events are of one group of 20 members and 240 partitions;
-one has a third of all deliveries; every few thousand events a partition moves, and now and then a member dies and
-what it had not committed is delivered again. Spark gets two cores and 3 GB of heap, to stay below 4 GB altogether.
-
-The plain side is the checker, which reads the files once, and a histogram of delays; it makes fewer tables.
+A group of 20 members and 240 partitions; one has a third of all deliveries; every few thousand events a partition
+moves, and now and then a member dies and what it had not committed is delivered again. Some steps, and samples of what
+each process costs, as an experiment has them.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import random
-import subprocess
-import sys
-import tempfile
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
-
-import psutil
-
-from zkrebalancer.observe.checker import Run
-from zkrebalancer.observe.reading import EventFiles, Problems
 
 MEMBERS = 20
 PARTITIONS = 240
@@ -36,9 +19,8 @@ EVENTS_PER_MOVE = 5_000
 EVENTS_PER_CRASH = 100_000
 COMMIT_EVERY = 8  # deliveries of a partition
 STEP_US = 50  # between two events
-SAMPLE_S = 0.2
-HEAP = "3g"
-BIN = math.log(1.01)
+EVENTS_PER_SECOND = 1_000_000 // STEP_US
+STEPS = ("before", "first", "second", "third", "end")
 
 
 class World:
@@ -117,12 +99,28 @@ class World:
         self.write(owner.rsplit("~", 1)[0], "delivered", rest)
         self._next[partition] += RECORDS
 
+    def sample(self) -> None:
+        """Write what each process has cost so far."""
+        for target in ("coordinator", "producer", *(f"m-{number}" for number in range(MEMBERS))):
+            rest = f'"role":"member","target":"{target}","cpu_us":{self._now_us // 10},"rss_bytes":50000000'
+            self.write("lab", "sampled", rest)
+
+    def step(self, number: int) -> None:
+        """Begin a step."""
+        self.write("lab", "step", f'"name":"{STEPS[number]}","target":"nobody","number":{number}')
+
     def run(self, events: int) -> None:
         """Write about that many events."""
         for partition, owner in enumerate(self._owners):
             self.fetcher("fetcher_started", owner, partition)
-        next_move, next_crash = EVENTS_PER_MOVE, EVENTS_PER_CRASH
+        next_move, next_crash, next_sample, step = EVENTS_PER_MOVE, EVENTS_PER_CRASH, 0, 0
         while self.written < events:
+            if self.written >= events * step // (len(STEPS) - 1):
+                self.step(step)
+                step += 1
+            if self.written >= next_sample:
+                self.sample()
+                next_sample += EVENTS_PER_SECOND
             self.deliver(0 if self._chance.random() < HOT_SHARE else self._chance.randrange(1, PARTITIONS))
             if self.written >= next_move:
                 self.move(self._chance.randrange(PARTITIONS))
@@ -130,76 +128,6 @@ class World:
             if self.written >= next_crash:
                 self.crash()
                 next_crash += EVENTS_PER_CRASH
+        self.step(step)
         for file in self._files.values():
             file.close()
-
-
-def plain(folder: Path) -> dict[str, int]:
-    """Make the facts in plain Python, in one pass."""
-    run, delays = Run(Problems()), Counter[int]()
-    for event in EventFiles(folder, Problems()):
-        run.apply(event)
-        if event["kind"] == "delivered":
-            delays.update(int(math.log(delay) / BIN) for delay in event["delays_us"])
-    verdict = run.verdict(torn_lines=0)
-    names = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps")
-    return {name: getattr(verdict, name) for name in names} | {"delays": delays.total()}
-
-
-def measured(command: list[str]) -> tuple[float, float, dict[str, object]]:
-    """Run a command; return seconds, the highest memory of it and all that it started in MiB, and what it printed."""
-    began, peak, is_over = time.perf_counter(), [0], threading.Event()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-
-    def sample() -> None:
-        while not is_over.wait(SAMPLE_S):
-            try:
-                root = psutil.Process(process.pid)
-                tree = [root, *root.children(recursive=True)]
-                peak[0] = max(peak[0], sum(each.memory_info().rss for each in tree))
-            except psutil.NoSuchProcess:
-                continue
-
-    watcher = threading.Thread(target=sample)
-    watcher.start()
-    out, _errors = process.communicate()
-    is_over.set()
-    watcher.join()
-    if process.returncode:
-        sys.exit(f"{command} failed")
-    return time.perf_counter() - began, peak[0] / (1 << 20), json.loads(out)
-
-
-def compare(millions: float, report: Callable[[str], None]) -> None:
-    """Measure both sides on that many events, and compare what they say."""
-    with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
-        folder, out = Path(scratch, "events"), Path(scratch, "out")
-        folder.mkdir()
-        World(folder).run(int(millions * 1e6))
-        size_mb = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-        load = os.getloadavg()[0]
-        command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
-        command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
-        spark_s, spark_mib, document = measured(command)
-        plain_s, plain_mib, said = measured([sys.executable, "-m", "tests.benchmarks.pipeline", "--plain", str(folder)])
-        runs = document["runs"]
-        assert isinstance(runs, list)
-        same = all(runs[0][name] == said[name] for name in said if name != "delays")
-        report(
-            f"{millions:g} million events, {size_mb:,.0f} MB: Spark {spark_s:.0f} s, {spark_mib:,.0f} MiB; plain "
-            f"{plain_s:.0f} s, {plain_mib:,.0f} MiB; {plain_s / spark_s:.1f} times faster; "
-            f"answers {'equal' if same else 'DIFFER'}; load before {load:.1f}"
-        )
-
-
-def main() -> None:
-    """Measure the sizes that the arguments name."""
-    if sys.argv[1:2] == ["--plain"]:
-        print(json.dumps(plain(Path(sys.argv[2]))))
-        return
-    for millions in map(float, sys.argv[1:] or ("1", "5", "20")):
-        compare(millions, lambda line: print(line, flush=True))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""What the pipeline costs, beside plain Python that makes the same facts."""

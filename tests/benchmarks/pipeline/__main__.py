@@ -1,0 +1,108 @@
+"""What `pipeline run` costs: time and memory for millions of events, against plain Python that makes the same facts.
+
+`python -m tests.benchmarks.pipeline 1 5 20` (millions; 20 are 5 GB on disk, which go when they are measured). Spark
+gets two cores and a heap that keeps it below 4 GB altogether; the plain side is one process. Answers are compared.
+Memory is that of all processes of a command at once, sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+from tests.benchmarks.pipeline.plain import STEP, VERDICT
+from tests.benchmarks.pipeline.world import World
+
+SAMPLE_S = 0.2
+HEAP = "2600m"
+
+
+def measured(command: list[str]) -> tuple[float, float, Any]:
+    """Run a command; return seconds, the highest memory of it and all that it started in MiB, and what it printed."""
+    began, peak, is_over = time.perf_counter(), [0], threading.Event()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def sample() -> None:
+        while not is_over.wait(SAMPLE_S):
+            try:
+                root = psutil.Process(process.pid)
+                tree = [root, *root.children(recursive=True)]
+                peak[0] = max(peak[0], sum(each.memory_info().rss for each in tree))
+            except psutil.NoSuchProcess:
+                continue
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    out, _errors = process.communicate()
+    is_over.set()
+    watcher.join()
+    if process.returncode:
+        sys.exit(f"{command} failed")
+    return time.perf_counter() - began, peak[0] / (1 << 20), json.loads(out)
+
+
+def of_tables(out: Path) -> dict[str, Any]:
+    """Return what the tables say, in the form of `plain.facts`."""
+
+    def table(name: str, *columns: str) -> list[list[Any]]:
+        return [list(row.values()) for row in pq.read_table(out / name, columns=list(columns)).to_pylist()]
+
+    bins: dict[int, int] = {}
+    for number, records in table("delays", "bin", "records"):
+        bins[number] = bins.get(number, 0) + records
+    steps = sorted(table("steps", "step", *STEP))
+    curve = sorted(table("delay_curve", "second", "records", "mean_ms", "max_ms"))
+    return {
+        "records": dict(zip(VERDICT, table("runs", *VERDICT)[0], strict=True)),
+        "steps": [[number, *(round(value, 1) for value in figures)] for number, *figures in steps],
+        "delays": [list(each) for each in sorted(bins.items())],
+        "curve": [[at, count, round(mean * count * 1_000), round(most * 1_000)] for at, count, mean, most in curve],
+        "cpu_ms": sum(cpu_ms for (cpu_ms,) in table("costs", "cpu_ms")),
+    }
+
+
+def compare(millions: float) -> str:
+    """Measure both sides on that many events, compare what they say, and return what is to be told."""
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
+        folder, out = Path(scratch, "events"), Path(scratch, "out")
+        folder.mkdir()
+        began = time.perf_counter()
+        world = World(folder)
+        world.run(int(millions * 1e6))
+        size_mb, took_s = sum(path.stat().st_size for path in folder.iterdir()) / 1e6, time.perf_counter() - began
+        load = os.getloadavg()[0]
+        command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
+        command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
+        spark_s, spark_mib, _document = measured(command)
+        plain_s, plain_mib, said = measured([sys.executable, "-m", "tests.benchmarks.pipeline.plain", str(folder)])
+        found = of_tables(out)
+        different = [name for name in said if found[name] != said[name]]
+        return "\n".join(
+            (
+                f"{world.written:,} events, {size_mb:,.0f} MB, written in {took_s:.0f} s; load before {load:.1f}",
+                f"  Spark {spark_s:.0f} s, {spark_mib:,.0f} MiB, {world.written / spark_s:,.0f} events/s",
+                f"  plain {plain_s:.0f} s, {plain_mib:,.0f} MiB, {world.written / plain_s:,.0f} events/s",
+                f"  Spark is {plain_s / spark_s:.2f} times as fast; "
+                + (f"ANSWERS DIFFER: {different}" if different else "answers are equal"),
+            )
+        )
+
+
+def main() -> None:
+    """Measure the sizes that the arguments name."""
+    for millions in map(float, sys.argv[1:] or ("1", "5", "20")):
+        print(compare(millions), flush=True)
+
+
+if __name__ == "__main__":
+    main()
