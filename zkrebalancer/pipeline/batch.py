@@ -15,6 +15,7 @@ from zkrebalancer.pipeline.facts import delays, deliveries, handovers, ownership
 from zkrebalancer.pipeline.facts.costs import costs
 from zkrebalancer.pipeline.facts.coverage import coverage, segments
 from zkrebalancer.pipeline.facts.delivery import delivery
+from zkrebalancer.pipeline.facts.eras import eras
 from zkrebalancer.pipeline.facts.excuses import excuses
 from zkrebalancer.pipeline.facts.rebalances import rebalances
 from zkrebalancer.pipeline.facts.redeliveries import unexcused
@@ -31,8 +32,8 @@ def tables(events: DataFrame, keep: Keep) -> None:
     """Make every table of `docs/pipeline.md` of events, as `ingest.read_events` returns them."""
     blocks = keep("blocks", ingest.blocks(events))
     rejected = keep(REJECTS, ingest.rejects(events, blocks))
-    started, deletions = ownership.starts(events), deliveries.eras(events)
-    intervals = keep("intervals", ownership.intervals(events))
+    started, deletions = ownership.starts(events), eras(events)
+    intervals = keep("intervals", ownership.intervals(events, deletions))
     overlaps = keep("overlaps", handovers.overlaps(intervals))
     gaps = keep("gaps", handovers.gaps(intervals))
     keep("moves", handovers.moves(intervals))

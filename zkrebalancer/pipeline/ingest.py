@@ -50,7 +50,8 @@ def _relative(url: Column, folder: str) -> Column:
     root = folder.rstrip("/").split("://", 1)[-1]
     root = root if root.startswith("/") else "/" + root.partition("/")[2]
     path = F.regexp_replace(url, r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "")
-    return F.substring(F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B"))), len(root) + 2, 1 << 20)
+    decoded = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))  # not for nothing: this is done for each line
+    return F.substring(F.when(F.contains(path, F.lit("%")), decoded).otherwise(path), len(root) + 2, 1 << 20)
 
 
 def parse(lines: DataFrame) -> DataFrame:

@@ -34,6 +34,7 @@ _QUIET = {
 }
 _BOUNDED = {
     "spark.sql.shuffle.partitions": "32",  # joined to fewer where they are small
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # as compressed; sorted they are 10 to 20 times as large
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes, beyond which a JVM leaves a method interpreted

@@ -13,7 +13,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import BOOK, with_era
+from zkrebalancer.pipeline.facts.deliveries import BOOK
+from zkrebalancer.pipeline.facts.eras import with_era
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 PIECE_OFFSETS = 65_536

@@ -10,9 +10,10 @@ buckets, and stretches of two buckets that touch are joined by arithmetic (`cove
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
+from zkrebalancer.pipeline.facts.eras import with_era
 from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import PARTITION
 
@@ -25,31 +26,13 @@ _OF_HOLD = ("started_us", "position")
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
-def eras(events: DataFrame) -> DataFrame:
-    """Return (run, topic, deleted_us): when each topic was deleted, ascending; what has its name later is another."""
-    deletions = events.where(F.col("kind") == "topic_deleted").groupBy("run", "topic")
-    return deletions.agg(F.sort_array(F.collect_list("mono_us")).alias("deleted_us"))
-
-
-def with_era(rows: DataFrame, deletions: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `era`: how often the row's topic had been deleted before `at`."""
-    return rows.join(deletions, ["run", "topic"], "left").withColumn("era", _era(F.col(at))).drop("deleted_us")
-
-
-def _era(at: Column) -> Column:
-    past = F.filter("deleted_us", lambda deleted: deleted < at)
-    return F.when(F.col("deleted_us").isNull(), F.lit(0)).otherwise(F.size(past))
-
-
 def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, era, mono_us, block, row, begin, end, started_us, position).
 
     [begin, end) are offsets; `started_us` and `position` are those of the hold, null if the consumer had none. What a
     consumer was given of a topic that had been deleted since it started is left out.
     """
-    following = F.lead("started_us").over(Window.partitionBy(*HOLDER).orderBy("began"))
-    holds = with_era(intervals.withColumn("until_us", F.least("ended_us", following - 1)), deletions, "started_us")
-    holds = holds.select(*[F.col(name).alias(f"hold_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_HOLD)
+    holds = intervals.select(*[F.col(name).alias(f"hold_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_HOLD)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
         *HOLDER,
         "era",
@@ -60,10 +43,8 @@ def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFram
         (F.col("last_offset") + 1).alias("end"),
     )
     is_open = F.col("hold_until_us").isNull() | (F.col("mono_us") <= F.col("hold_until_us"))
-    is_in = [F.col(name) == F.col(f"hold_{name}") for name in HOLDER] + [
-        F.col("started_us") <= F.col("mono_us"),
-        is_open,
-    ]
+    is_in = [F.col(name) == F.col(f"hold_{name}") for name in HOLDER]
+    is_in += [F.col("started_us") <= F.col("mono_us"), is_open]
     return (
         delivered.join(holds, is_in, "left")
         .where(F.col("started_us").isNull() | (F.col("hold_era") == F.col("era")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
+from zkrebalancer.pipeline.facts.eras import with_era
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 ENDED = "ended"  # by the end of the consumer's session, without a stop
@@ -21,11 +22,12 @@ def starts(events: DataFrame) -> DataFrame:
     return _fetchers(events, "fetcher_started")
 
 
-def intervals(events: DataFrame) -> DataFrame:
+def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, generation, cause_id, started_us, position, ended_us, ended_by).
 
     `ended_by` is the reason of the stop, ENDED or RESTARTED; null, as is `ended_us`, if it was held to the last event.
-    The order of the rows at both ends stays in `began` and `ceased`, (mono_us, file, block, row).
+    The order of the rows at both ends stays in `began` and `ceased`, (mono_us, file, block, row). `era` is the topic's
+    at the start. `until_us` is `ended_us`, but below the next start: of one consumer's holds one counts at a time.
     """
     started = starts(events)
     rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
@@ -36,7 +38,8 @@ def intervals(events: DataFrame) -> DataFrame:
         .when(F.col("next.kind") == "ownership_ended", F.lit(ENDED))
         .when(F.col("next.kind") == "fetcher_started", F.lit(RESTARTED))
     )
-    return (
+    by_start = Window.partitionBy(*HOLDER).orderBy("began")
+    holds = (
         rows.withColumn("next", following)
         .where(F.col("kind") == "fetcher_started")
         .select(
@@ -50,6 +53,10 @@ def intervals(events: DataFrame) -> DataFrame:
             F.struct(*ORDER).alias("began"),
             F.col("next.at").alias("ceased"),
         )
+    )
+    until_us = F.least("ended_us", F.lead("started_us").over(by_start) - 1)
+    return with_era(holds.withColumn("until_us", until_us), deletions, "started_us").select(
+        *holds.columns, "era", "until_us"
     )
 
 
