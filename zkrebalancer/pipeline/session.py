@@ -30,6 +30,7 @@ _QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 spares pauses, at 7 % more time
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}",
 }
 _BOUNDED = {
