@@ -30,28 +30,27 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
         if next(Path(folder).rglob("*.jsonl"), None) is None:
             raise NoEventsError(f"{folder} has no event file (*.jsonl)")
     lines = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl").text(folder)
-    file = _relative(F.col("_metadata.file_path"), folder)
-    return lines.select(
-        run_of(file).alias("run"),
-        file.alias("file"),
+    # Columns, one after the other: what is used twice in an expression is computed twice, for each line.
+    placed = lines.select(
+        F.regexp_replace("_metadata.file_path", r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "").alias("path"),
         F.col("_metadata.file_block_start").alias("block"),
         F.monotonically_increasing_id().alias("row"),
         F.col("value").alias("text"),
     )
+    decoded = F.url_decode(F.replace("path", F.lit("+"), F.lit("%2B")))
+    whole = F.when(F.contains("path", F.lit("%")), decoded).otherwise(F.col("path"))
+    placed = placed.withColumn("file", F.substring(whole, len(_path(folder)) + 2, 1 << 20))
+    return placed.select(run_of(F.col("file")).alias("run"), "file", "block", "row", "text")
 
 
 def run_of(file: Column) -> Column:
     """Return which run a file is of: its folder, without a last part `events`; "." for the folder itself."""
-    folder = F.regexp_replace(file, r"(^|/)(events/)?[^/]*$", "")
-    return F.when(folder == "", F.lit(".")).otherwise(folder)
+    return F.regexp_replace(F.regexp_replace(file, "^(events/)?[^/]*$", "."), "/(events/)?[^/]*$", "")
 
 
-def _relative(url: Column, folder: str) -> Column:
+def _path(folder: str) -> str:
     root = folder.rstrip("/").split("://", 1)[-1]
-    root = root if root.startswith("/") else "/" + root.partition("/")[2]
-    path = F.regexp_replace(url, r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "")
-    decoded = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))  # not for nothing: this is done for each line
-    return F.substring(F.when(F.contains(path, F.lit("%")), decoded).otherwise(path), len(root) + 2, 1 << 20)
+    return root if root.startswith("/") else "/" + root.partition("/")[2]
 
 
 def parse(lines: DataFrame) -> DataFrame:
