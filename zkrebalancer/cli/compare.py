@@ -35,7 +35,7 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: boo
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
-    from zkrebalancer.pipeline.report.sentences import losses  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.sentences import losses, told_losses  # noqa: PLC0415
 
     with session.spark_session(master) as spark, progress.shown(spark.sparkContext, "facts"):
         found = report.compare(spark, directories, out)
@@ -61,8 +61,9 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: boo
     if as_json:
         click.echo(json.dumps(told))
         return
-    lost = losses(found.verdicts)
-    for verdict in lost:
-        click.echo(f"{verdict.setting}, against {verdict.other}: {verdict}")
+    for setting, lines in told_losses(found.verdicts).items():
+        click.echo("\n  ".join([f"{setting}, lost:", *lines]))
     marked = f", {len(doubted)} not trusted" if doubted else ""
-    click.echo(f"{len(found.runs)} runs{marked}; {len(lost)} losses of this project; see {told['page']}")
+    click.echo(
+        f"{len(found.runs)} runs{marked}; {len(losses(found.verdicts))} losses of this project; see {told['page']}"
+    )

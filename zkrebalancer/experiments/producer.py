@@ -170,7 +170,7 @@ def produce(
     *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float
 ) -> None:
     """Produce until SIGTERM; a round that comes late, or that the broker's client cannot take, becomes an event."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # asked for below; threads that begin now hold it back too
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in threads that begin now as well
     event_log = EventLog(events, name)
     producer = NumberedProducer(bootstrap, partitions, event_log, skew)
     began = last = time.monotonic()

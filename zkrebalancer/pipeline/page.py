@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,18 @@ STYLE: Any = {  # matplotlib's type names every key that there is
     "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
     "svg.hashsalt": "zkrebalancer",  # the same picture is the same bytes
 }
+GOOD, BAD = "good", "bad"
 _CSS = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-bottom: 1px solid #8888; }
 h3 { font-size: 1.05rem; margin-bottom: .3rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; font-size: 13.5px; }
 th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { border-bottom: 1px solid #888; }
 figure { margin: 1rem 0; } figcaption { font-size: 13.5px; opacity: .85; }
+td { vertical-align: top; } td small { display: block; opacity: .85; }
+td.good { background: #0a81; } td.bad { background: #d642; font-weight: 600; }
 svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
 """
 
@@ -56,10 +60,26 @@ def picture(figure: Figure, says: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(says)}</figcaption></figure>"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value with what is to be said of it, in small letters below it; `tone` is GOOD, BAD or nothing."""
+
+    text: str
+    notes: Sequence[str] = ()
+    tone: str = ""
+
+    def __str__(self) -> str:
+        """Return it as HTML."""
+        notes = "".join(f"<small>{escape(note)}</small>" for note in self.notes)
+        tone = f' class="{self.tone}"' if self.tone else ""
+        return f"<td{tone}>{escape(self.text)}{notes}</td>"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | Cell]]) -> str:
     """Return a table; the first column names the row."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    body = "".join("<tr>" + "".join(map(str, row)) + "</tr>" for row in cells)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

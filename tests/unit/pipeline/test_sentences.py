@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.pipeline.report.folders import Setting
-from zkrebalancer.pipeline.report.sentences import Verdict, in_order, losses, shown, verdicts
+from zkrebalancer.pipeline.report.sentences import Verdict, in_order, losses, shown, told_losses, verdicts
 
 SETTING = Setting("crash", "default", 3, 6)
 FAST, SLOW = [10.0, 11.0, 12.0], [3_000.0, 3_100.0, 3_300.0]
@@ -21,6 +21,20 @@ def test_a_loss_of_this_project_is_said() -> None:
         "central-incremental loses in time to settled: 3,100 ms against 11 ms, 282 times more "
         "(95% of resamples: 2,988 ms to 3,290 ms; 3 and 3 runs, which chance alone parts in 10% of comparisons)"
     )
+
+
+def test_losses_of_one_measure_are_one_line() -> None:
+    values = {"central-incremental": SLOW, "kip848": FAST, "classic-range": [100.0, 100.0, 100.0], "classic": [9e3] * 3}
+    found = verdicts(SETTING, {name: {"settled_ms": of_one} for name, of_one in values.items()})
+    others = "classic-range 100 ms (ours 31 times worse), kip848 11 ms (ours 282 times worse)"
+    assert told_losses(found) == {SETTING: [f"time to settled: 3,100 ms against {others}"]}
+
+
+def test_what_a_table_says_beside_a_value() -> None:
+    assert compared(FAST, SLOW).beside == "ours 282 times better"
+    assert compared([0.0, 0.0, 0.0], SLOW).beside == "ours better"
+    assert compared([1.0, 9.0, 5.0], [2.0, 8.0, 4.0]).beside == "no difference shown"
+    assert compared([5.0], FAST).beside == "too few runs"
 
 
 def test_a_win_is_said_and_is_no_loss() -> None:

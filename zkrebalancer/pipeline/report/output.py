@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from zkrebalancer.pipeline import page
@@ -14,21 +14,22 @@ from zkrebalancer.pipeline.report.sentences import (
     LOSES,
     MEASURES,
     OPEN,
-    OURS,
     SMALL,
     WINS,
     Values,
     Verdict,
     in_order,
-    losses,
     shown,
+    told_losses,
 )
 from zkrebalancer.pipeline.report.statistics import CONFIDENCE, RESAMPLES, sample
 
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
 HOW = f"""
-Less is better of everything that is shown. A number is the median over runs, in parentheses the lowest and the highest.
+Less is better of everything that is shown. A number is the median over runs, below it the lowest and the highest, and
+what this project's first column is beside it. Intervals stand in `comparison.csv`.
+
 Two protocols are called different if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of their runs (a bootstrap of the
 difference of medians, seeded) have the difference on the same side of zero; differences below {SMALL:.0%} are not
 spoken of. Of a comparison of few runs it is said how often chance alone would part them. Many comparisons are made: of
@@ -38,6 +39,7 @@ those without a difference, some will look like one.
 over its changes. What servers, coordinators and members spend counts, what the producers spend does not. Requests are
 those to ZooKeeper, and those of groups to the broker. *At rest* is the time before the first change.
 """
+TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_SAYS = (
     f"Who owned what in the run in the middle: a line for a partition (at most {MAX_TIMELINE_PARTITIONS} of them), "
     "a shade for a member; red: nobody reads the partition."
@@ -75,14 +77,10 @@ def _summary(found: Comparison) -> Iterator[str]:
     if len(trusted) < len(found.runs):
         says += f" {len(found.runs) - len(trusted)} more are not trusted and count nowhere: see the end."
     yield page.prose(says)
-    lost = losses(found.verdicts)
+    lost = told_losses(found.verdicts)
     yield page.heading("What this project loses")
-    yield page.items(
-        [
-            f"{verdict.setting.scenario}, against {verdict.other} ({verdict.setting.settings}): {verdict}"
-            for verdict in lost
-        ]
-    )
+    for setting, lines in lost.items():
+        yield page.heading(str(setting), 3) + page.items(lines)
     if not lost:
         yield page.prose("Nothing that these runs could show.")
     yield page.heading("How often it wins and loses")
@@ -109,20 +107,11 @@ def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
 
 
 def _setting(found: Comparison, setting: Setting, values: dict[str, Values], palette: Palette) -> Iterator[str]:
-    for other in in_order(values):
-        of_other = [verdict for verdict in found.verdicts if verdict.setting == setting and verdict.other == other]
-        if not of_other:
-            continue
-        own = "this project's other mode, " if other in OURS else ""
-        yield page.heading(f"{of_other[0].ours} against {own}{other}", 3)
-        told = [str(verdict) for outcome in (LOSES, WINS) for verdict in of_other if verdict.outcome == outcome]
-        told += [
-            f"too few runs to tell, {runs}"
-            for runs in {verdict.runs for verdict in of_other if verdict.difference is None}
-        ]
-        unclear = [MEASURES[one.measure][0] for one in of_other if one.outcome == OPEN and one.difference is not None]
-        yield page.items(told + ([f"no difference is shown in {', '.join(unclear)}"] if unclear else []))
-    yield _table(values)
+    of_setting = [verdict for verdict in found.verdicts if verdict.setting == setting]
+    yield _table(values, of_setting)
+    parted = [verdict for verdict in of_setting if verdict.how_often_by_chance]
+    for told in sorted({f"Chance alone parts {one.runs} in {one.how_often_by_chance}." for one in parted}):
+        yield page.prose(told)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "Every run as a dot, the median as a line.")
@@ -138,24 +127,27 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         yield page.picture(figure, TIMELINE_SAYS)
 
 
-def _table(values: dict[str, Values]) -> str:
+def _table(values: dict[str, Values], of_setting: list[Verdict]) -> str:
     protocols = in_order(values)
-    rows = []
+    verdicts = {(verdict.other, verdict.measure): verdict for verdict in of_setting}
+    rows: list[list[str | page.Cell]] = []
     for measure, (name, unit) in MEASURES.items():
         of_all = [values[protocol].get(measure, ()) for protocol in protocols]
         if any(any(of_one) for of_one in of_all):
-            rows.append([name, *(_cell(of_one, unit) for of_one in of_all)])
+            told = [verdicts.get((protocol, measure)) for protocol in protocols]
+            rows.append([name, *(_cell(of_one, unit, verdict) for of_one, verdict in zip(of_all, told, strict=True))])
     counts = [str(max((len(of_one) for of_one in values[protocol].values()), default=0)) for protocol in protocols]
     return page.table(["", *protocols], [["runs", *counts], *rows])
 
 
-def _cell(values: object, unit: str) -> str:
-    if not isinstance(values, list) or not values:
-        return "-"
+def _cell(values: Sequence[float], unit: str, verdict: Verdict | None) -> page.Cell:
+    if not values:
+        return page.Cell("-")
     one = sample(values)
-    if one.low == one.high:
-        return shown(one.median, unit)
-    return f"{shown(one.median, unit)} ({shown(one.low, unit)} to {shown(one.high, unit)})"
+    spread = [] if one.low == one.high else [f"{shown(one.low, unit)} to {shown(one.high, unit)}"]
+    if verdict is None:
+        return page.Cell(shown(one.median, unit), spread)
+    return page.Cell(shown(one.median, unit), [*spread, verdict.beside], TONES[verdict.outcome])
 
 
 def _untrusted(found: Comparison) -> Iterator[str]:

@@ -79,16 +79,32 @@ class Verdict:
         times = _times(ours.median, other.median)
         return f"{self.ours} {self.outcome} in {name}: {both}{times} ({self._how_sure()})"
 
+    @property
+    def beside(self) -> str:
+        """Return what ours is beside the other, in a few words."""
+        if self.difference is None:
+            return "too few runs"
+        if self.outcome == OPEN:
+            return "no difference shown"
+        ours, other = sample(self.our_values).median, sample(self.other_values).median
+        factor = f"{max(ours, other) / min(ours, other):.3g} times " if min(ours, other) > 0 else ""
+        return f"ours {factor}{'better' if self.outcome == WINS else 'worse'}"
+
     def _how_sure(self) -> str:
         if self.difference is None:
             return ""
         unit = MEASURES[self.measure][1]
         low, high = sorted((abs(self.difference.low), abs(self.difference.high)))
         sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}; {self.runs}"
-        by_chance = self.difference.by_chance
-        if by_chance is not None and by_chance > 1 - CONFIDENCE:
-            sure += f", which chance alone parts in {by_chance:.0%} of comparisons"
-        return sure
+        return f"{sure}, which chance alone parts in {self.how_often_by_chance}" if self.how_often_by_chance else sure
+
+    @property
+    def how_often_by_chance(self) -> str:
+        """Return how often so few runs are parted though they do not differ; empty if that is rare."""
+        by_chance = None if self.difference is None else self.difference.by_chance
+        if by_chance is None or by_chance <= 1 - CONFIDENCE:
+            return ""
+        return f"{by_chance:.0%} of comparisons"
 
 
 def verdicts(setting: Setting, values: Mapping[str, Values]) -> list[Verdict]:
@@ -116,6 +132,20 @@ def in_order(protocols: Iterable[str]) -> list[str]:
 def losses(found: Iterable[Verdict]) -> list[Verdict]:
     """Return what this project loses to others; its own modes are no others."""
     return [verdict for verdict in found if verdict.outcome == LOSES and verdict.other not in OURS]
+
+
+def told_losses(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
+    """Return, for each setting, a line for each measure in which this project loses, with all to whom it does."""
+    lost: dict[tuple[Setting, str], list[Verdict]] = {}
+    for verdict in losses(found):
+        lost.setdefault((verdict.setting, verdict.measure), []).append(verdict)
+    told: dict[Setting, list[str]] = {}
+    for (setting, measure), of_one in lost.items():
+        name, unit = MEASURES[measure]
+        ours = shown(sample(of_one[0].our_values).median, unit)
+        others = [f"{one.other} {shown(sample(one.other_values).median, unit)} ({one.beside})" for one in of_one]
+        told.setdefault(setting, []).append(f"{name}: {ours} against {', '.join(others)}")
+    return told
 
 
 def shown(value: float, unit: str) -> str:
