@@ -24,6 +24,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 WRITE_TIMEOUT_MS = 60_000
+VANISHED_TIMEOUT_MS = 5_000  # Kafka's client lets a topic be unknown for so long; this one was there at the start
 CLOSE_TIMEOUT_S = 2.0  # letters that are not confirmed by then belong to records that are not finished
 HEADER_PREFIX = "dead_letter."
 Place = tuple[TopicPartition, int]
@@ -129,6 +130,7 @@ class LetterTopic:
             "enable.idempotence": True,
             "linger.ms": 0,
             "message.timeout.ms": WRITE_TIMEOUT_MS,
+            "topic.metadata.propagation.max.ms": VANISHED_TIMEOUT_MS,
         }
         try:
             self._producer = Producer(settings, logger=KafkaLog("librdkafka"))

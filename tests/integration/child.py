@@ -90,9 +90,9 @@ class Agent:
         wait_until(lambda: catches(self.process.pid, number), "the agent to handle signals")
         self.process.send_signal(number)
 
-    def end(self, code: int = 0, timeout_s: float = WAIT_S) -> str:
+    def end(self, code: int = 0) -> str:
         """Wait for its end; return what it has written to stderr."""
-        _, errors = self.process.communicate(timeout=timeout_s)
+        _, errors = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == code, errors
         assert "Traceback" not in errors
         for pid in self.children():

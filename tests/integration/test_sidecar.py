@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.dead_letters import WRITE_TIMEOUT_MS
 from tests.integration.child import ACK, Agent, configure
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.protocol.calls import Delete, Done, Multi
@@ -136,7 +135,6 @@ def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: S
     agent.stop()
 
 
-@pytest.mark.long  # Kafka's client tries for WRITE_TIMEOUT_MS
 def test_a_record_whose_dead_letter_topic_has_vanished_is_not_finished(stage: Stage, tmp_path: Path) -> None:
     stage.produce([0], 5)
     act = (
@@ -150,7 +148,7 @@ def test_a_record_whose_dead_letter_topic_has_vanished_is_not_finished(stage: St
     admin.delete_topics([dead.topic])[dead.topic].result(WAIT_S)
     dead.close()
     stage.produce([0], 5)
-    assert f"Error: topic {dead.topic}: a dead letter cannot be written: " in agent.end(1, 2 * WRITE_TIMEOUT_MS / 1_000)
+    assert f"Error: topic {dead.topic}: a dead letter cannot be written: " in agent.end(1)
     assert stage.offset(0) == 6
     assert stage.members() == ()
 
