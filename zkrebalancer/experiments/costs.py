@@ -28,6 +28,7 @@ from typing import Self
 import psutil
 
 from zkrebalancer.experiments.java_programs import broker_counts_command
+from zkrebalancer.experiments.repeating import Repeating
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
@@ -46,7 +47,7 @@ Processes = Callable[[], Mapping[str, tuple[str, int]]]
 Counts = dict[str, tuple[int, int]]
 
 
-class Costs:
+class Costs(Repeating):
     """Writes what is spent, from a thread of its own; a context manager.
 
     `processes` returns who runs now: name -> (role, process id); the cluster's servers need not be among them.
@@ -54,6 +55,7 @@ class Costs:
 
     def __init__(self, log: EventLog, cluster: LocalCluster, processes: Processes) -> None:
         """Prepare for a started cluster with a broker."""
+        super().__init__(self.take, INTERVAL_S)
         self._log = log
         self._cluster = cluster
         self._processes = processes
@@ -62,22 +64,18 @@ class Costs:
         self._sums = Sums()
         self._broker = BrokerCounts()
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="costs", daemon=True)
 
     def __enter__(self) -> Self:
         """Begin; the first events are written before this returns."""
         self._broker.start()
         self.take()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the thread and the process that reads the broker's counters."""
-        self._ended.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         self._broker.end()
 
     def take(self) -> None:
@@ -106,10 +104,6 @@ class Costs:
             own_us=self._sums.of_all("cpu_us"),
             processors=psutil.cpu_count() or 1,
         )
-
-    def _run(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
-            self.take()
 
     def _sample(self, name: str, role: str, pid: int) -> None:
         try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
+from zkrebalancer.experiments.repeating import Repeating
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.reading import Event
 
@@ -17,34 +15,20 @@ DOUBTFUL_SHARE = 0.2  # of the processors: what others took, the run may have la
 DOUBTFUL_GAP_MS = 500  # no figure of a run with such a gap is to be believed: all of them are of that order
 
 
-class Heartbeat:
+class Heartbeat(Repeating):
     """A thread that wakes up all the time, and writes down when it woke up too late; a context manager."""
 
     def __init__(self, log: EventLog) -> None:
         """Write to `log`."""
+        super().__init__(self._beat, BEAT_S)
         self._log = log
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._last_s = time.monotonic()
 
-    def __enter__(self) -> Self:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        last_s = time.monotonic()
-        while not self._ended.wait(BEAT_S):
-            now_s = time.monotonic()
-            if now_s - last_s > STALL_S:
-                self._log.write("stalled", role="machine", gap_ms=round((now_s - last_s) * 1_000), left_out_count=0)
-            last_s = now_s
+    def _beat(self) -> None:
+        gap_s = time.monotonic() - self._last_s
+        self._last_s += gap_s
+        if gap_s > STALL_S:
+            self._log.write("stalled", role="machine", gap_ms=round(gap_s * 1_000), left_out_count=0)
 
 
 def find_doubts(events: Iterable[Event]) -> list[str]:

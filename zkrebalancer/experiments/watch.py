@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from zkrebalancer.experiments.picture import Picture
+from zkrebalancer.experiments.repeating import Repeating
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.observe.rebalances import UNDER_WAY, Rebalance
 from zkrebalancer.protocol.fields import TopicPartition
@@ -15,29 +14,16 @@ from zkrebalancer.protocol.fields import TopicPartition
 POLL_INTERVAL_S = 0.1
 
 
-class Watch:
+class Watch(Repeating):
     """Reads new events into `picture`; hold `lock` while looking at it. A context manager."""
 
     def __init__(self, directory: Path) -> None:
         """Watch a folder of event files, which must exist."""
+        super().__init__(self.look, POLL_INTERVAL_S)
         self.picture = Picture()
         self.lock = threading.Lock()
         self._tail = EventTail(directory)
         self._told: set[tuple[str, int]] = set()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Begin to watch."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._thread.join()
 
     def look(self) -> None:
         """Read what is new now."""
@@ -64,7 +50,3 @@ class Watch:
         self.look()
         with self.lock:
             return dict(self.picture.produced)
-
-    def _run(self) -> None:
-        while not self._ended.wait(POLL_INTERVAL_S):
-            self.look()
