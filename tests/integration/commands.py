@@ -29,13 +29,13 @@ def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def end(process: subprocess.Popen[str]) -> Result:
+def end(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> Result:
     """Wait for the end of a process, while the test's ZooKeeper session lives on.
 
     In a thread: gevent's own `Popen` takes the exit codes of all children from then on, and the others' read as 0.
     """
     try:
-        out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": DEADLINE_S})
+        out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": deadline_s})
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights.json"
 SAME_AS_NOW = "same as now"
+NOTES = {"delivered": " (none tells what was produced)", "committed": " (none tells what was produced or delivered)"}
 
 
 @click.command()
 @click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files, or a URL of one.")
 @options.out_option
-@click.option(
-    "--group", help="Whose deliveries count where nothing tells what was produced, and whose weights they are."
-)
+@click.option("--group", help="Whose reading counts where nothing tells what was produced, and whose weights they are.")
 @click.option(
     "--zookeeper",
     type=options.ZOOKEEPER,
@@ -84,9 +83,8 @@ def _print(errors: list[Error], told: Mapping[str, object]) -> None:
     for error in errors:
         table.add_row(error.model, f"{error.mean_per_s:.3g}", f"{error.relative:.1%}")
     console().print(table)
-    click.echo(
-        f"{told['hours']} hours of {told['source']} events, of which the last {told['held_out_hours']} were held out"
-    )
+    source = f"{told['source']} events{NOTES.get(str(told['source']), '')}"
+    click.echo(f"{told['hours']} hours of {source}, of which the last {told['held_out_hours']} were held out")
     if not told["better_than_now"]:
         click.echo(f"{SAME_AS_NOW} predicts them as well or better: these weights bring nothing here")
     where = f"written for the group {told['written_for']}" if told["written_for"] else f"left in {told['weights']}"

@@ -2,6 +2,10 @@
 
 How finely time is cut is decided by a back-test: the last hours are held out, every way that the history allows
 predicts them from what was before, and so does "same as now", the rate of the hour before each. The least error wins.
+
+Events that count records say when they came or were read. Where there are none, committed offsets do, as far as they
+grow beyond the highest one before: what is read again, by a restarted consumer or after a rewind, is not counted again.
+What came between two commits is spread evenly over the time between them, be it five seconds or a night.
 """
 
 from __future__ import annotations
@@ -15,13 +19,15 @@ from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import MAX_NODE_BYTES
 from zkrebalancer.protocol.weights import ALWAYS, DAY, FIRST_HOUR, HOUR_S, SLOT_COUNTS, WEEK, Weights, encode
 
-SOURCES = ("produced", "delivered")  # the first of which there are events: what came in, or else what was read
+COMMITTED = "committed"
+SOURCES = ("produced", "delivered", COMMITTED)  # the first of which there are: what came in, what was read, how far
 MIN_HOURS = 4
 MIN_CYCLES = 2  # of a day or a week, before what is held out
 MAX_HELD_OUT = 24
 SAME_AS_NOW = "same as now"
 NAMES = {ALWAYS: "mean", DAY: "hour of the day", WEEK: "hour of the week"}
 PARTITION = ("topic", "partition")
+HOUR_US = HOUR_S * 1_000_000
 DIGITS = 3  # of a rate
 MIN_RATE_BYTES = 4  # of one, as in `0.0,`
 
@@ -57,31 +63,51 @@ class Error:
 
 
 def history(events: DataFrame, group: str | None = None) -> History:
-    """Count records by hour; `group`: whose deliveries count where nothing tells what was produced, None for all.
+    """Count records by hour; `group`: whose reading counts where nothing tells what was produced, None for all.
 
     Raises:
         TooLittleHistoryError: fewer than MIN_HOURS whole hours.
 
     """
-    is_delivery = (F.col("kind") == SOURCES[1]) & (F.col("group") == group if group is not None else F.lit(True))  # noqa: FBT003
-    told = events.where((F.col("kind") == SOURCES[0]) | is_delivery)
+    is_ours = (F.col("group") == group) if group is not None else F.lit(col=True)
+    told = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours))
     spans = told.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
     if not spans:
         raise TooLittleHistoryError(f"no event tells of records: {' or '.join(SOURCES)} is needed")
     span = min(spans, key=lambda span: SOURCES.index(span["kind"]))
     source = span["kind"]
-    hour_us = HOUR_S * 1_000_000
-    first, last = -(-span["from_us"] // hour_us), span["to_us"] // hour_us
+    first, last = -(-span["from_us"] // HOUR_US), span["to_us"] // HOUR_US
     if last - first < MIN_HOURS:
         raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events, {MIN_HOURS} are needed")
     cut = last - min(MAX_HELD_OUT, (last - first) // MIN_HOURS)
-    return History(_rates(told.where(F.col("kind") == source), first, last), source, first, cut, last)
+    counted = (_grown if source == COMMITTED else _counted)(told.where(F.col("kind") == source))
+    return History(_rates(counted, first, last), source, first, cut, last)
 
 
-def _rates(rows: DataFrame, first: int, last: int) -> DataFrame:
-    hour = F.floor(F.col("ts_us") / (HOUR_S * 1_000_000))
+def _counted(rows: DataFrame) -> DataFrame:
+    """Return (topic, partition, hour, records) of events that each tell of a range of offsets."""
     size = F.col("last_offset") - F.col("first_offset") + 1
-    counted = rows.groupBy(*PARTITION, hour.alias("hour")).agg(F.sum(size).alias("records"))
+    hour = F.floor(F.col("ts_us") / HOUR_US).alias("hour")
+    return rows.groupBy(*PARTITION, hour).agg(F.sum(size).alias("records"))
+
+
+def _grown(commits: DataFrame) -> DataFrame:
+    """Return (topic, partition, hour, records) of committed offsets; the first one of a partition tells nothing."""
+    earlier = Window.partitionBy("group", *PARTITION).orderBy("ts_us", "offset")
+    highest = F.max("offset").over(earlier.rowsBetween(Window.unboundedPreceding, -1))
+    from_us = F.least(F.lag("ts_us").over(earlier), F.col("ts_us") - 1)
+    grown = commits.select(
+        *PARTITION, from_us.alias("from_us"), F.col("ts_us").alias("to_us"), (F.col("offset") - highest).alias("growth")
+    ).where(F.col("growth") > 0)
+    hours = F.sequence(F.floor(F.col("from_us") / HOUR_US), F.floor(F.col("to_us") / HOUR_US))
+    by_hour = grown.withColumn("hour", F.explode(hours))
+    begin_us = F.col("hour") * HOUR_US
+    within_us = F.least("to_us", begin_us + HOUR_US) - F.greatest("from_us", begin_us)
+    share = within_us / (F.col("to_us") - F.col("from_us"))
+    return by_hour.groupBy(*PARTITION, "hour").agg(F.sum(F.col("growth") * share).alias("records"))
+
+
+def _rates(counted: DataFrame, first: int, last: int) -> DataFrame:
     hours = F.explode(F.sequence(F.lit(first), F.lit(last - 1))).alias("hour")
     every = counted.select(*PARTITION).distinct().select(*PARTITION, hours)
     rate = F.coalesce("records", F.lit(0)) / F.lit(HOUR_S)

@@ -70,6 +70,57 @@ def test_where_nothing_tells_what_was_produced_a_groups_deliveries_count(spark: 
         assert (past.source, {row["rate"] for row in past.rates.collect()}) == ("delivered", {rate})
 
 
+def commits(spark: SparkSession, *found: tuple[float, int], group: str = "g") -> DataFrame:
+    """Offsets of a partition that were committed so many hours after FIRST_HOUR; that of another one never grows."""
+    rows = [("committed", group, at_us(hour), "t", 0, offset) for hour, offset in found]
+    rows += [("committed", group, at_us(hour), "t", 1, 5) for hour in (0.0, 4.0)]
+    return spark.createDataFrame(
+        rows, "kind string, group string, ts_us long, topic string, partition int, offset long"
+    )
+
+
+def at_us(hour: float) -> int:
+    return round((FIRST_HOUR + hour) * HOUR_S * 1_000_000)
+
+
+def records(events: DataFrame, group: str | None = "g") -> dict[int, list[float]]:
+    """Return partition -> records of each hour."""
+    past = history(events, group)
+    assert past.source == "committed"
+    found: dict[int, list[float]] = {}
+    for row in past.rates.orderBy("partition", "hour").collect():
+        found.setdefault(row["partition"], []).append(round(row["rate"] * HOUR_S, 6))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # The first offset tells nothing; an hour's end cuts what came in between two commits.
+        ([(0.0, 1_000), (0.5, 1_050), (1.5, 1_150), (4.0, 1_150)], [100, 50, 0, 0]),
+        # A restarted consumer begins at what was committed, and reads something twice.
+        ([(0.0, 0), (0.5, 60), (0.75, 40), (1.0, 100), (2.0, 200)], [100, 100, 0, 0]),
+        # A rewind to the beginning: nothing is counted until something new is read.
+        ([(0.0, 0), (1.0, 500), (1.1, 0), (1.5, 400), (2.0, 500), (3.0, 560)], [500, 0, 60, 0]),
+        # Nobody read for three hours, and then all that had come in.
+        ([(0.0, 0), (0.5, 50), (3.5, 350), (4.0, 400)], [100, 100, 100, 100]),
+        # Two commits of one moment.
+        ([(0.5, 0), (0.5, 30)], [30, 0, 0, 0]),
+    ],
+)
+def test_where_nothing_tells_of_records_committed_offsets_do_as_far_as_they_grow(
+    spark: SparkSession, found: list[tuple[float, int]], expected: list[float]
+) -> None:
+    told = records(commits(spark, *found))
+    assert told == {0: expected}, "where an offset never grew, the coordinator measures the rate"
+
+
+def test_committed_offsets_are_those_of_the_group_that_is_asked_for(spark: SparkSession) -> None:
+    of_two = commits(spark, (0.0, 0), (1.0, 100)).unionByName(commits(spark, (0.0, 0), (1.0, 10), group="other"))
+    for group, first_hour in (("g", 100), ("other", 10), (None, 110)):
+        assert records(of_two, group)[0][0] == first_hour
+
+
 def test_too_little_history_is_said(spark: SparkSession) -> None:
     with pytest.raises(TooLittleHistoryError, match="3 whole hours of produced events, 4 are needed"):
         history(events(spark, 3, lambda *_: 1))
