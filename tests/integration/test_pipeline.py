@@ -1,4 +1,4 @@
-"""The pipeline as processes that are killed: what is left in the end is what one undisturbed batch gives."""
+"""The pipeline as processes, on executors and killed: in the end there is what one process gives, undisturbed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
+from pandas.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 
 from tests.unit.pipeline.frames import differences
 from tests.unit.pipeline.histories import chaos, planned, write_run
 from zkrebalancer.pipeline import batch
+from zkrebalancer.pipeline.sweep import output
+from zkrebalancer.pipeline.sweep.grid import read_grid
+from zkrebalancer.pipeline.sweep.job import sweep
 
 DEADLINE_S = 900.0  # other tests may have the machine to themselves
 ASK_INTERVAL_S = 0.1
@@ -121,6 +126,17 @@ def test_executors_that_are_killed_change_nothing(
     assert job.returncode == 0, errors.decode()[-2_000:]
     assert len(killed) == KILLS
     assert_equal(spark, undisturbed, tmp_path / "out")
+
+
+def test_a_sweep_on_executors_gives_the_table_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    axes = ("members=3,8", "partitions=20", "skew=0,1", "strategy=sticky,balanced")
+    grid = [text for axis in axes for text in ("--grid", axis)]
+    on_executors = ("--master", "local-cluster[2,1,1024]")
+    job = begin("sweep", "--out", tmp_path, *grid, "--repeat", 1, "--seed", 5, *on_executors)
+    _out, errors = job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == 0, errors.decode()[-2_000:]
+    expected = sweep(spark, read_grid(axes).cells(1), 5).toPandas()
+    assert_frame_equal(pd.read_parquet(tmp_path / output.TABLE), expected, check_exact=True)
 
 
 def _executors(pid: int) -> list[psutil.Process]:
