@@ -39,6 +39,7 @@ COLUMNS = {  # heading -> figure
     "moved": "moved",
     "least": "moved_least",
     "needless stops": "stopped_needlessly",
+    "peak load": "load_peak",
     "lost": "lost",
     "doubled": "duplicated",
     "overlaps": "overlaps",
@@ -203,4 +204,6 @@ def _table(results: Iterable[Result]) -> Table:
 def _text(heading: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if heading == "peak load":
+        return f"{value:.2f}"
     return f"{value / 1_000:.1f}" if heading.endswith(" s") else f"{value:.0f}"

@@ -152,19 +152,19 @@ class Lab:
         self.wait_for(f"{program.name} at work", is_there)
 
     def start_producer(
-        self, name: str, topics: Mapping[str, int | range], records_per_s: int, skew: float = 0.0
+        self, name: str, topics: Mapping[str, int | range], records_per_s: int, skew: float = 0.0, seed: int = 0
     ) -> Program:
         """Begin a producer of numbered records to topics (name -> number of partitions, or which ones).
 
-        `skew` is the exponent of the partitions' shares: 0 gives all of them the same. A record's number agrees with
-        its offset only in partitions that nobody else writes.
+        `skew` is the exponent of the partitions' shares: 0 gives all of them the same; `seed` decides which are hot. A
+        record's number agrees with its offset only in partitions that nobody else writes.
         """
         command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
         for topic, wanted in topics.items():
             partitions = range(wanted) if isinstance(wanted, int) else wanted
             command += ["--topic", f"{topic}:{partitions.start}-{partitions.stop - 1}"]
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
-        return self._spawn(name, command, {**options, "--name": name, "--skew": skew}, None)
+        return self._spawn(name, command, {**options, "--name": name, "--skew": skew, "--seed": seed}, None)
 
     def _spawn(
         self,

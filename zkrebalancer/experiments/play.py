@@ -37,7 +37,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 GROUP = "group"
 COORDINATORS = (1, 2)  # one leads, one stands by
 RECORDS_PER_PARTITION_S = 2.0
-BEFORE_S = 5.0
 DRAIN_DEADLINE_S = 120.0
 
 
@@ -101,7 +100,7 @@ class Play:
 
     def rest_before(self) -> None:
         """Measure the group at rest, as what the steps are compared with."""
-        self.perform(Step(BEFORE, at_least_s=BEFORE_S))
+        self.perform(Step(BEFORE, at_least_s=self.scenario.before_s))
 
     def close(self) -> None:
         """End the last window, let the members read what is left, and end everything in good order.
@@ -181,7 +180,7 @@ class Play:
         self.topics[topic] = partitions
         name = f"producer-{topic}-{known}"
         rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
-        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, self.scenario.skew)
+        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, self.scenario.skew, self.cast.seed)
         self.producers.append(name)
 
     def _fail_coordinator(self) -> None:
@@ -204,10 +203,9 @@ class Play:
     def _start_process(self, name: str) -> None:
         config = [text for pair in self.settings.member.items() for text in ("--config", "=".join(pair))]
         what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
-        options = {"--kind": self.protocol.kind, "--group": GROUP, **what}
-        self.lab.start_members(
-            name, [*self.command, *config], {**options, "--record-work-us": self.scenario.record_work_us}
-        )
+        work_us = self.scenario.record_work_us(self.cast, RECORDS_PER_PARTITION_S * self.cast.partitions)
+        options = {"--kind": self.protocol.kind, "--group": GROUP, **what, "--record-work-us": work_us}
+        self.lab.start_members(name, [*self.command, *config], options)
 
     def _require_process(self, name: str) -> None:
         """Start a process that was killed: how long an interpreter takes to start is not what is measured."""

@@ -39,10 +39,15 @@ class NumberedProducer:
     """Deals numbered records over partitions; `acknowledged` ranges become `produced` events."""
 
     def __init__(
-        self, bootstrap: str, partitions: Sequence[TopicPartition], event_log: EventLog, skew: float = 0.0
+        self,
+        bootstrap: str,
+        partitions: Sequence[TopicPartition],
+        event_log: EventLog,
+        skew: float = 0.0,
+        seed: int = 0,
     ) -> None:
         """Prepare to write to `partitions`, of which there is at least one, at the broker HOST:PORT."""
-        self._turns = turns(partitions, skew)
+        self._turns = turns(partitions, skew, seed)
         self._next_number = dict.fromkeys(partitions, 0)
         self._acknowledged: dict[TopicPartition, list[int]] = {}
         self._event_log = event_log
@@ -117,14 +122,15 @@ def sent_at_us(value: bytes) -> int:
     return int(value.rpartition(b" ")[2])
 
 
-def turns(partitions: Sequence[TopicPartition], skew: float) -> Iterator[TopicPartition]:
+def turns(partitions: Sequence[TopicPartition], skew: float, seed: int) -> Iterator[TopicPartition]:
     """Return who gets the next record, without end: each in turn, or by chance where the load is skewed.
 
-    The n-th of them then gets a share in proportion to n ** -skew, after they were shuffled: always in the same way.
+    The n-th of them then gets a share in proportion to n ** -skew, after they were shuffled; a seed always gives the
+    same turns.
     """
     if not skew:
         return cycle(partitions)
-    random = Random(1)  # noqa: S311  # where the load falls must be the same in every run that is compared
+    random = Random(seed)  # noqa: S311
     shuffled = random.sample(partitions, len(partitions))
     weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
     return (random.choices(shuffled, weights)[0] for _ in iter(int, 1))
@@ -166,13 +172,14 @@ def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True)
 @click.option("--skew", default=0.0, help="How unequal the partitions' shares are; 0: not at all.")
+@click.option("--seed", default=0, help="Decides which partitions get much.")
 def produce(
-    *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float
+    *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float, seed: int
 ) -> None:
     """Produce until SIGTERM; a round that comes late, or that the broker's client cannot take, becomes an event."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in threads that begin now as well
     event_log = EventLog(events, name)
-    producer = NumberedProducer(bootstrap, partitions, event_log, skew)
+    producer = NumberedProducer(bootstrap, partitions, event_log, skew, seed)
     began = last = time.monotonic()
     sent = 0
     while signal.sigtimedwait({signal.SIGTERM}, TICK_S) is None:

@@ -213,7 +213,7 @@ class Run:
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
             "skew": plan.scenario.skew,
-            "record_work_us": plan.scenario.record_work_us,
+            "record_work_us": plan.scenario.record_work_us(plan.cast, RECORDS_PER_PARTITION_S * plan.cast.partitions),
             "quiet_s": QUIET_S[plan.tuning],
             "zookeeper_tick_ms": TICK_MS,
         }

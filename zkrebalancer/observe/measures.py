@@ -37,6 +37,7 @@ class Window:
     unheld: int = 0  # records that a member was given without holding their partition
     delays_us: list[int] = field(default_factory=list)
     stopped: set[tuple[TopicPartition, str]] = field(default_factory=set)
+    produced: Counter[TopicPartition] = field(default_factory=Counter)  # records
 
 
 class _Run:
@@ -64,6 +65,9 @@ class _Run:
                     self._release(partition, event["member"], event["mono_us"])
             case "delivered":
                 self._delivered(event)
+            case "produced" if self._window is not None:
+                count = event["last_offset"] - event["first_offset"] + 1
+                self._window.produced[event["topic"], event["partition"]] += count
             case "counted":
                 self._count(event, "requests", event["requests"])
                 self._count(event, "bytes", event["bytes_in"] + (event["bytes_out"] or 0))
@@ -128,8 +132,8 @@ class _Run:
 def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, Figure | str]]]:
     """Return the figures of a run and of each of its steps; events are sorted by `mono_us`.
 
-    Sums are over all steps, `settled_ms` is the median of those that change something; None stands for what was not
-    measured.
+    Sums are over all steps, `settled_ms` is the median of those that change something, `load_peak` the highest; None
+    stands for what was not measured.
     """
     run = _Run()
     for event in events:
@@ -144,8 +148,10 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
     }
     for name in ("unowned_partition_ms", "moved", "moved_least", "stopped_needlessly", "unheld"):
         figures[name] = _sum(changes, name)
+    later = [step for step in run.figures if step["name"] != BEFORE]
     for name in ("requests", "bytes", "cpu_ms"):
-        figures[name] = _sum([step for step in run.figures if step["name"] != BEFORE], name)
+        figures[name] = _sum(later, name)
+    figures["load_peak"] = max((peak for step in later if isinstance(peak := step["load_peak"], float)), default=None)
     return figures, run.figures
 
 
@@ -163,6 +169,14 @@ def least_moves(before: Mapping[TopicPartition, str], after: Iterable[str]) -> i
     share, larger = divmod(len(before), len(kept))
     counts = sorted(kept.values(), reverse=True)
     return orphans + sum(max(0, count - share - (rank < larger)) for rank, count in enumerate(counts))
+
+
+def load_peak(produced: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]) -> float | None:
+    """Return the highest load of a member over the mean of all who own something; a load is what was produced."""
+    loads = Counter(dict.fromkeys(owners.values(), 0))
+    for partition, owner in owners.items():
+        loads[owner] += produced.get(partition, 0)
+    return max(loads.values()) * len(loads) / loads.total() if loads.total() else None
 
 
 def _figures(
@@ -188,6 +202,7 @@ def _figures(
         "moved_least": least_moves(still_there, set(owners.values())),
         "stopped_needlessly": needless,
         "unheld": window.unheld,
+        "load_peak": load_peak(window.produced, owners),
         "requests": spent.get("requests"),
         "bytes": spent.get("bytes"),
         "cpu_ms": round(spent["cpu_us"] / 1_000, 1) if "cpu_us" in spent else None,

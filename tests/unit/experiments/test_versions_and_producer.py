@@ -89,9 +89,10 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again_with_the_same_
 
 def test_an_equal_load_is_dealt_in_turn_and_a_skewed_one_always_in_the_same_way() -> None:
     partitions = [("t", number) for number in range(8)]
-    assert list(islice(turns(partitions, 0.0), 9)) == [*partitions, partitions[0]]
-    skewed = list(islice(turns(partitions, 1.0), 4_000))
-    assert skewed == list(islice(turns(partitions, 1.0), 4_000))
+    assert list(islice(turns(partitions, 0.0, 1), 9)) == [*partitions, partitions[0]]
+    skewed = list(islice(turns(partitions, 1.0, 1), 4_000))
+    assert skewed == list(islice(turns(partitions, 1.0, 1), 4_000))
+    assert skewed != list(islice(turns(partitions, 1.0, 2), 4_000))
     counts = sorted(Counter(skewed).values(), reverse=True)
     assert len(counts) == 8
     assert 1.7 < counts[0] / counts[1] < 2.3  # the second one gets half of what the first one gets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zkrebalancer.observe.measures import least_moves, measure
+from zkrebalancer.observe.measures import least_moves, load_peak, measure
 from zkrebalancer.observe.reading import Event, find_flaw
 
 
@@ -27,6 +27,10 @@ def delivered(member: str, at_ms: int, partition: int, *delays_ms: int) -> Event
     offsets = {"first_offset": 0, "last_offset": len(delays_ms) - 1, "count": len(delays_ms)}
     delays_us = [delay * 1_000 for delay in delays_ms]
     return event("delivered", at_ms, member=member, topic="t", partition=partition, delays_us=delays_us, **offsets)
+
+
+def produced(at_ms: int, partition: int, count: int) -> Event:
+    return event("produced", at_ms, topic="t", partition=partition, first_offset=7, last_offset=6 + count)
 
 
 def spent(at_ms: int, requests: int, cpu_us: int) -> list[Event]:
@@ -108,6 +112,25 @@ def test_what_was_not_measured_is_none() -> None:
     assert figures["settled_ms"] is None
     assert figures["delay_p99_ms"] is None
     assert figures["cpu_ms"] is None
+
+
+def test_the_highest_load_is_of_what_was_produced_for_those_who_own_it_at_the_end_of_a_step() -> None:
+    events = [
+        *BEGIN,
+        produced(20, 0, 1_000),
+        step(2, "rest", 1_000),
+        produced(1_100, 0, 30),
+        step(3, "add-member", 2_000, "b"),
+        produced(2_100, 0, 30),
+        fetcher("stopped", "a", 2_200, 1, 2, 3),
+        fetcher("started", "b", 2_300, 1, 2, 3),
+        produced(2_400, 1, 10),
+        step(4, "end", 3_000),
+    ]
+    figures, steps = measure(events)
+    assert [row["load_peak"] for row in steps] == [1.0, 1.0, 1.5]
+    assert figures["load_peak"] == 1.5
+    assert load_peak({}, {("t", 0): "a"}) is load_peak({("t", 0): 1}, {}) is None
 
 
 def test_the_least_moves() -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.unit.pipeline.conftest import Made
 from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.measures import measure
+from zkrebalancer.pipeline.facts.steps import STEP
+from zkrebalancer.pipeline.report.measures import load_peaks
 
 SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash", "out_of_order", "overlaps")
 STEPS = ("settled_ms", "unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
@@ -42,6 +44,18 @@ def test_steps_are_measured_as_the_plain_summary_does(made: Made) -> None:
     compared = {key: [round(value, 1) for value in found[key]] for key in expected}
     assert compared == expected
     assert len(expected) > 3
+
+
+def test_the_highest_load_is_that_of_the_plain_summary(made: Made) -> None:
+    found = rows(load_peaks(made.tables["events"], made.tables["intervals"], made.tables["steps"]), *STEP, "load_peak")
+    peaks = {(run, step): peak for run, step, peak in found if peak is not None}
+    expected: dict[tuple[str, Any], Any] = {}
+    for run, history in made.histories.items():
+        if not history.verdict().overlaps:
+            expected |= {(run, step["number"]): step["load_peak"] for step in measure(history.events)[1]}
+    compared = {key: peaks.get(key) for key in expected}
+    assert compared == pytest.approx(expected)
+    assert {1.0, None} <= set(expected.values())
 
 
 def test_delays_are_at_most_a_bin_off(made: Made) -> None:

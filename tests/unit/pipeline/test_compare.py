@@ -8,6 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.run_folders import FakeRun
+from zkrebalancer.observe.measures import measure
+from zkrebalancer.observe.reading import EventFiles, Problems
 from zkrebalancer.pipeline.report import output
 from zkrebalancer.pipeline.report.compare import Comparison, compare
 from zkrebalancer.pipeline.report.folders import find_runs
@@ -35,6 +37,9 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     ours = runs["central-incremental", 2]
     assert (ours["settled_ms"], ours["unowned_partition_s"], ours["lost"], ours["overlaps"]) == (2_020.0, 4.04, 0, 0)
     assert ours["delay_max_ms"] == pytest.approx(2_025, rel=0.01)
+    folder = tmp_path / "runs" / "central-incremental" / "crash" / "default-m3-p6-s2"
+    told, _steps = measure(EventFiles(folder / "events", Problems()))
+    assert ours["load_peak"] == told["load_peak"] == pytest.approx(4 / 3, rel=0.01), "one of two has four of six"
     assert not runs["classic-range", 4]["trusted"]
 
     rows = pd.read_csv(out / "comparison.csv").to_dict("records")

@@ -8,7 +8,7 @@ from typing import Any
 
 from consumer_agent import Consumer
 from consumer_agent.errors import CommitFailedError
-from zkrebalancer.experiments.members.reader import MAX_POLL_RECORDS, Membership
+from zkrebalancer.experiments.members.reader import Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 
 COMMIT_INTERVAL_MS = 5_000  # what the agent's own auto-commit and librdkafka's have by default
@@ -32,7 +32,7 @@ class CentralReader:
             group=membership.group,
             client_id=membership.member,
             group_instance_id=membership.instance_id,
-            max_poll_records=MAX_POLL_RECORDS,
+            max_poll_records=membership.max_poll_records,
             auto_commit_interval_ms=NEVER_MS,
             **settings,
         )

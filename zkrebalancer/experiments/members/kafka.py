@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from zkrebalancer.experiments.members.reader import MAX_POLL_RECORDS, Membership
+from zkrebalancer.experiments.members.reader import Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 from zkrebalancer.protocol import fields
 
@@ -17,6 +17,7 @@ class KafkaReader:
     def __init__(self, membership: Membership, recorder: Recorder) -> None:
         """Subscribe; `membership.config` says which protocol."""
         self._recorder = recorder
+        self._max_poll_records = membership.max_poll_records
         self._is_closing = False
         static = {} if membership.instance_id is None else {"group.instance.id": membership.instance_id}
         self._consumer = Consumer(
@@ -43,7 +44,7 @@ class KafkaReader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return ()
-        return [*_received([first]), *_received(self._consumer.consume(MAX_POLL_RECORDS - 1, 0))]
+        return [*_received([first]), *_received(self._consumer.consume(self._max_poll_records - 1, 0))]
 
     def close(self) -> None:
         """Leave the group; a static member's partitions wait for it."""

@@ -32,6 +32,8 @@ from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import RebalancerError
 
 POLL_TIMEOUT_S = 0.2
+MAX_POLL_RECORDS = 500
+MAX_POLL_WORK_US = 1_000_000  # an application whose records take long asks for few: it polls once a second
 LEAVE_DEADLINE_S = 30.0
 KINDS: dict[str, Callable[[Membership, Recorder], Reader]] = {"central": CentralReader, "kafka": KafkaReader}
 
@@ -211,7 +213,8 @@ def main(
     """Run members until the input ends."""
     orders = Orders()
     log = EventLog(events, process)
-    membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config)
+    most = min(MAX_POLL_RECORDS, MAX_POLL_WORK_US // max(1, record_work_us)) or 1
+    membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, most)
     members = Members(kind, membership, log, record_work_us)
     for line in orders:
         members.obey(line)

@@ -8,14 +8,12 @@ from typing import Protocol
 
 from zkrebalancer.experiments.members.recorder import Received
 
-MAX_POLL_RECORDS = 500
-
 
 @dataclass(frozen=True, slots=True)
 class Membership:
     """Which group is joined, and how; `instance_id` makes a static member, `config` holds the client's own settings.
 
-    Either `topics` or `pattern`, a regular expression, says what is read.
+    Either `topics` or `pattern`, a regular expression, says what is read; a poll returns at most `max_poll_records`.
     """
 
     zookeeper: str
@@ -26,13 +24,14 @@ class Membership:
     pattern: str | None
     instance_id: str | None
     config: Mapping[str, str]
+    max_poll_records: int
 
 
 class Reader(Protocol):
     """A consumer that is in its group from its creation to `close`; used from one thread."""
 
     def poll(self, timeout_s: float) -> Sequence[Received]:
-        """Return at most MAX_POLL_RECORDS as soon as there are any, none after the timeout; runs the callbacks."""
+        """Return at most `max_poll_records` as soon as there are any, none after the timeout; runs the callbacks."""
 
     def close(self) -> None:
         """Leave the group in good order."""

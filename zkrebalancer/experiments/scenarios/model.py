@@ -126,8 +126,9 @@ class Step:
 class Scenario:
     """Steps, and what is special about the group and its load.
 
-    `skew` is the exponent of the partitions' shares of the load, `record_work_us` how long an application is busy with
-    each record.
+    `skew` is the exponent of the partitions' shares of the load. `busy_share` is the part of their time that members
+    who are there from the beginning would be busy with records, if the load were even. `before_s`: how long the group
+    is measured at rest before the first step.
     """
 
     name: str
@@ -136,4 +137,9 @@ class Scenario:
     is_wildcard: bool = False
     is_static: bool = False
     skew: float = 0.0
-    record_work_us: int = 0
+    busy_share: float = 0.0
+    before_s: float = 5.0
+
+    def record_work_us(self, cast: Cast, records_s: float) -> int:
+        """Return how long each record keeps an application busy; `records_s` go to the whole topic in a second."""
+        return round(1e6 * self.busy_share * cast.members / records_s)

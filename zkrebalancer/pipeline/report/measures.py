@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
+from zkrebalancer.pipeline.facts.steps import STEP, with_step
+from zkrebalancer.pipeline.schema import PARTITION
 
 BEFORE, REST = "before", "rest"  # the steps in which nothing is changed
 WORKLOAD = "producer"  # what it spends is spent by the experiment
@@ -25,7 +27,8 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
 
     From the changes: `settled_ms` (their median), `unowned_partition_s`, `moved`, `moved_above_least`,
     `stopped_needlessly` (sums), and what servers, coordinators and members spent: `requests`, `zookeeper_bytes`,
-    `cpu_ms`. From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`. In a second of the time before:
+    `cpu_ms`. From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`, `load_peak` (the highest of the
+    steps'). In a second of the time before:
     `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`, and `rss_mb`, the highest sum of
     memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
     """
@@ -40,11 +43,32 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
     )
     first = steps.where(F.col("name") != BEFORE).select("run", "step")
     delayed = delay_figures(tables["delays"].join(first, ["run", "step"]), ("run",)).drop("records")
+    peaks = load_peaks(tables["events"], tables["intervals"], steps).join(first, list(STEP))
+    peak = peaks.groupBy("run").agg(F.max("load_peak").alias("load_peak"))
     judged = tables["runs"].select("run", "lost", "duplicated", "out_of_order", "overlaps")
     row = judged
-    for part in (of_changes, delayed, _spent(tables["costs"], changes), _at_rest(tables["costs"], steps)):
+    for part in (of_changes, delayed, peak, _spent(tables["costs"], changes), _at_rest(tables["costs"], steps)):
         row = row.join(part, "run", "left")
     return row
+
+
+def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> DataFrame:
+    """Return (run, step, load_peak): the highest load of a member over the mean of all who own something at its end.
+
+    The load of a partition is what was produced for it during the step.
+    """
+    size = F.col("last_offset") - F.col("first_offset") + 1
+    produced = with_step(events.where(F.col("kind") == "produced"), steps).groupBy(*STEP, "topic", "partition")
+    is_held = F.col("ended_us").isNull() | (F.col("ended_us") > F.col("to_us"))
+    held = intervals.join(steps.select(*STEP, "to_us"), "run")
+    owners = (
+        held.where((F.col("started_us") <= F.col("to_us")) & is_held)
+        .groupBy("step", *PARTITION)
+        .agg(F.max_by("member", "began").alias("member"))
+    )
+    loaded = owners.join(produced.agg(F.sum(size).alias("records")), [*STEP, "topic", "partition"], "left")
+    loads = loaded.groupBy(*STEP, "member").agg(F.sum(F.coalesce("records", F.lit(0))).alias("load"))
+    return loads.groupBy(*STEP).agg(F.try_divide(F.max("load"), F.avg("load")).alias("load_peak"))
 
 
 def _spent(costs: DataFrame, changes: DataFrame) -> DataFrame:

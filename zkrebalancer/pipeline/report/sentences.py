@@ -18,6 +18,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "delay_p50_ms": ("delay of half of the records", "ms"),
     "delay_p99_ms": ("delay of 99 % of the records", "ms"),
     "delay_max_ms": ("longest delay of a record", "ms"),
+    "load_peak": ("highest load of a member over the mean", ""),
     "moved_above_least": ("partitions moved above the least possible", ""),
     "stopped_needlessly": ("partitions stopped needlessly", ""),
     "lost": ("records lost", ""),
