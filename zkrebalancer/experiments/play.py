@@ -180,7 +180,8 @@ class Play:
         self.topics[topic] = partitions
         name = f"producer-{topic}-{known}"
         rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
-        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, self.scenario.skew, self.cast.seed)
+        skew = self.scenario.skew(self.cast)
+        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, skew, self.cast.seed)
         self.producers.append(name)
 
     def _fail_coordinator(self) -> None:
@@ -193,7 +194,7 @@ class Play:
     # Processes ------------------------------------------------------------------------------------------------------
 
     def _start_coordinators(self) -> None:
-        group = self.protocol.group(self.tuning, is_skewed=self.scenario.skew > 0)
+        group = self.protocol.group(self.tuning, is_skewed=self.scenario.hottest > 0)
         if group is not None:
             self.lab.configure(GROUP, group)
         for number in COORDINATORS:

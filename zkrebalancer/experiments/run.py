@@ -205,14 +205,14 @@ class Run:
         """Return every setting that shapes the run."""
         plan = self.plan
         settings = plan.protocol.settings[plan.tuning]
-        group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.skew > 0)
+        group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
         return {
             "member": dict(settings.member),
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
-            "skew": plan.scenario.skew,
+            "skew": plan.scenario.skew(plan.cast),
             "record_work_us": plan.scenario.record_work_us(plan.cast, RECORDS_PER_PARTITION_S * plan.cast.partitions),
             "quiet_s": QUIET_S[plan.tuning],
             "zookeeper_tick_ms": TICK_MS,

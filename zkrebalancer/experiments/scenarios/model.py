@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 TOPIC = "orders"
+MAX_SKEW, SKEW_STEP = 8.0, 1e-4
 NEW_TOPIC = "orders-new"
 PATTERN = "^orders.*"
 SETTLE_DEADLINE_S = 150.0
@@ -126,9 +127,9 @@ class Step:
 class Scenario:
     """Steps, and what is special about the group and its load.
 
-    `skew` is the exponent of the partitions' shares of the load. `busy_share` is the part of their time that members
-    who are there from the beginning would be busy with records, if the load were even. `before_s`: how long the group
-    is measured at rest before the first step.
+    `hottest` is the load of the hottest partition, in those of an average member; 0: all partitions get the same.
+    `busy_share` is the part of their time that members are busy with records, on the average. Both are of those who are
+    there from the beginning. `before_s`: how long the group is measured at rest before the first step.
     """
 
     name: str
@@ -136,9 +137,18 @@ class Scenario:
     steps: Callable[[Cast], Sequence[Step]]
     is_wildcard: bool = False
     is_static: bool = False
-    skew: float = 0.0
+    hottest: float = 0.0
     busy_share: float = 0.0
     before_s: float = 5.0
+
+    def skew(self, cast: Cast) -> float:
+        """Return the exponent with which the n-th partition's share, in proportion to n ** -skew, makes `hottest`."""
+        wanted, low, high = self.hottest / cast.members, 0.0, MAX_SKEW
+        while high - low > SKEW_STEP:
+            middle = (low + high) / 2
+            share = 1 / sum(rank**-middle for rank in range(1, cast.partitions + 1))
+            low, high = (middle, high) if share < wanted else (low, middle)
+        return round(low, 3)
 
     def record_work_us(self, cast: Cast, records_s: float) -> int:
         """Return how long each record keeps an application busy; `records_s` go to the whole topic in a second."""

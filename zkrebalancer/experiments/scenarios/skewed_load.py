@@ -1,14 +1,14 @@
 """skewed-load: some partitions get many times the records of others, records are work, and a member joins.
 
-The members could do all of it if each got its part: with SKEW, the hottest partition is what one member can just do in
-a group of 20 with 240 partitions, and in most groups that deal partitions by number somebody has more than he can do.
+Members could do all of it in a group of any size: the hottest partition alone would keep one of them busy for four
+fifths of its time. Who has equally many of the others beside it has more than it can do.
 """
 
 from __future__ import annotations
 
 from zkrebalancer.experiments.scenarios.model import Join, Scenario, Step
 
-SKEW = 0.7
+HOTTEST = 1.15
 BUSY_SHARE = 0.7
 CATCH_UP_S = 25.0  # what came while the members joined is read by then, by those who keep up
 REST_S = 30.0
@@ -20,7 +20,7 @@ SCENARIO = Scenario(
         Step("rest", at_least_s=REST_S),
         *(Step("add-member", name, (Join(name),), at_least_s=REST_S) for name in cast.newcomers(1)),
     ],
-    skew=SKEW,
+    hottest=HOTTEST,
     busy_share=BUSY_SHARE,
     before_s=CATCH_UP_S,
 )
