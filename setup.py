@@ -3,8 +3,8 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
-SPARK = ["pandas<3", "pyarrow", "pyspark>=4.0,<5"]
-EXPERIMENTS = [*SPARK, "matplotlib", "psutil"]
+SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.0,<5"]
+EXPERIMENTS = [*SPARK, "matplotlib"]
 DEV = [
     "hypothesis",
     "kafka-python",  # what the benchmarks compare with

@@ -182,7 +182,7 @@ def _served(
 
 
 def main() -> NoReturn:
-    """Run the command line; exit codes: 0 done, 1 the operation failed, 2 wrong usage or bad input."""
+    """Run the command line; exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 130 interrupted."""
     try:
         consumer_agent.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -197,7 +197,7 @@ def main() -> NoReturn:
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", 1)
+        _fail("interrupted", 130)
     except BrokenPipeError:  # whoever read our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -64,7 +64,7 @@ def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
     run.wait_for("once more: end at once")
     running.send_signal(signal.SIGINT)
     output, _ = running.communicate(timeout=END_S)
-    assert running.returncode == 1
+    assert running.returncode == 130
     assert output == ""
     assert run.told().splitlines()[-1] == "Error: interrupted"
     assert run.is_clean()

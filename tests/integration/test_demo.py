@@ -67,7 +67,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(demo: WatchedCommand, momen
     running.send_signal(number)
     running.send_signal(number)  # an impatient user
     output, _ = running.communicate(timeout=END_S)
-    assert running.returncode == 1
+    assert running.returncode == 130
     assert output == ""
     told = [line for line in demo.lines()[began:] if line and " s  " not in line]  # click ends the line of "^C"
     assert told == ["Error: interrupted"]

@@ -76,7 +76,7 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
     experiment.wait_for("kill-member")
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=END_S)
-    assert running.returncode == 1
+    assert running.returncode == 130
     assert experiment.lines()[-1] == "Error: interrupted"
     result = json.loads((out / "central-eager" / "crash" / "tuned-m2-p6-s1" / "result.json").read_text())
     assert not result["complete"]

@@ -13,6 +13,7 @@ import click
 
 from zkrebalancer.protocol.errors import RebalancerError
 
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
 COMMANDS = {
     "assign": "Run one assignment strategy on a JSON document.",
     "cluster": "A ZooKeeper and a Kafka broker on this machine.",
@@ -64,7 +65,7 @@ def main() -> NoReturn:
 
 
 def run(command: click.Command) -> NoReturn:
-    """Run a click command; exit codes: 0 done, 1 the operation failed, 2 wrong usage or bad input."""
+    """Run a click command; exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 130 interrupted."""
     try:
         command.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -75,7 +76,7 @@ def run(command: click.Command) -> NoReturn:
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", 1)
+        _fail("interrupted", INTERRUPTED)
     sys.exit(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +18,13 @@ END_S = 5.0  # for the bar to be put away
 @contextmanager
 def shown(context: SparkContext, says: str) -> Iterator[None]:
     """Show a bar of the tasks of all running stages while the block runs; without a terminal there is none."""
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # this one, also while an interrupt keeps others from printing to it
     if not console.is_terminal:
         yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     is_over = threading.Event()
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Progress(*columns, console=console, transient=True, redirect_stderr=False) as bars:
         watcher = threading.Thread(target=_watch, args=(context, bars, says, is_over), daemon=True)
         watcher.start()
         try:

@@ -7,6 +7,7 @@ packages. The session is quiet, has no web page, and keeps what it spills in a f
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import zipfile
@@ -20,25 +21,29 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.pipeline.interrupts import interruptible
 from zkrebalancer.protocol.errors import RebalancerError
 
 LOCAL = "local[*]"
 SHIPPED_PACKAGES = ("zkrebalancer", "consumer_agent")
 _HERE = Path(__file__).parent
+_OURS = re.compile(r"^zkrebalancer\.[\w.]+Error: (.*)$", re.MULTILINE)
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 spares pauses, at 7 % more time
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}",
 }
+_JAVA_OPTIONS = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()} -XX:-UsePerfData"
 _BOUNDED = {
     "spark.sql.shuffle.partitions": "32",  # joined to fewer where they are small
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # as compressed; sorted they are 10 to 20 times as large
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes, beyond which a JVM leaves a method interpreted
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # nothing waits for a watermark
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
+    "RocksDBStateStoreProvider",  # what a stream remembers need not fit into memory
 }
 
 
@@ -63,11 +68,13 @@ def spark_session(
     if master.startswith("local-cluster"):
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-") as scratch:
+    temporary = tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-")
+    with interruptible() as take, temporary as scratch:
         options: dict[str, str | bool | int | float | None] = {
             **_QUIET,
             **_BOUNDED,
             "spark.local.dir": scratch,
+            "spark.driver.extraJavaOptions": f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={scratch}"',
             "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
             **({} if memory is None else {"spark.driver.memory": memory}),
             **(settings or {}),
@@ -75,13 +82,14 @@ def spark_session(
         builder = SparkSession.builder.master(master).appName("zkrebalancer")
         try:
             spark = builder.config(map=options).getOrCreate()
+            take()
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(f"Spark cannot be started on {master}: {first_line(error)}") from error
         try:
             if not master.startswith("local["):
                 spark.sparkContext.addPyFile(str(pack_code(Path(scratch))))
             yield spark
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise SparkFailedError(first_line(error)) from error
         finally:
             spark.stop()
@@ -100,5 +108,8 @@ def pack_code(folder: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of Spark says, without the Java frames that follow."""
+    """Return what an error of Spark says, without its frames; of an error of ours that it has wrapped, that one."""
+    ours = _OURS.search(str(error))
+    if ours is not None:
+        return ours[1]
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

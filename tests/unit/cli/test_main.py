@@ -104,8 +104,8 @@ def test_without_arguments_the_help_is_shown(
         (ZooKeeperUnavailableError("nobody answers"), 1, "Error: nobody answers\n"),
         (ChrootMissingError("no such chroot"), 2, "Error: no such chroot\n"),
         (click.UsageError("that way not"), 2, "Error: that way not\n"),
-        (KeyboardInterrupt(), 1, "Error: interrupted\n"),
-        (click.Abort(), 1, "Error: interrupted\n"),
+        (KeyboardInterrupt(), 130, "Error: interrupted\n"),
+        (click.Abort(), 130, "Error: interrupted\n"),
     ],
 )
 def test_what_goes_wrong_is_one_line(

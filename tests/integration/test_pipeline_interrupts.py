@@ -1,0 +1,95 @@
+"""Ctrl-C in commands that use Spark: one line, and no process or file is left, at whatever moment it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.command import WatchedCommand, watched
+from tests.unit.pipeline.histories import planned, write_run
+
+DEADLINE_S = 300.0
+ASK_INTERVAL_S = 0.02
+OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"  # printed whenever Spark starts
+pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched([sys.executable, "-m", "zkrebalancer.cli.main", "pipeline"], tmp_path, DEADLINE_S) as pipeline:
+        yield pipeline
+
+
+def starts_spark(process: psutil.Process, _out: Path) -> bool:
+    """Whether PySpark has begun the script that finds out how to start a JVM."""
+    return bool(process.children())
+
+
+def has_a_jvm(process: psutil.Process, _out: Path) -> bool:
+    """Whether there is Spark's JVM, which has not met PySpark yet."""
+    return runs("org.apache.spark.deploy.SparkSubmit", process.children())
+
+
+def computes(process: psutil.Process, _out: Path) -> bool:
+    """Whether executors run Python."""
+    return runs("pyspark.daemon", process.children(recursive=True))
+
+
+def makes_tables(_process: psutil.Process, out: Path) -> bool:
+    """Whether the events of the first micro-batch are stored, and tables are next."""
+    return any(out.glob("events/**/_SUCCESS"))
+
+
+def runs(argument: str, processes: list[psutil.Process]) -> bool:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if argument in process.cmdline():
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("command", "is_time", "number"),
+    [
+        (("weights", "--events"), starts_spark, signal.SIGINT),
+        (("run", "--events"), has_a_jvm, signal.SIGTERM),
+        (("sweep", "--repeat", "50"), computes, signal.SIGINT),
+        (("watch", "--interval", "1", "--events"), makes_tables, signal.SIGINT),
+    ],
+)
+def test_an_interrupt_is_one_line_and_leaves_nothing(
+    pipeline: WatchedCommand,
+    tmp_path: Path,
+    command: tuple[str, ...],
+    is_time: Callable[[psutil.Process, Path], bool],
+    number: signal.Signals,
+) -> None:
+    write_run(tmp_path / "in", planned())
+    events = [str(tmp_path / "in")] if "--events" in command else []
+    running = pipeline.begin(*command, *events, "--out", str(tmp_path / "out"), "--master", "local[2]")
+    wait_for(is_time, running, tmp_path / "out", pipeline)
+    running.send_signal(number)
+    running.send_signal(number)  # an impatient user
+    output, _ = running.communicate(timeout=DEADLINE_S)
+    assert (running.returncode, output) == (130, "")
+    assert [line for line in pipeline.lines() if line not in {"", OF_THE_JVM}] == ["Error: interrupted"]
+    assert pipeline.is_clean()
+
+
+def wait_for(
+    is_time: Callable[[psutil.Process, Path], bool], running: subprocess.Popen[str], out: Path, told: WatchedCommand
+) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    process = psutil.Process(running.pid)
+    while not is_time(process, out):
+        assert running.poll() is None, told.told()
+        assert time.monotonic() < deadline, told.told()
+        time.sleep(ASK_INTERVAL_S)
