@@ -1,8 +1,10 @@
-"""The pipeline as processes, on executors and killed: in the end there is what one process gives, undisturbed."""
+"""The pipeline as processes, on executors, killed, and from Kafka: in the end there is what one process gives."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,23 +15,37 @@ from pathlib import Path
 
 import pandas as pd
 import psutil
+import pyspark
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pandas.testing import assert_frame_equal
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.integration.commands import run
+from tests.integration.test_command_lines import require_one_line
 from tests.unit.pipeline.frames import differences
 from tests.unit.pipeline.histories import chaos, planned, write_run
-from zkrebalancer.pipeline import batch
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
+from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.pipeline import batch, watch
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
 from zkrebalancer.pipeline.sweep.job import sweep
 
-DEADLINE_S = 900.0  # other tests may have the machine to themselves
+DEADLINE_S = 600.0  # other tests may have the machine to themselves
 ASK_INTERVAL_S = 0.1
 KILLS = 2
-SEEDS = range(20)
+SEEDS = range(6)
+TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-pytestmark = [pytest.mark.long, pytest.mark.timeout(DEADLINE_S)]
+# What is compiled for a handful of rows takes longer than they do without it.
+UNCOMPILED = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+# As in the guide, but for the way to Kafka's programs.
+SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
+pytestmark = pytest.mark.timeout(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +54,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in SEEDS:
         write_run(folder / f"run-{seed}" / "events", chaos(seed))
     write_run(folder / "planned", planned())
+    with (folder / "planned" / "0.jsonl").open("a") as file:
+        file.write('no event\n{"kind": "committed", "mono_us": 1}\n')
     return folder
 
 
@@ -56,7 +74,8 @@ def assert_equal(spark: SparkSession, expected: Path, found: Path) -> None:
 
 def begin(*arguments: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": UNCOMPILED}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=environment)
 
 
 def wait_for(what: str, is_so: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -73,37 +92,107 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
+@pytest.fixture
+def topic(agent_cluster: LocalCluster) -> Iterator[str]:
+    admin = AdminClient({"bootstrap.servers": agent_cluster.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 3, 1)])[TOPIC].result(DEADLINE_S)
+    yield TOPIC
+    admin.delete_topics([TOPIC])[TOPIC].result(DEADLINE_S)
+
+
+def send(bootstrap: str, topic: str, folder: Path) -> None:
+    """Write the lines of the event files below a folder to a topic, as the guide tells."""
+    java = find_java()
+    jars = class_path(KAFKA_3, java, JarSource.of(None, None, print))
+    producer = [java, "-cp", jars, "kafka.tools.ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic]
+    line = SEND + shlex.join([*producer, "--property", "parse.key=true"])
+    subprocess.run(["sh", "-c", line], cwd=folder, check=True, timeout=DEADLINE_S)
+
+
+def test_a_topic_gives_what_the_files_give(
+    spark: SparkSession,
+    events: Path,
+    undisturbed: Path,
+    agent_cluster: LocalCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when a micro-batch fails between its tables and is repeated, and when all lines are sent a second time."""
+    said: list[str] = []
+
+    def take_all() -> None:
+        lines = watch.topic_lines(spark, agent_cluster.bootstrap, topic)
+        watch.start(spark, lines, tmp_path, None, said.append).awaitTermination()
+
+    send(agent_cluster.bootstrap, topic, events)
+    with monkeypatch.context() as broken:
+        broken.setattr(batch, "rebalances", lambda *_: 1 // 0)
+        with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+            take_all()
+    assert (tmp_path / "intervals").exists()
+    take_all()
+    assert_equal(spark, undisturbed, tmp_path)
+    send(agent_cluster.bootstrap, topic, events)
+    take_all()
+    assert [line.partition(":")[2] for line in said] == [
+        f" {count_lines(events)} lines of 7 runs",
+        " 0 lines of 0 runs",
+    ]
+
+
+def count_lines(events: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in events.rglob("*.jsonl"))
+
+
+def test_a_topic_that_cannot_be_read_is_one_line(agent_cluster: LocalCluster, tmp_path: Path) -> None:
+    watching = ("zkrebalancer", "pipeline", "watch", "--out", tmp_path, "--bootstrap", agent_cluster.bootstrap)
+    require_one_line(run(*watching, "--topic", "no-such"), 1, "there is no topic no-such at")
+    require_one_line(run(*watching), 2, "--events, or --bootstrap and --topic")
+
+
+@pytest.mark.long
 def test_a_watcher_that_is_killed_loses_and_doubles_nothing(
     spark: SparkSession, events: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     grown, out = tmp_path / "in", tmp_path / "out"
-    for file, lines in _thirds(events, 0):
-        (grown / file).parent.mkdir(parents=True, exist_ok=True)
-        (grown / file).write_bytes(lines)
-    watcher = begin("watch", "--events", grown, "--out", out, "--interval", 1, "--master", "local[2]")
-    wait_for("the first batch's events", lambda: any(out.glob("events/batch=0/_SUCCESS")), watcher)
-    kill(watcher)  # while it makes tables
-    for third in (1, 2):
-        for file, lines in _thirds(events, third):
+    arguments = ("watch", "--events", grown, "--out", out, "--master", "local[2]")
+    for half in (0, 1):
+        for file, lines in _halves(events, half):
+            (grown / file).parent.mkdir(parents=True, exist_ok=True)
             with (grown / file).open("ab") as appended:
                 appended.write(lines)
-        if third == 1:
-            watcher = begin("watch", "--events", grown, "--out", out, "--interval", 1, "--master", "local[2]")
-            wait_for("the first batch's commit", (out / "checkpoint" / "commits" / "0").exists, watcher)
-            kill(watcher)  # wherever it is
-    last = begin("watch", "--once", "--events", grown, "--out", out, "--master", "local[2]")
-    assert last.wait(DEADLINE_S) == 0
+        watcher = begin(*arguments, "--once")
+        if half == 0:
+            wait_for("the first batch's intervals", lambda: any(out.glob("intervals/*/*.parquet")), watcher)
+            kill(watcher)  # while it makes tables
+    _out, errors = watcher.communicate(timeout=DEADLINE_S)
+    assert watcher.returncode == 0, errors.decode()[-2_000:]
     assert_equal(spark, undisturbed, out)
 
 
-def _thirds(events: Path, third: int) -> Iterator[tuple[Path, bytes]]:
+def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
     """Iterate over the files' parts; they are cut anywhere, also in the middle of a line."""
     for path in sorted(events.rglob("*.jsonl")):
         content = path.read_bytes()
-        cuts = [len(content) * number // 3 for number in range(4)]
-        yield path.relative_to(events), content[cuts[third] : cuts[third + 1]]
+        cut = len(content) // 2
+        yield path.relative_to(events), content[cut:] if half else content[:cut]
 
 
+@pytest.fixture
+def no_work_stays() -> Iterator[None]:
+    """Remove what the workers of a `local-cluster` leave beside Spark itself."""
+    work = Path(pyspark.__file__).parent / "work"
+    before = set(work.glob("*"))
+    yield
+    for left in set(work.glob("*")) - before:
+        shutil.rmtree(left)
+    if work.exists() and not any(work.iterdir()):
+        work.rmdir()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("no_work_stays")
 def test_executors_that_are_killed_change_nothing(
     spark: SparkSession, events: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -128,6 +217,8 @@ def test_executors_that_are_killed_change_nothing(
     assert_equal(spark, undisturbed, tmp_path / "out")
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("no_work_stays")
 def test_a_sweep_on_executors_gives_the_table_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
     axes = ("members=3,8", "partitions=20", "skew=0,1", "strategy=sticky,balanced")
     grid = [text for axis in axes for text in ("--grid", axis)]

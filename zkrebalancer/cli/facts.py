@@ -1,4 +1,4 @@
-"""`zkrebalancer pipeline run`: what happened, as tables, of the events of one run or of many."""
+"""`zkrebalancer pipeline run` and `watch`: what happened, as tables, of the events of one run or of many."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
       zkrebalancer pipeline run --events results --out facts
     """
     _refuse_event_files(out)
-    require("spark", "pyspark", "pandas", "pyarrow")
+    require("spark", "pyspark", "pandas", "psutil", "pyarrow")
     from zkrebalancer.pipeline import batch, progress, session  # noqa: PLC0415  # after the check
 
     began_s = time.monotonic()
@@ -77,11 +77,12 @@ def _print(runs: list[dict[str, Any]]) -> None:
 @click.option(
     "--events",
     "source",
-    required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
     help="Folder of *.jsonl files, which may grow and become more.",
 )
+@click.option("--bootstrap", type=options.KAFKA, help="Instead of --events: the Kafka brokers that have --topic.")
+@click.option("--topic", metavar="NAME", help="The topic whose records are the lines of event files.")
 @options.out_option
 @click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
@@ -91,7 +92,9 @@ def _print(runs: list[dict[str, Any]]) -> None:
 @options.log_level_option
 def watch(
     *,
-    source: Path,
+    source: Path | None,
+    bootstrap: str | None,
+    topic: str | None,
     out: Path,
     interval_s: float,
     once: bool,
@@ -107,10 +110,12 @@ def watch(
     Example:
       zkrebalancer pipeline watch --events run/events --out live
     """
+    watched = _watched(source, bootstrap, topic)
     _refuse_event_files(out)
-    require("spark", "pyspark", "pandas", "pyarrow")
+    require("spark", "pyspark", "pandas", "psutil", "pyarrow")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import watch as watching  # noqa: PLC0415
+    from zkrebalancer.pipeline.topic import require_topic  # noqa: PLC0415
 
     batches = 0
 
@@ -119,14 +124,24 @@ def watch(
         batches += 1
         click.echo(line, err=True)
 
+    if not isinstance(watched, Path):
+        require_topic(*watched)  # before anybody waits for Spark
     with session.spark_session(master, memory) as spark:
-        query = watching.start(spark, watching.folder_lines(spark, source), out, None if once else interval_s, tell)
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        if isinstance(watched, Path):
+            lines = watching.folder_lines(spark, watched)
+        else:
+            lines = watching.topic_lines(spark, *watched)
+        watching.start(spark, lines, out, None if once else interval_s, tell).awaitTermination()
     if as_json:
         click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))
+
+
+def _watched(source: Path | None, bootstrap: str | None, topic: str | None) -> Path | tuple[str, str]:
+    if source is not None and bootstrap is None and topic is None:
+        return source
+    if source is None and bootstrap is not None and topic is not None:
+        return bootstrap, topic
+    raise click.UsageError("name either --events, or --bootstrap and --topic")
 
 
 def _refuse_event_files(out: Path) -> None:

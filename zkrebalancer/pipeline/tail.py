@@ -80,9 +80,11 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far to read, at most as many bytes as `limit` says, but for a line that is longer.
 
         Raises:
-            EventFileError: a file is shorter than it was, or has a line of more than MAX_LINE_BYTES.
+            EventFileError: a file is shorter than it was, or `start` of another source; or a line without an end.
 
         """
+        if not all("bytes" in taken for taken in start.values()):
+            raise EventFileError(f"the checkpoint has offsets of another source: {start!r:.200}")
         budget = None if isinstance(limit, ReadAllAvailable) else MAX_BATCH_BYTES
         end = dict(start)
         for file, size in (self._sizes() if self._target is None else self._target).items():

@@ -1,8 +1,12 @@
-"""The pipeline while events are still being written: from their folder.
+"""The pipeline while events are still being written: from their folder, or from a Kafka topic.
 
 Each micro-batch is stored as Parquet in a folder of its own number, which a repetition replaces; then the tables of the
 runs that it touched are made anew, by the same functions as in a batch. The checkpoint says what was read. So a watcher
 that is killed anywhere, and restarted, repeats at most its last micro-batch, and loses and doubles nothing.
+
+Whoever sends lines to Kafka sends some of them again after a failure. Of equal lines of a run one is taken, if they are
+read within REPEATED_WITHIN of each other; a watermark lets Spark forget older ones. It goes by the time of reading, not
+by that of the events: by this no line is ever late, and nothing is dropped but repetitions.
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from zkrebalancer.pipeline import batch, ingest
 from zkrebalancer.pipeline.tail import EventFiles
+from zkrebalancer.pipeline.topic import EventTopic
 
 CHECKPOINT = "checkpoint"
+REPEATED_WITHIN = "10 minutes"
 _ID_DIGITS = 16
 
 
@@ -30,6 +36,27 @@ def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:
     return lines.select(
         ingest.run_of(F.col("file")).alias("run"), "file", F.lit(0).cast("bigint").alias("block"), "row", "text"
     )
+
+
+def topic_lines(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """Return the lines that are the records of a topic, and those to come, as a stream for `ingest.parse`.
+
+    A record's key is the path of its file, if it has one; otherwise its partition is the file.
+    """
+    spark.dataSource.register(EventTopic)
+    records = spark.readStream.format(EventTopic.name()).option("bootstrap", bootstrap).option("topic", topic).load()
+    file = F.coalesce(F.col("key").cast("string"), F.concat_ws("/", "topic", "partition"))
+    lines = records.select(
+        F.when(F.col("key").isNull(), F.lit(".")).otherwise(ingest.run_of(file)).alias("run"),
+        file.alias("file"),
+        F.lit(0).cast("bigint").alias("block"),
+        (F.col("offset") + 1).alias("row"),
+        F.col("value").cast("string").alias("text"),
+        F.md5("value").alias("digest"),
+        F.current_timestamp().alias("read_at"),
+    )
+    once = lines.withWatermark("read_at", REPEATED_WITHIN).dropDuplicatesWithinWatermark(["run", "digest"])
+    return once.drop("digest", "read_at")
 
 
 def start(

@@ -88,6 +88,11 @@ def test_a_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
         EventFileReader(tmp_path).latestOffset({"a.jsonl": {"bytes": 9, "lines": 2}}, ReadAllAvailable())
 
 
+def test_a_checkpoint_of_something_else_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EventFileError, match="offsets of another source"):
+        EventFileReader(tmp_path).latestOffset({"topic": {"0": {"from": 0, "to": 1}}}, ReadAllAvailable())  # type: ignore[dict-item]
+
+
 def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     columns = "run string, file string, block long, row long, text string"
     lines = spark.createDataFrame([("r", "f", 0, 1, '{"mono_us": 1, "kind": "new"}')], columns)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from consumer_agent.kafka_client import KafkaLog
 from zkrebalancer.pipeline.source.options import Options
@@ -88,6 +88,8 @@ class Logs:
                 metadata = self._client.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic]
             except KafkaException as error:
                 raise KafkaReadError(f"no Kafka broker answered at {self._bootstrap}: {_text(error)}") from None
+            if metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise KafkaReadError(f"there is no topic {topic} at {self._bootstrap}")
             if metadata.error is not None:
                 raise KafkaReadError(f"topic {topic}: {metadata.error.str()}")
             found += [(topic, number) for number in sorted(metadata.partitions)]

@@ -49,7 +49,7 @@ def decode(document: Any) -> list[Range]:  # noqa: ANN401  # what stands in a ch
             for partition, held in partitions.items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
-        text = f"the checkpoint has offsets that are not of format consumer_group: {document!r:.200}"
+        text = f"the checkpoint has offsets of another source: {document!r:.200}"
         raise CheckpointError(text) from None
 
 

@@ -1,0 +1,134 @@
+"""What a stream takes of a topic next, as Kafka's answers change: nothing twice, and no loss without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from zkrebalancer.pipeline import topic
+from zkrebalancer.pipeline.source.kafka import KafkaReadError
+from zkrebalancer.pipeline.source.offsets import Document, Range
+from zkrebalancer.pipeline.source.stream import RangesPartition
+from zkrebalancer.pipeline.topic import EventTopicError, EventTopicReader
+from zkrebalancer.protocol.fields import TopicPartition
+
+NO_LIMIT = ReadMaxRows(1_000)
+
+
+class FakeKafka:
+    """Logs by partition of the topic t: where they begin and end; None while no broker answers."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, tuple[int, int]] | None = {0: (5, 10), 1: (0, 0)}
+
+    def __call__(self, _options: object) -> FakeKafka:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def partitions(self, _topics: object) -> list[TopicPartition]:
+        if self.logs is None:
+            raise KafkaReadError("nobody answers")
+        return [("t", number) for number in self.logs]
+
+    def offsets(self, partitions: Iterable[TopicPartition], _first: int) -> dict[TopicPartition, int]:
+        assert self.logs is not None
+        return {(name, number): self.logs[number][0] for name, number in partitions}
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        assert self.logs is not None
+        return {(name, number): self.logs[number][1] for name, number in partitions}
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    kafka = FakeKafka()
+    monkeypatch.setattr(topic, "Logs", kafka)
+    return kafka
+
+
+def new_reader() -> EventTopicReader:
+    return EventTopicReader(topic.reading("localhost:9092", "t"))
+
+
+def tasks(start: Document, end: Document) -> list[Range]:
+    """What tasks read of a batch, by a reader that knows nothing but these."""
+    parts = new_reader().partitions(start, end)
+    return sorted(each for part in parts if isinstance(part, RangesPartition) for each in part.ranges)
+
+
+def lengths(ranges: Iterable[Range]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for each in ranges:
+        found[each.partition] = found.get(each.partition, 0) + each.end - each.begin
+    return found
+
+
+def test_each_offset_is_taken_once_also_of_partitions_that_come_later(kafka: FakeKafka) -> None:
+    reader = new_reader()
+    first = reader.latestOffset(reader.initialOffset(), NO_LIMIT)
+    assert lengths(tasks({}, first)) == {0: 5}
+    assert min(each.begin for each in tasks({}, first)) == 5
+    assert reader.latestOffset(first, NO_LIMIT) == first
+    assert tasks(first, first) == []
+    kafka.logs = {0: (5, 12), 1: (0, 3), 2: (0, 4)}
+    second = new_reader().latestOffset(first, NO_LIMIT)  # one that was started anew
+    assert lengths(tasks(first, second)) == {0: 2, 1: 3, 2: 4}
+    assert min(each.begin for each in tasks(first, second) if each.partition == 0) == 10
+
+
+def test_a_batch_takes_no_more_than_its_limit(kafka: FakeKafka) -> None:
+    kafka.logs = {0: (0, 100), 1: (0, 7)}
+    reader = new_reader()
+    offset: Document = {}
+    batches: list[dict[int, int]] = []
+    while (end := reader.latestOffset(offset, ReadMaxRows(20))) != offset:
+        batches.append(lengths(tasks(offset, end)))
+        offset = end
+    assert all(sum(batch.values()) <= 20 for batch in batches)
+    assert sum(sum(batch.values()) for batch in batches) == 107
+
+
+def test_what_is_there_now_is_all_that_is_taken(kafka: FakeKafka) -> None:
+    reader = new_reader()
+    reader.prepareForTriggerAvailableNow()
+    kafka.logs = {0: (5, 50), 1: (0, 50), 2: (0, 50)}
+    end = reader.latestOffset({}, NO_LIMIT)
+    assert lengths(tasks({}, end)) == {0: 5}
+    assert reader.latestOffset(end, NO_LIMIT) == end
+
+
+def test_a_broker_that_is_away_is_waited_for_but_not_at_the_beginning(kafka: FakeKafka) -> None:
+    end = new_reader().latestOffset({}, NO_LIMIT)
+    kafka.logs = None
+    assert new_reader().latestOffset(end, NO_LIMIT) == end
+    with pytest.raises(KafkaReadError, match="nobody answers"):
+        new_reader().latestOffset({}, NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("logs", "says"),
+    [
+        ({0: (11, 20), 1: (0, 0)}, "t/0 was read up to offset 10, and Kafka now has 11 to 20"),  # retention
+        ({0: (0, 9), 1: (0, 0)}, "t/0 was read up to offset 10, and Kafka now has 0 to 9"),  # another topic by now
+        ({0: (5, 10)}, "t/1 was read before and is not there"),
+    ],
+)
+def test_what_is_lost_is_an_error(kafka: FakeKafka, logs: dict[int, tuple[int, int]], says: str) -> None:
+    end = new_reader().latestOffset({}, NO_LIMIT)
+    kafka.logs = logs
+    with pytest.raises(EventTopicError, match=says):
+        new_reader().latestOffset(end, NO_LIMIT)
+
+
+def test_a_checkpoint_of_something_else_is_an_error(kafka: FakeKafka) -> None:
+    of_another = {"other": {"0": {"from": 0, "to": 1, "generation": 0}}}
+    with pytest.raises(EventTopicError, match="other/0 was read before and is not there"):
+        new_reader().latestOffset(of_another, NO_LIMIT)

@@ -1,0 +1,133 @@
+"""A Kafka topic whose records are lines of events, as a streaming source: `format("event_topic")`.
+
+It is of no group, and needs no connector: the checkpoint says what was read. The end of a batch has all partitions,
+each with where the batch begins and ends in it, so a repetition reads the same again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from zkrebalancer.pipeline.source import offsets
+from zkrebalancer.pipeline.source.columns import spark_schema
+from zkrebalancer.pipeline.source.kafka import FIRST, KafkaReadError, Logs
+from zkrebalancer.pipeline.source.offsets import Document, Range
+from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+
+NAME = "zkrebalancer-watch"  # of the client, and of the group that brokers' permissions ask for; it is never joined
+MAX_BATCH_ROWS = 200_000
+
+_log = logging.getLogger(__name__)
+
+
+class EventTopicError(RebalancerError):
+    """The topic has no longer what was to be read next, or the checkpoint is of something else."""
+
+
+def reading(bootstrap: str, topic: str) -> Options:
+    """Return the options with which the other source's parts read a topic."""
+    return Options(topics=(topic,), agent={"bootstrap": bootstrap, "group": NAME, "client_id": NAME})
+
+
+def require_topic(bootstrap: str, topic: str) -> None:
+    """Raise KafkaReadError if no broker answers, or there is no such topic."""
+    with Logs(reading(bootstrap, topic)) as logs:
+        logs.partitions([topic])
+
+
+class EventTopic(DataSource):
+    """The records of the topic that is the option `topic`; where Kafka is says the option `bootstrap`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "event_topic"
+
+    def schema(self) -> str:
+        """Return the columns of `format("consumer_group")`."""
+        return spark_schema(include_headers=False)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
+        """Return the reader."""
+        return EventTopicReader(reading(self.options["bootstrap"], self.options["topic"]))
+
+
+class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads ranges of offsets."""
+
+    def __init__(self, options: Options) -> None:
+        """Connect nothing yet."""
+        self._options = options
+        self._targets: dict[TopicPartition, int] | None = None  # where a query that ends by itself ends
+
+    def initialOffset(self) -> Document:  # noqa: N802  # here and below PySpark's names
+        """Return the beginning: no partition is known."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch takes at most."""
+        return ReadMaxRows(MAX_BATCH_ROWS)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take no more than what is there now."""
+        with Logs(self._options) as logs:
+            self._targets = logs.ends(logs.partitions(self._options.topics))
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
+        """Return how far to read, or `start` if there is nothing new; a broker that is away later on is waited for.
+
+        Raises:
+            KafkaReadError: nobody answers, or there is no such topic.
+            EventTopicError: what was to be read next is no longer there.
+
+        """
+        taken = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}
+        try:
+            with Logs(self._options) as logs:
+                firsts = logs.offsets(logs.partitions(self._options.topics), FIRST)
+                ends = logs.ends(firsts)
+        except KafkaReadError as error:
+            if not start:
+                raise
+            _log.warning("%s", error)
+            return start
+        require_unbroken(taken, firsts, ends)
+        begins = {partition: taken.get(partition, first) for partition, first in firsts.items()}
+        if self._targets is not None:
+            ends = {partition: min(end, self._targets.get(partition, 0)) for partition, end in ends.items()}
+        unread = {partition: (begins[partition], end) for partition, end in ends.items() if begins[partition] < end}
+        if not unread:
+            return start
+        upto = offsets.limited(unread, limit.max_rows if isinstance(limit, ReadMaxRows) else MAX_BATCH_ROWS)
+        return offsets.encode(Range(*p, begin, upto.get(p, begin), None) for p, begin in begins.items())
+
+    def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
+        """Divide a batch into tasks."""
+        ranges = offsets.decode(end) if start != end else []
+        return [RangesPartition(task) for task in offsets.split(ranges, self._options.task_count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what a task is given, in an executor."""
+        return read_ranges(self._options, partition)
+
+
+def require_unbroken(
+    taken: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> None:
+    """Raise EventTopicError if a partition does not go on where it was taken to."""
+    for (topic, number), offset in sorted(taken.items()):
+        first, end = firsts.get((topic, number)), ends.get((topic, number), offset)
+        if first is None:
+            raise EventTopicError(f"{topic}/{number} was read before and is not there; begin anew, with another --out")
+        if not first <= offset <= end:
+            text = f"{topic}/{number} was read up to offset {offset}, and Kafka now has {first} to {end}"
+            raise EventTopicError(f"{text}: lines are lost; begin anew, with another --out")
