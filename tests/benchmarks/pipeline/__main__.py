@@ -67,7 +67,7 @@ def of_tables(out: Path) -> dict[str, Any]:
         "steps": [[number, *(round(value, 1) for value in figures)] for number, *figures in steps],
         "delays": [list(each) for each in sorted(bins.items())],
         "curve": [[at, count, round(mean * count * 1_000), round(most * 1_000)] for at, count, mean, most in curve],
-        "cpu_ms": sum(cpu_ms for (cpu_ms,) in table("costs", "cpu_ms")),
+        "cpu_ms": round(sum(cpu_ms for (cpu_ms,) in table("costs", "cpu_ms")), 3),
     }
 
 
