@@ -11,7 +11,7 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.benchmarks.assign.kafka import KafkaAssignors
 from tests.unit.assignment.balanced_oracle import Judge, optimum, small_group
-from zkrebalancer.assignment import strategy
+from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.balanced.options import BalancedOptions
 from zkrebalancer.assignment.balanced.plan import Plan, plan_balanced
 from zkrebalancer.assignment.columns import to_columns
@@ -67,9 +67,9 @@ class Skew:
     def problem(self, members: int, owners: Mapping[TopicPartition, str], lag: list[int]) -> Problem:
         """Return the group of the first so many members, which hold what `owners` says."""
         names = [f"t{number}" for number in range(TOPICS)]
-        owned: dict[str, dict[str, dict[int, int]]] = {}
+        owned: dict[str, dict[TopicPartition, int]] = {}
         for (topic, partition), consumer in owners.items():
-            owned.setdefault(consumer, {}).setdefault(topic, {})[partition] = 0
+            owned.setdefault(consumer, {})[topic, partition] = 0
         reads = dict.fromkeys(names, 1)
         group = {
             f"c{n:02}": Member(reads, owned.get(f"c{n:02}", {}), capacity=self.capacities[n]) for n in range(members)
@@ -106,26 +106,33 @@ def greedy_by_lag(problem: Problem) -> Owners:
 def ours(name: str) -> Decide:
     """Return one of this project's strategies."""
 
-    def decide(problem: Problem) -> Owners:
+    def answer(problem: Problem) -> Owners:
         return {
             (topic, partition): consumer
-            for consumer, threads in strategy(name)(problem).items()
+            for consumer, threads in decide(name, problem).items()
             for topics in threads.values()
             for topic, partitions in topics.items()
             for partition in partitions
         }
 
-    return decide
+    return answer
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
 
 
 def kafkas(assignors: KafkaAssignors, name: str) -> Decide:
     """Return one of Kafka's assignors."""
 
-    def decide(problem: Problem) -> Owners:
+    def answer(problem: Problem) -> Owners:
         members: dict[str, dict[str, Any]] = {
             consumer: {
                 "subscription": 0,
-                "owned": {topic: list(partitions) for topic, partitions in member.owned.items()},
+                "owned": _by_topic(member.owned),
                 "generation": 1,
                 "instance_id": None,
             }
@@ -142,7 +149,7 @@ def kafkas(assignors: KafkaAssignors, name: str) -> Decide:
             for partition in partitions
         }
 
-    return decide
+    return answer
 
 
 def highest_to_mean(problem: Problem, owners: Owners) -> float:

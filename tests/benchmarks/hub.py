@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.zk_model import ZkModel
-from zkrebalancer.assignment import PLACERS
+from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.coordinator.service import GIL_SWITCH_S
 from zkrebalancer.protocol import calls, command, ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
@@ -174,7 +174,7 @@ class Lab:
     def _compute(self, task: Compute) -> None:
         began = time.perf_counter()
         with heartbeat() as longest:
-            transition = gevent.get_hub().threadpool.apply(answer, (task, PLACERS))
+            transition = gevent.get_hub().threadpool.apply(answer, (task, STRATEGIES))
         self.strategy_s = max(self.strategy_s, time.perf_counter() - began)
         self.wait_s = max(self.wait_s, *longest)
         self._step(Computed(task.group, task.ticket, transition, 0))

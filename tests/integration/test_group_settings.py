@@ -11,7 +11,7 @@ from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import Children, Content, Done, Get, ListChildren, Multi, SetContent
 from zkrebalancer.protocol.settings import INCREMENTAL
 from zkrebalancer.protocol.weights import Weights, encode
 
@@ -23,6 +23,16 @@ HOT_RECORDS_PER_S = 400
 def groups(scenario: Scenario, *arguments: str, json_wanted: bool = True) -> Result:
     zookeeper = ("--zookeeper", scenario.lab.cluster.zookeeper)
     return run("zkrebalancer", "groups", *arguments, *zookeeper, *(["--json"] if json_wanted else []))
+
+
+def content_of(scenario: Scenario, path: str) -> bytes:
+    node = scenario.lab.zk.perform(Get(path))
+    assert isinstance(node, Content)
+    return node.content
+
+
+def write(scenario: Scenario, path: str, content: bytes) -> None:
+    assert isinstance(scenario.lab.zk.perform(Multi((SetContent(path, content),))), Done)
 
 
 def change_node(scenario: Scenario, group: str, values: dict[str, str]) -> dict[str, object]:
@@ -105,6 +115,29 @@ def test_balanced_gives_a_partition_that_gets_much_a_consumer_of_its_own(scenari
     assert "rates are known to the coordinator only" in json.loads(note.stdout)["notes"][0]
     scenario.lab.stop("hot")
     scenario.settle()
+
+
+def test_balanced_reads_within_the_rack_if_that_is_worth_it(scenario: Scenario) -> None:
+    """The only broker stands in one rack: so does whoever reads all of it."""
+    scenario.begin(modes=[INCREMENTAL], members=0, strategy="balanced", options={"rack_cost": 100})
+    (group,) = scenario.groups
+    listed = scenario.lab.zk.perform(ListChildren(paths.BROKER_IDS))
+    assert isinstance(listed, Children)
+    (broker,) = listed.names
+    path = f"{paths.BROKER_IDS}/{broker}"
+    before = content_of(scenario, path)
+    write(scenario, path, json.dumps({**json.loads(before), "rack": "r1"}).encode())
+    near, far = scenario.join(group, rack="r1"), scenario.join(group, rack="r2")
+
+    def near_has_all(report: GroupReport) -> bool:
+        shares = {m.registration.client_id: m.owners.partitions for m in report.members if m.registration and m.owners}
+        return {name: len(share) for name, share in shares.items()} == {near: sum(scenario.topics.values()), far: 0}
+
+    scenario.wait_group("everything is read within the rack", group, near_has_all)
+    foreseen = groups(scenario, "plan", group, "--bootstrap", scenario.lab.cluster.bootstrap)
+    assert json.loads(foreseen.stdout)["moves"] == []
+    write(scenario, path, before)
+    scenario.verify()
 
 
 def test_weights_take_the_place_of_measured_rates(scenario: Scenario) -> None:

@@ -10,7 +10,7 @@ from tests.simulation.host import Host
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
-from zkrebalancer.assignment import PLACERS, WEIGHING
+from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
 from zkrebalancer.protocol.calls import Replied
 from zkrebalancer.protocol.errors import RebalancerError
@@ -84,11 +84,11 @@ class CoordinatorHost(Host):
 
     def _compute(self, effect: Compute) -> None:
         try:
-            transition = answer(effect, PLACERS)
+            transition = answer(effect, STRATEGIES)
         except RebalancerError as error:
             self.feed(Computed(effect.group, effect.ticket, None, 0, str(error)))
         else:
-            assert_placed_as_anew(PLACERS[effect.strategy], effect, transition)
+            assert_placed_as_anew(STRATEGIES[effect.strategy], effect, transition)
             self.feed(Computed(effect.group, effect.ticket, transition, 7))
 
     def _read_loads(self, effect: ReadLoads) -> None:

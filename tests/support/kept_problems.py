@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from zkrebalancer.assignment.transition import Placer, Transition, place
+from zkrebalancer.assignment.columns import Strategy
+from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.group import Group
 from zkrebalancer.rebalance.planning import Planning
@@ -24,15 +25,16 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     anew._look_at_static_members()
     members = anew._members | group.static_members.absent()
     assert task.problem.members == members, f"group {group.name}: what is kept of it is not true"
-    names = {topic for member in members.values() for topic in member.threads.keys() | member.owned.keys()}
+    names = {topic for member in members.values() for topic in member.threads}
+    names |= {topic for member in members.values() for topic, _partition in member.owned}
     assert task.problem.topics.keys() == names & group.topics.keys()
     assert group.planning._outside == anew._outside
     assert group.planning._stale_holders == anew._stale_holders
 
 
-def assert_placed_as_anew(placer: Placer, task: Compute, transition: Transition) -> None:
+def assert_placed_as_anew(strategy: Strategy, task: Compute, transition: Transition) -> None:
     """The answer that rests on the columns of before is the one that the whole problem gives."""
-    anew = place(placer, task.problem, everything=task.everything)
+    anew = place(strategy, task.problem, everything=task.everything)
     assert anew.columns.consumers == transition.columns.consumers
     for name in ("member", "thread"):
         assert np.array_equal(getattr(anew, name), getattr(transition, name)), name

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
 from tests.support.zk_model import Session, ZkModel
-from zkrebalancer.assignment import PLACERS
+from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration
 from zkrebalancer.protocol.calls import Content, Create, Delete, Done, Get, Multi, Operation, Refused, SetContent
 from zkrebalancer.protocol.cluster_nodes import Topic
@@ -108,11 +108,11 @@ class World:
     def compute(self, process: CoordinatorProcess) -> None:
         task = process.computing.pop(0)
         try:
-            transition = answer(task, PLACERS)
+            transition = answer(task, STRATEGIES)
         except RebalancerError as error:
             self.feed(process, Computed(task.group, task.ticket, None, 0, str(error)))
         else:
-            assert_placed_as_anew(PLACERS[task.strategy], task, transition)
+            assert_placed_as_anew(STRATEGIES[task.strategy], task, transition)
             self.feed(process, Computed(task.group, task.ticket, transition, 7))
 
     def kill_coordinator(self, process: CoordinatorProcess) -> None:

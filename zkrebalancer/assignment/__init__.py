@@ -1,27 +1,20 @@
-"""Assignment strategies: pure functions from a Problem (who is there, who holds what) to an Assignment."""
+"""Assignment strategies: pure functions of a group as columns (who is there, who holds what) to who gets what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkrebalancer.assignment.balanced import assign_balanced, place_balanced
-from zkrebalancer.assignment.cooperative_sticky import assign_cooperative_sticky, place_cooperative_sticky
-from zkrebalancer.assignment.model import Strategy
-from zkrebalancer.assignment.range import assign_range, cut_ranges
-from zkrebalancer.assignment.round_robin import assign_round_robin, deal
-from zkrebalancer.assignment.sticky import assign_sticky, place_sticky
-from zkrebalancer.assignment.transition import Placer
+from zkrebalancer.assignment.balanced import place_balanced
+from zkrebalancer.assignment.columns import Strategy, to_columns
+from zkrebalancer.assignment.cooperative_sticky import place_cooperative_sticky
+from zkrebalancer.assignment.model import Assignment, Problem
+from zkrebalancer.assignment.placement import to_assignment
+from zkrebalancer.assignment.range import cut_ranges
+from zkrebalancer.assignment.round_robin import deal
+from zkrebalancer.assignment.sticky import place_sticky
 from zkrebalancer.protocol.errors import UnknownStrategyError
 
 STRATEGIES: Mapping[str, Strategy] = {
-    "range": assign_range,
-    "round_robin": assign_round_robin,
-    "sticky": assign_sticky,
-    "cooperative_sticky": assign_cooperative_sticky,
-    "balanced": assign_balanced,
-}
-
-PLACERS: Mapping[str, Placer] = {  # the same on columns, for groups whose columns are kept
     "range": lambda columns, _options: cut_ranges(columns),
     "round_robin": lambda columns, _options: deal(columns),
     "sticky": lambda columns, _options: place_sticky(columns),
@@ -42,3 +35,15 @@ def strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise UnknownStrategyError(f"strategy {name!r:.80} is unknown; known are {', '.join(STRATEGIES)}")
     return STRATEGIES[name]
+
+
+def decide(name: str, problem: Problem) -> Assignment:
+    """Read a problem into columns, run the strategy of that name, and collect the answer.
+
+    Raises:
+        UnknownStrategyError: there is none of that name.
+        OptionError: the strategy refuses one of the problem's options.
+
+    """
+    columns = to_columns(problem)
+    return to_assignment(columns, *strategy(name)(columns, problem.options))

@@ -15,9 +15,7 @@ def current_owners(problem: Problem) -> dict[TopicPartition, str]:
     owners: dict[TopicPartition, str] = {}
     newest_first = sorted(problem.members, key=lambda consumer: (-problem.members[consumer].generation, consumer))
     for consumer in newest_first:
-        for topic, partitions in problem.members[consumer].owned.items():
-            partition_count = problem.topics.get(topic, 0)
-            for partition in partitions:
-                if 0 <= partition < partition_count:
-                    owners.setdefault((topic, partition), consumer)
+        for topic, partition in problem.members[consumer].owned:
+            if 0 <= partition < problem.topics.get(topic, 0):
+                owners.setdefault((topic, partition), consumer)
     return dict(sorted(owners.items()))

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from zkrebalancer.assignment.columns import NOBODY, Columns, Rows, to_columns
-from zkrebalancer.assignment.model import Assignment, Problem
-from zkrebalancer.assignment.placement import to_assignment, to_threads
+from zkrebalancer.assignment.columns import NOBODY, Columns, Rows
+from zkrebalancer.assignment.placement import to_threads
 from zkrebalancer.assignment.sticky import sticky
 
 
-def assign_cooperative_sticky(problem: Problem) -> Assignment:
-    """Assign as sticky does, but nobody a partition that has another owner now, even one that no longer subscribes."""
-    columns = to_columns(problem)
-    return to_assignment(columns, *place_cooperative_sticky(columns))
-
-
 def place_cooperative_sticky(columns: Columns) -> tuple[Rows, Rows]:
-    """Return the member and the consumer thread that get each row."""
+    """Place as sticky does, but nobody a partition that has another owner now, even one that no longer subscribes.
+
+    Returns the member and the consumer thread that get each row.
+    """
     target = sticky(columns)
     given = withheld(columns, target)
     return given, np.where(given >= 0, to_threads(columns, target), np.int32(NOBODY))

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkrebalancer.assignment.model import Assignment, Member, Problem
+from zkrebalancer.assignment.model import Assignment, Member, Problem, Racks, to_racks
 from zkrebalancer.assignment.result import Summary
 from zkrebalancer.protocol.errors import PatternError, RebalancerError
-from zkrebalancer.protocol.fields import MAX_PARTITION
+from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import MAX_THREADS, WHITE_LIST
 
@@ -113,7 +113,7 @@ def read_problem(content: bytes) -> Problem:
         members,
         lag=_lag(document["lag"]) if "lag" in document else {},
         rate=_rate(document["rate"]) if "rate" in document else {},
-        racks=_racks(document["racks"]) if "racks" in document else {},
+        racks=_racks(document["racks"]) if "racks" in document else Racks(),
         options={key: value.content for key, value in document["options"].entries().items()}
         if "options" in document
         else {},
@@ -200,13 +200,13 @@ def _matching_topics(pattern: _Value, pattern_type: str, topics: Mapping[str, in
     return [topic for topic in topics if topic_filter.matches(topic)]
 
 
-def _owned(value: _Value, topics: Mapping[str, int]) -> dict[str, dict[int, int]]:
+def _owned(value: _Value, topics: Mapping[str, int]) -> dict[TopicPartition, int]:
     """Read what a member holds. Which thread holds it is not in the document: all count as held by thread 0."""
-    owned = {}
+    owned: dict[TopicPartition, int] = {}
     for topic, partitions in value.entries().items():
         if topic not in topics:
             raise InputError(f"{partitions.path}: the topic is not in `topics`")
-        owned[topic] = {partition.integer(0, MAX_PARTITION): 0 for partition in partitions.items()}
+        owned.update(((topic, partition.integer(0, MAX_PARTITION)), 0) for partition in partitions.items())
     return owned
 
 
@@ -218,8 +218,10 @@ def _rate(value: _Value) -> dict[str, list[float]]:
     return {topic: [rate.number() for rate in rates.items()] for topic, rates in value.entries().items()}
 
 
-def _racks(value: _Value) -> dict[str, list[list[str]]]:
-    return {
-        topic: [[rack.text() for rack in racks.items()] for racks in replicas.items()]
-        for topic, replicas in value.entries().items()
-    }
+def _racks(value: _Value) -> Racks:
+    return to_racks(
+        {
+            topic: [[rack.text() for rack in racks.items()] for racks in replicas.items()]
+            for topic, replicas in value.entries().items()
+        }
+    )

@@ -17,7 +17,7 @@ def to_threads(columns: Columns, target: Rows) -> Rows:
     `target`: the member that gets each row. Returns the consumer thread, NOBODY where the target is.
     """
     if columns.threads.max(initial=0) <= 1:
-        return np.where(target >= 0, np.int32(0), np.int32(NOBODY))
+        return target >> 31  # 0, and NOBODY, -1, where the target is
     most = columns.threads.max(axis=1)
     is_even = ((columns.threads == 0) | (columns.threads == most[:, np.newaxis])).all(axis=1)
     thread_count = most.astype(np.int64)[columns.subscription]

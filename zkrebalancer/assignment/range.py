@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from zkrebalancer.assignment.columns import NOBODY, Columns, Rows, offsets, to_columns
-from zkrebalancer.assignment.model import Assignment, Problem
-from zkrebalancer.assignment.placement import to_assignment
+from zkrebalancer.assignment.columns import NOBODY, Columns, Rows, offsets
 from zkrebalancer.assignment.subscribers import consumer_threads
 
 
-def assign_range(problem: Problem) -> Assignment:
-    """Give each consumer thread a contiguous range of each topic; the first `partitions mod threads` get one more."""
-    columns = to_columns(problem)
-    return to_assignment(columns, *cut_ranges(columns))
-
-
 def cut_ranges(columns: Columns) -> tuple[Rows, Rows]:
-    """Return the member and the consumer thread that get each row."""
+    """Give each consumer thread a contiguous range of each topic; the first `partitions mod threads` get one more.
+
+    Returns the member and the consumer thread that get each row.
+    """
     readers = consumer_threads(columns)
     partitions = np.diff(columns.first)
     size, longer_count = np.divmod(partitions, np.maximum(readers.count, 1))

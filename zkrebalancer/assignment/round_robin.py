@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from zkrebalancer.assignment.columns import NOBODY, Columns, Offsets, Rows, offsets, to_columns
-from zkrebalancer.assignment.model import Assignment, Problem
-from zkrebalancer.assignment.placement import to_assignment
+from zkrebalancer.assignment.columns import NOBODY, Columns, Offsets, Rows, offsets
 from zkrebalancer.assignment.subscribers import ConsumerThreads, consumer_threads
 
 
-def assign_round_robin(problem: Problem) -> Assignment:
-    """Deal all partitions, sorted by topic and number, to the consumer threads, sorted by consumer and number."""
-    columns = to_columns(problem)
-    return to_assignment(columns, *deal(columns))
-
-
 def deal(columns: Columns) -> tuple[Rows, Rows]:
-    """Return the member and the consumer thread that get each row."""
+    """Deal all partitions, sorted by topic and number, to the consumer threads, sorted by consumer and number.
+
+    Returns the member and the consumer thread that get each row.
+    """
     readers = consumer_threads(columns)
     partitions = np.diff(columns.first)
     # The n-th partition of a topic goes to the n-th reader after where the last topic ended, which skips all others.

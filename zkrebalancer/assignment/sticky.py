@@ -11,10 +11,9 @@ import numpy as np
 
 from zkrebalancer.assignment.alike import Counts, rank_in_run, spread_alike
 from zkrebalancer.assignment.classes import balance_classes
-from zkrebalancer.assignment.columns import NOBODY, Columns, Flags, Offsets, Rows, offsets, ranges, to_columns
+from zkrebalancer.assignment.columns import NOBODY, Columns, Flags, Offsets, Rows, offsets, ranges
 from zkrebalancer.assignment.exact import spread_exactly
-from zkrebalancer.assignment.model import Assignment, Problem
-from zkrebalancer.assignment.placement import to_assignment, to_threads
+from zkrebalancer.assignment.placement import to_threads
 from zkrebalancer.assignment.subscribers import Classes, classes_of, kinds_of
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -22,18 +21,12 @@ MAX_EXACT_CHOICES = 500  # pairs of member and topic up to which overlapping sub
 MANY = 8  # free rows are sorted if they are fewer than one in so many, and else found in the order of the topics
 
 
-def assign_sticky(problem: Problem) -> Assignment:
+def place_sticky(columns: Columns) -> tuple[Rows, Rows]:
     """Balance members within one where the subscriptions allow it, with the fewest moves between members.
 
-    A member's partitions are then spread over its threads in the same way. A claim counts for a partition that exists,
-    of a topic that the member still subscribes to, and that no newer claim contradicts.
+    A member's partitions are then spread over its threads in the same way. Returns the member and the consumer thread
+    that get each row.
     """
-    columns = to_columns(problem)
-    return to_assignment(columns, *place_sticky(columns))
-
-
-def place_sticky(columns: Columns) -> tuple[Rows, Rows]:
-    """Return the member and the consumer thread that get each row."""
     target = sticky(columns)
     return target, to_threads(columns, target)
 

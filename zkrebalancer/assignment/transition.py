@@ -7,20 +7,17 @@ ask for, is made where it is first asked for: one sort of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
 from zkrebalancer.assignment.alike import narrow
-from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, offsets, to_columns, updated
+from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, Strategy, offsets, to_columns
 from zkrebalancer.assignment.model import Problem
+from zkrebalancer.assignment.updating import updated
 from zkrebalancer.protocol.fields import TopicPartition
-
-# From columns and the strategy's options to the member and the consumer thread that get each row.
-Placer: TypeAlias = Callable[[Columns, Mapping[str, object]], tuple[Rows, Rows]]
 
 
 @dataclass(frozen=True, eq=False)  # no slots: what few ask for is found when it is asked for, and kept
@@ -82,7 +79,7 @@ class Transition:
 
 
 def place(
-    placer: Placer,
+    strategy: Strategy,
     problem: Problem,
     before: Columns | None = None,
     changed: Collection[str] = (),
@@ -98,7 +95,7 @@ def place(
 
     """
     columns = to_columns(problem) if before is None else updated(before, problem, changed)
-    return to_transition(columns, *placer(columns, problem.options), everything)
+    return to_transition(columns, *strategy(columns, problem.options), everything)
 
 
 def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool = False) -> Transition:

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from zkrebalancer.assignment import STRATEGIES, strategy
-from zkrebalancer.assignment.balanced import assign_balanced, plan_assignment, plan_problem
+from zkrebalancer.assignment import STRATEGIES, decide, strategy
+from zkrebalancer.assignment.balanced import place_balanced, plan_assignment, plan_problem
 from zkrebalancer.assignment.balanced.plan import Plan
 from zkrebalancer.assignment.balanced.report import objective, reasons_by_topic, unassigned
 from zkrebalancer.assignment.document import InputError, partitions_of_member, printable, read_problem, write_result
@@ -40,13 +40,13 @@ def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: boo
     Example:
       zkrebalancer assign --strategy sticky --input problem.json
     """
-    decide = strategy(strategy_name)
-    if with_reasons and decide is not assign_balanced:
+    is_balanced = strategy(strategy_name) is place_balanced
+    if with_reasons and not is_balanced:
         raise InputError(f"--reasons: {strategy_name} has none, balanced has")
     problem = read_problem(_read_input(input_name))
     started = time.perf_counter()
-    plan = plan_problem(problem) if decide is assign_balanced else None
-    assignment = plan_assignment(plan) if plan else decide(problem)
+    plan = plan_problem(problem) if is_balanced else None
+    assignment = plan_assignment(plan) if plan else decide(strategy_name, problem)
     elapsed_ms = (time.perf_counter() - started) * 1_000
     summary = summarize(problem, assignment)
     if plan:

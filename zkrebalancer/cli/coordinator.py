@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import gevent
 
-from zkrebalancer.assignment import PLACERS
+from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.cli import options
 from zkrebalancer.coordinator.service import CoordinatorService
 from zkrebalancer.observe.events import EventLog
@@ -58,7 +58,7 @@ def coordinator(
         pass  # a wrong address or chroot is the user's mistake: say so before standing by for ever
     event_log = EventLog(events_directory, f"coordinator-{broker_id}")
     service = CoordinatorService(
-        zookeeper, Identity(broker_id, host), session_timeout_ms, PLACERS, event_log, bootstrap
+        zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, bootstrap
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)

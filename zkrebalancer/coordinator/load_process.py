@@ -46,7 +46,8 @@ def _answer(zookeeper: str, bootstrap: str, group: str, topics: Mapping[str, int
             read = loads.read_loads(zk, bootstrap, group, topics)
     except RebalancerError as error:
         return {"error": str(error)}
-    weighed = {"expected": read.expected, "refused": read.refused}
+    racks = {"sets": [sorted(names) for names in read.racks.sets], "of_topic": pack(read.racks.of_topic)}
+    weighed = {"expected": read.expected, "refused": read.refused, "racks": racks}
     return {"taken_us": read.taken_us, "ends": pack(read.ends), "committed": pack(read.committed), **weighed}
 
 

@@ -13,6 +13,7 @@ from gevent import subprocess
 from gevent.queue import SimpleQueue
 
 from zkrebalancer.assignment.loads import unpack
+from zkrebalancer.assignment.model import Racks
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
 READ_TIMEOUT_S = 120.0  # for one group; a process that takes longer is replaced
@@ -91,4 +92,5 @@ def _loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
         return LoadsRead(group, 0, {}, {}, answer["error"])
     ends, committed = unpack(answer["ends"]), unpack(answer["committed"])
     expected, refused = answer["expected"], answer["refused"]
-    return LoadsRead(group, answer["taken_us"], ends, committed, expected=expected, refused=refused)
+    racks = Racks(tuple(map(frozenset, answer["racks"]["sets"])), unpack(answer["racks"]["of_topic"]))
+    return LoadsRead(group, answer["taken_us"], ends, committed, expected=expected, refused=refused, racks=racks)

@@ -18,7 +18,8 @@ import gevent
 from gevent.queue import Empty, SimpleQueue
 
 from zkrebalancer.assignment import WEIGHING
-from zkrebalancer.assignment.transition import Placer, Transition
+from zkrebalancer.assignment.columns import Strategy
+from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.observe.events import EventLog
@@ -61,7 +62,7 @@ class CoordinatorService:
         zookeeper: str,
         identity: Identity,
         session_timeout_ms: int,
-        placers: Mapping[str, Placer],
+        strategies: Mapping[str, Strategy],
         event_log: EventLog,
         bootstrap: str | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class CoordinatorService:
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
         self._load_reader = LoadReader(zookeeper, bootstrap, self._events.put) if bootstrap is not None else None
-        self._placers = placers
+        self._strategies = strategies
         self._event_log = event_log
         self._failpoint = Failpoint(os.environ.get(VARIABLE))
         self._stopped = False
@@ -153,7 +154,7 @@ class CoordinatorService:
 
     def _compute(self, effect: Compute) -> None:
         began = time.monotonic_ns()
-        result = gevent.get_hub().threadpool.apply(_answer, (effect, self._placers))
+        result = gevent.get_hub().threadpool.apply(_answer, (effect, self._strategies))
         elapsed_us = (time.monotonic_ns() - began) // 1_000
         transition, error = (None, str(result)) if isinstance(result, RebalancerError) else (result, None)
         self._events.put(Computed(effect.group, effect.ticket, transition, elapsed_us, error))
@@ -163,10 +164,10 @@ class CoordinatorService:
         self._events.put(Computed(effect.group, effect.ticket, None, 0, text))
 
 
-def _answer(task: Compute, placers: Mapping[str, Placer]) -> Transition | RebalancerError:
+def _answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition | RebalancerError:
     """Return an error that is a user's mistake: gevent writes the traceback of whatever is raised in its pool."""
     try:
-        return answer(task, placers)
+        return answer(task, strategies)
     except RebalancerError as error:
         return error
 

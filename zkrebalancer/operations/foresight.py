@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zkrebalancer.assignment import PLACERS, WEIGHING, strategy
+from zkrebalancer.assignment import WEIGHING, strategy
 from zkrebalancer.assignment.loads import lag_of
-from zkrebalancer.assignment.model import Member, Problem, by_topic
+from zkrebalancer.assignment.model import Member, Problem, Racks
 from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations import loads
@@ -46,22 +46,25 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
     strategy(settings.strategy)
     subscriptions = _read_topics(zk)
     members = {m.consumer: _describe(m, subscriptions) for m in report.members if m.registration and m.owners}
-    names = {topic for member in members.values() for topic in member.threads.keys() | member.owned.keys()}
+    names = {topic for member in members.values() for topic in member.threads}
+    names |= {topic for member in members.values() for topic, _number in member.owned}
     topics = {name: subscriptions.topics[name].count for name in sorted(names & subscriptions.topics.keys())}
-    notes, lag, rate = list(report.problems), {}, {}
+    notes, lag, rate, racks = list(report.problems), {}, {}, Racks()
     if settings.strategy in WEIGHING and bootstrap is None:
-        notes.append(f"{settings.strategy} weighs lag and rates, which are not known here; --bootstrap tells lag")
+        notes.append(
+            f"{settings.strategy} weighs lag, rates and racks, which are not known here; --bootstrap tells more"
+        )
     elif settings.strategy in WEIGHING and bootstrap is not None:
         read = loads.read_loads(zk, bootstrap, report.name, topics)
-        rate = dict(read.expected)
+        rate, racks = dict(read.expected), read.racks
         known = "those of the group's weights" if rate else "known to the coordinator only"
         notes.append(f"rates are {known}; lag is as of now")
         if read.refused is not None:
             notes.append(f"weights are not used: {read.refused}")
         for topic, ends in read.ends.items():
             lag[topic] = lag_of(ends, read.committed[topic])
-    problem = Problem(topics, members, lag=lag, rate=rate, options=settings.options)
-    transition = place(PLACERS[settings.strategy], problem)
+    problem = Problem(topics, members, lag=lag, rate=rate, racks=racks, options=settings.options)
+    transition = place(strategy(settings.strategy), problem)
     return _compare(report, transition, settings, notes)
 
 
@@ -103,5 +106,11 @@ def _describe(member: MemberReport, subscriptions: Subscriptions) -> Member:
         threads = subscriptions.resolve(registration)
     except PatternError:
         threads = {}
-    owned = by_topic(owners.partitions)
-    return Member(threads, owned, owners.generation, registration.instance_id, registration.rack, registration.capacity)
+    return Member(
+        threads,
+        owners.partitions,
+        owners.generation,
+        registration.instance_id,
+        registration.rack,
+        registration.capacity,
+    )

@@ -1,4 +1,4 @@
-"""How far a group is, of many partitions at once: where they end, and what the group has committed in either store."""
+"""What is weighed of many partitions at once: where they end, what the group has committed in either store, racks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from zkrebalancer.assignment.columns import Offsets
 from zkrebalancer.assignment.loads import UNKNOWN, to_offsets
+from zkrebalancer.assignment.model import Racks
 from zkrebalancer.observe.inspection import offset_nodes
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
+from zkrebalancer.operations.racks import read_racks
 from zkrebalancer.protocol import paths, weights
 from zkrebalancer.protocol.calls import Content, Get
 from zkrebalancer.protocol.errors import NodeContentError
@@ -32,10 +34,11 @@ class StoredLoads:
     committed: Mapping[str, Offsets]
     expected: Mapping[str, list[float]]
     refused: str | None
+    racks: Racks
 
 
 def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, int]) -> StoredLoads:
-    """Read the ends of partitions, and the higher of the two offsets that the group may have stored of each.
+    """Read the ends of partitions, the higher of the two offsets that the group may have stored of each, and racks.
 
     `topics`: topic -> number of partitions.
 
@@ -54,7 +57,14 @@ def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, 
         if content.isdigit():
             committed[partition] = max(int(content), committed.get(partition, UNKNOWN))
     expected, refused = _read_weights(zk, group, topics)
-    return StoredLoads(taken_us, to_offsets(topics, ends), to_offsets(topics, committed), expected, refused)
+    return StoredLoads(
+        taken_us,
+        to_offsets(topics, ends),
+        to_offsets(topics, committed),
+        expected,
+        refused,
+        read_racks(zk, topics),
+    )
 
 
 def _read_weights(

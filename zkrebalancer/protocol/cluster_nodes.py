@@ -1,8 +1,10 @@
-"""Nodes that belong to no group: Kafka's topics, the coordinator's address, and plain counters."""
+"""Nodes that belong to no group: Kafka's topics and brokers, the coordinator's address, and plain counters."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
@@ -43,13 +45,33 @@ def decode_topic(content: bytes, created_zxid: int) -> Topic:
 
     """
     document = fields.read_document("topic", content)
+    partitions = _partitions(document)
+    topic_id = fields.optional_text("topic", document, "topic_id")
+    return Topic(frozenset(map(int, partitions)), topic_id or f"czxid-{created_zxid}")
+
+
+def decode_replicas(content: bytes) -> dict[int, list[int]]:
+    """Decode of `/brokers/topics/<topic>` the brokers that hold each partition; raises NodeContentError."""
+    partitions = _partitions(fields.read_document("topic", content))
+    for name, brokers in partitions.items():
+        if not (isinstance(brokers, list) and all(type(broker) is int for broker in brokers)):
+            raise NodeContentError(f"topic: the brokers of partition {name} must be numbers, not {brokers!r:.80}")
+    return {int(name): brokers for name, brokers in partitions.items()}
+
+
+def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a topic's node says of each partition."""
     partitions = fields.mapping("topic", document, "partitions")
     limit = fields.MAX_PARTITIONS_PER_NODE
     for name in partitions:
         if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < limit):
             raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
-    topic_id = fields.optional_text("topic", document, "topic_id")
-    return Topic(frozenset(map(int, partitions)), topic_id or f"czxid-{created_zxid}")
+    return partitions
+
+
+def decode_rack(content: bytes) -> str | None:
+    """Decode of `/brokers/ids/<id>` the broker's rack, None if it has none; raises NodeContentError."""
+    return fields.optional_text("broker", fields.read_document("broker", content), "rack")
 
 
 def encode_coordinator(address: CoordinatorAddress) -> bytes:

@@ -99,24 +99,6 @@ def to_ranges(partitions: list[int] | tuple[int, ...] | set[int] | frozenset[int
     return ranges
 
 
-def from_ranges(what: str, ranges: object) -> list[int]:
-    """Read inclusive ranges, refusing what is unsorted, overlapping, or more than a node may name."""
-    if not isinstance(ranges, list):
-        raise NodeContentError(f"{what}: partitions must be a list of ranges, not {ranges!r:.80}")
-    partitions: list[int] = []
-    for pair in ranges:
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(bound) is int for bound in pair)):
-            raise NodeContentError(f"{what}: a range must be [first, last], not {pair!r:.80}")
-        first, last = pair
-        lowest = partitions[-1] + 1 if partitions else 0
-        if not lowest <= first <= last <= MAX_PARTITION:
-            raise NodeContentError(f"{what}: range {pair!r:.80} is out of order or out of bounds")
-        if len(partitions) + last - first >= MAX_PARTITIONS_PER_NODE:
-            raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
-        partitions.extend(range(first, last + 1))
-    return partitions
-
-
 def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[TopicPartition]) -> dict[str, RangeList]:
     """Group topic-partitions by topic: {"orders": [[0, 2]]}."""
     by_topic: dict[str, list[int]] = {}
@@ -126,15 +108,32 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
 
 
 def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
-    """Read {"orders": [[0, 2]]}."""
+    """Read {"orders": [[0, 2]]}, refusing ranges that are unsorted or overlap, and more than a node may name.
+
+    Every acknowledgement is read by this, in the coordinator's loop: so it is one function, and single partitions,
+    which is how most are held, are not made into a range.
+    """
     if not isinstance(topics, dict):
         raise NodeContentError(f"{what}: topics must be an object, not {topics!r:.80}")
     found: list[TopicPartition] = []
     for name, ranges in topics.items():
         topic = topic_name(what, name)
-        found.extend((topic, partition) for partition in from_ranges(f"{what}: {topic}", ranges))
-        if len(found) > MAX_PARTITIONS_PER_NODE:
-            raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+        if type(ranges) is not list:
+            raise NodeContentError(f"{what}: {topic}: partitions must be a list of ranges, not {ranges!r:.80}")
+        end = -1
+        for pair in ranges:
+            if not (type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int):
+                raise NodeContentError(f"{what}: {topic}: a range must be [first, last], not {pair!r:.80}")
+            first, last = pair
+            if not end < first <= last <= MAX_PARTITION:
+                raise NodeContentError(f"{what}: {topic}: range {pair!r:.80} is out of order or out of bounds")
+            if len(found) + last - first >= MAX_PARTITIONS_PER_NODE:
+                raise NodeContentError(f"{what}: {topic}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+            if first == last:
+                found.append((topic, first))
+            else:
+                found += [(topic, partition) for partition in range(first, last + 1)]
+            end = last
     return found
 
 
@@ -154,10 +153,11 @@ def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]
     for name, topics in threads.items():
         if not (isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= 6):
             raise NodeContentError(f"{what}: consumer thread must be a small number, not {name!r:.80}")
-        for topic_partition in topics_from_ranges(what, topics):
-            if topic_partition in found:
-                raise NodeContentError(f"{what}: {topic_partition} stands under two consumer threads")
-            found[topic_partition] = int(name)
+        partitions = dict.fromkeys(topics_from_ranges(what, topics), int(name))
+        if not found.keys().isdisjoint(partitions):
+            twice = min(found.keys() & partitions.keys())
+            raise NodeContentError(f"{what}: {twice} stands under two consumer threads")
+        found |= partitions
         if len(found) > MAX_PARTITIONS_PER_NODE:
             raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from zkrebalancer.protocol.errors import InvalidNameError
 
@@ -17,6 +18,7 @@ COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
 MAX_NAME_LENGTH = 200
 MAX_TOPIC_LENGTH = 249  # Kafka's
+MAX_CACHED_NAMES = 100_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -36,6 +38,7 @@ def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> st
     return name
 
 
+@lru_cache(MAX_CACHED_NAMES)  # of a topic, every record of every consumer says the name
 def is_legal_topic(name: str) -> bool:
     """Whether Kafka can have a topic of this name."""
     return len(name) <= MAX_TOPIC_LENGTH and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None

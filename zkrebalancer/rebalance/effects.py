@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkrebalancer.assignment.columns import Columns, Offsets
-from zkrebalancer.assignment.model import Problem
+from zkrebalancer.assignment.model import Problem, Racks
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol.calls import Call, ZooKeeperEvent
 
@@ -43,7 +43,7 @@ class LoadsRead:
 
     `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN where none is stored.
     `expected`: of the topics for which the group has weights, records per second that each partition gets at this
-    time; `refused`: why what stands there as weights cannot be used.
+    time; `refused`: why what stands there as weights cannot be used. `racks`: of the replicas.
     """
 
     group: str
@@ -53,6 +53,7 @@ class LoadsRead:
     error: str | None = None
     expected: Mapping[str, Sequence[float]] = field(default_factory=dict)
     refused: str | None = None
+    racks: Racks = field(default_factory=Racks)
 
 
 @dataclass(frozen=True, slots=True)

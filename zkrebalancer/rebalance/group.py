@@ -212,7 +212,7 @@ class Group:
             plan_us=plan_us,
         )
         self.go(GroupState.MOVING, f"generation {self.plan.generation}")
-        self.moving.advance(sorted(self.plan.stops.keys() | self.plan.starts.keys()))
+        self.moving.begin(sorted(self.plan.stops.keys() | self.plan.starts.keys()))
         self.maybe_finish()
         if self.cause is not None and self.state is GroupState.MOVING:
             self._wake_debounced()

@@ -8,8 +8,9 @@ channel that is not among the ids that were listed after it belongs to the dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration, settings
@@ -19,6 +20,8 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 if TYPE_CHECKING:
     from zkrebalancer.rebalance.group import Group
+
+MAX_READS_PER_STEP = 500  # so that no other group waits long for its turn
 
 Read = tuple[ListChildren | Get, Callable[[Reply], None]]
 
@@ -30,6 +33,8 @@ class Loading:
         """Wait for `begin`."""
         self._group = group
         self._view = GroupView()
+        self._reads: Iterator[Read] = iter(())  # of this stage, not asked for yet
+        self._then = self._read_channels
         self._missing_answers = 0
         self._channels: dict[str, list[PendingCommand]] = {}
         self._unreadable_channels: set[str] = set()
@@ -37,6 +42,7 @@ class Loading:
     def begin(self) -> None:
         """Start from nothing; ends in `group.loaded`."""
         self._view = GroupView()
+        self._missing_answers = 0
         self._channels = {}
         self._unreadable_channels = set()
         self._group.moving.reset()
@@ -83,17 +89,19 @@ class Loading:
 
     def _read_commands(self) -> None:
         name = self._group.name
-        reads: list[Read] = [
+        commands: Iterator[Read] = (
             (ListChildren(paths.channel(name, c)), partial(self._take_commands, c)) for c in sorted(self._channels)
-        ]
-        reads += [(Get(paths.offsets(name, t)), partial(self._take_incarnation, t)) for t in self._view.incarnations]
-        reads += [(Get(paths.static(name, i)), partial(self._take_static, i)) for i in self._static_names]
-        self._stage(reads, self._read_command_contents)
+        )
+        topics = ((Get(paths.offsets(name, t)), partial(self._take_incarnation, t)) for t in self._view.incarnations)
+        statics = ((Get(paths.static(name, i)), partial(self._take_static, i)) for i in self._static_names)
+        self._stage(chain(commands, topics, statics), self._read_command_contents)
 
     def _read_command_contents(self) -> None:
-        reads: list[Read] = []
-        for consumer, nodes in self._nodes.items():
-            reads += [(Get(node), partial(self._take_command, consumer, node)) for node in nodes]
+        reads = (
+            (Get(node), partial(self._take_command, consumer, node))
+            for consumer, nodes in self._nodes.items()
+            for node in nodes
+        )
         self._stage(reads, self._read_ids)
 
     def _read_ids(self) -> None:
@@ -108,18 +116,18 @@ class Loading:
 
     def _read_registrations(self) -> None:
         name = self._group.name
-        reads: list[Read] = [
+        reads = (
             (Get(paths.ids(name, c), watch=True), partial(self._take_registration, c))
             for c in sorted(self._view.members)
             if self._view.members[c].registered
-        ]
+        )
         self._stage(reads, self._read_owners)
 
     def _read_owners(self) -> None:
         name = self._group.name
-        reads: list[Read] = [
+        reads = (
             (Get(paths.owners(name, c), watch=True), partial(self._take_owners, c)) for c in sorted(self._view.members)
-        ]
+        )
         self._stage(reads, self._read_evicted)
 
     def _read_evicted(self) -> None:
@@ -127,9 +135,7 @@ class Loading:
 
     def _read_tombstones(self) -> None:
         name = self._group.name
-        reads: list[Read] = [
-            (Get(paths.evicted(name, c)), partial(self._take_tombstone, c)) for c in sorted(self._view.tombstones)
-        ]
+        reads = ((Get(paths.evicted(name, c)), partial(self._take_tombstone, c)) for c in sorted(self._view.tombstones))
         self._stage(reads, self._finish)
 
     def _finish(self) -> None:
@@ -139,20 +145,33 @@ class Loading:
         self._group.departures.note_dead_channels(self._channels.keys() - view.members.keys())
         self._group.loaded(view)
 
-    def _stage(self, reads: list[Read], then: Callable[[], None]) -> None:
-        self._missing_answers = len(reads)
-        if not reads:
-            then()
-        for call, take in reads:
-            self._group.desk.ask(self._group.name, call, self._taken, take, then)
+    def _stage(self, reads: Iterable[Read], then: Callable[[], None]) -> None:
+        self._reads, self._then = iter(reads), then
+        self._ask()
 
-    def _taken(self, reply: Reply, take: Callable[[Reply], None], then: Callable[[], None]) -> None:
+    def _ask(self) -> None:
+        """Ask for as much as goes into one step; the stage is over when all of it is answered."""
+        desk, name = self._group.desk, self._group.name
+        asked = 0
+        for call, take in islice(self._reads, MAX_READS_PER_STEP):
+            desk.ask(name, call, self._taken, take)
+            asked += 1
+        self._missing_answers += asked
+        if asked == MAX_READS_PER_STEP:
+            desk.wake(name, "loading", desk.now.mono_us + 1, self._ask)
+        else:
+            self._maybe_go_on()
+
+    def _taken(self, reply: Reply, take: Callable[[Reply], None]) -> None:
         if isinstance(reply, Refused) and reply.outcome_unknown:
             return  # the connection broke: everything is read again when it is back
         take(reply)
         self._missing_answers -= 1
-        if self._missing_answers == 0:
-            then()
+        self._maybe_go_on()
+
+    def _maybe_go_on(self) -> None:
+        if not self._missing_answers and not self._group.desk.is_awake_planned(self._group.name, "loading"):
+            self._then()
 
     # The answers ----------------------------------------------------------------------------------------------------
 
@@ -215,8 +234,12 @@ class Loading:
             self._view.members[consumer] = Member(consumer, registered=False)
 
     def _take_ids(self, reply: Reply) -> None:
+        members = self._view.members
         for consumer in _names(reply):
-            self._view.members[consumer] = Member(consumer)
+            if consumer in members:
+                members[consumer].registered = True
+            else:
+                members[consumer] = Member(consumer)
 
     def _take_registration(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):

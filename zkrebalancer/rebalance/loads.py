@@ -1,4 +1,4 @@
-"""What a group's partitions weigh: lag and rates, for strategies that look at them.
+"""What a group's partitions weigh: lag and rates, and in which racks they are, for strategies that look at it.
 
 They are read at an interval, and not when a plan is needed: nobody waits for Kafka while a partition has no owner. A
 rate needs two readings. Until it is known, as after a change of leaders, nothing is moved for the sake of balance: what
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.columns import Offsets
 from zkrebalancer.assignment.loads import Rates, expected_or, lag_of, rate_of
+from zkrebalancer.assignment.model import Racks
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Loads:
         self._refused: str | None = None
         self.lag: dict[str, Offsets] = {}
         self.rate: dict[str, Rates] = {}
+        self.racks = Racks()
 
     @property
     def are_known(self) -> bool:
@@ -97,4 +99,4 @@ class Loads:
             for topic in ends
             if topic in known or topic in read.expected
         }
-        self._ends, self._taken_us = read.ends, read.taken_us
+        self._ends, self._taken_us, self.racks = read.ends, read.taken_us, read.racks

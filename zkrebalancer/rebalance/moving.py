@@ -7,7 +7,7 @@ released meanwhile joins the next transaction.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
-MAX_PARTITIONS_PER_TRANSACTION = 1_000  # looked at, ready or not; the command that passes it goes along
+MAX_LOOKS_PER_TRANSACTION = 1_000  # at consumers and partitions, ready or not; the command that passes it goes along
 MAX_TRANSACTION_BYTES = 500_000  # ZooKeeper refuses a request of about 1 MB
 
 
@@ -74,7 +74,8 @@ class Moving:
             if member.pending:
                 self.outstanding.add(consumer)
                 self.limit(member)
-            self.expect_readable(member)
+            if member.blocked_topics():
+                self.expect_readable(member)
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -85,10 +86,10 @@ class Moving:
         if plan is None or self.sending or self._group.state in {GroupState.PLANNING, GroupState.LOADING}:
             return
         commands: list[tuple[str, Command, bytes]] = []
-        size = partitions = 0
+        size = looks = 0
         while self._candidates:
             consumer, _ = self._candidates.popitem(last=False)
-            partitions += len(plan.starts.get(consumer, ())) + len(plan.stops.get(consumer) or ())
+            looks += 1 + len(plan.starts.get(consumer, ())) + len(plan.stops.get(consumer) or ())
             next_command = self._next_command(plan, consumer)
             if next_command is not None:
                 content = command.encode(next_command)
@@ -96,14 +97,26 @@ class Moving:
                 size += len(content)
             if (
                 len(commands) >= MAX_COMMANDS_PER_TRANSACTION
-                or partitions >= MAX_PARTITIONS_PER_TRANSACTION
+                or looks >= MAX_LOOKS_PER_TRANSACTION
                 or size >= MAX_TRANSACTION_BYTES
             ):
                 break
         if commands:
             self._send(plan, commands)
         elif self._candidates:
-            self._group.desk.wake(self._group.name, "advance", self._group.desk.now.mono_us + 1, self.advance, ())
+            self._advance_later()
+
+    def begin(self, consumers: Collection[str]) -> None:
+        """Carry out a plan for these consumers: at once, or in a step of its own if there is much to send."""
+        if len(consumers) <= MAX_COMMANDS_PER_TRANSACTION:
+            self.advance(consumers)
+        else:
+            self._candidates.update(dict.fromkeys(consumers))
+            self._advance_later()
+
+    def _advance_later(self) -> None:
+        desk = self._group.desk
+        desk.wake(self._group.name, "advance", desk.now.mono_us + 1, self.advance, ())
 
     def _next_command(self, plan: Plan, consumer: str) -> Command | None:
         group = self._group

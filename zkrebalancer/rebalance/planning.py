@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from zkrebalancer.assignment.columns import Columns
+from zkrebalancer.assignment.columns import Columns, Strategy
 from zkrebalancer.assignment.model import Member as ProblemMember
-from zkrebalancer.assignment.model import Problem, by_topic
-from zkrebalancer.assignment.transition import Placer, Transition, place
+from zkrebalancer.assignment.model import Problem, Racks
+from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.protocol.errors import PatternError, UnknownStrategyError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
@@ -53,8 +54,8 @@ class Planning:
 
     def touch_all(self) -> None:
         """Look at everybody again: the group was read anew, or its topics have changed."""
-        for consumers in (self._members, self._outside, self._instance_of, self._group.view.members):
-            self._group.view.touched.update(dict.fromkeys(consumers))
+        view = self._group.view
+        view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
 
     def begin(self) -> None:
         """Bring the problem up to date, then hand it to the strategy."""
@@ -64,10 +65,17 @@ class Planning:
         if resetting != self._resetting:
             self._resetting = resetting
             self.touch_all()
-        self._go_on()
+        if len(group.view.touched) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP:
+            self._go_on_later()  # what has touched so many has taken its time
+        else:
+            self._go_on()
+
+    def _go_on_later(self) -> None:
+        desk = self._group.desk
+        desk.wake(self._group.name, "planning", desk.now.mono_us + 1, self._go_on)  # in a step of its own
 
     def _go_on(self) -> None:
-        view, desk = self._group.view, self._group.desk
+        view = self._group.view
         looks = 0
         while view.touched and looks < MAX_LOOKS_PER_STEP:
             consumer, _ = view.touched.popitem(last=False)
@@ -77,7 +85,7 @@ class Planning:
             self._look_at_static_members()
             self._hand_out()
         else:
-            desk.wake(self._group.name, "planning", desk.now.mono_us + 1, self._go_on)  # in a step of its own
+            self._go_on_later()
 
     def _look_at_static_members(self) -> None:
         """What one that has come back may claim depends on what others hold, so it is looked at every time."""
@@ -112,6 +120,7 @@ class Planning:
                 {**self._members, **self._absent},
                 lag=loads.lag if loads.are_wanted else {},
                 rate=loads.rate if loads.are_wanted else {},
+                racks=loads.racks if loads.are_wanted else Racks(),
                 options=options,
             ),
             before=self._columns,
@@ -149,15 +158,17 @@ class Planning:
         if after == before:
             return
         self._changed.add(consumer)
-        if before is not None:
-            for topic in before.threads.keys() | before.owned.keys():
-                self._topics[topic] -= 1
-                if not self._topics[topic]:
-                    del self._topics[topic]
-            del self._members[consumer]
+        self._members.pop(consumer, None)
         if after is not None:
-            self._topics.update(after.threads.keys() | after.owned.keys())
             self._members[consumer] = after
+        self._count_topics(_topics_of(before), _topics_of(after))
+
+    def _count_topics(self, before: set[str], after: set[str]) -> None:
+        self._topics.update(after - before)
+        for topic in before - after:
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
 
     def _note_instance(self, consumer: str, instance: str | None) -> None:
         before = self._instance_of.pop(consumer, None)
@@ -173,11 +184,13 @@ class Planning:
         group, registration = self._group, member.registration
         if registration is None or member.consumer in self.fenced:
             return None
-        threads = {t: n for t, n in resolve(group, member).items() if t not in self._resetting}
-        claims = group.static_members.claims_of(member, self.fenced) | dict(group.view.held_by(member.consumer))
+        threads = resolve(group, member)
+        if not self._resetting.isdisjoint(threads):
+            threads = {topic: count for topic, count in threads.items() if topic not in self._resetting}
+        claims, held = group.static_members.claims_of(member, self.fenced), group.view.held_by(member.consumer)
         return ProblemMember(
             threads=threads,
-            owned=by_topic(claims),
+            owned={**claims, **held} if claims else held,
             generation=member.owners.generation if member.owners else 0,
             instance_id=registration.instance_id,
             rack=registration.rack,
@@ -235,16 +248,21 @@ class Planning:
         return result
 
 
-def answer(task: Compute, placers: Mapping[str, Placer]) -> Transition:
+def answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition:
     """Run the strategy; takes its time.
 
     Raises:
         RebalancerError: there is no such strategy, or it refuses its options.
 
     """
-    if task.strategy not in placers:
-        raise UnknownStrategyError(f"strategy {task.strategy!r:.80} is unknown; known are {', '.join(placers)}")
-    return place(placers[task.strategy], task.problem, task.before, task.changed, task.everything)
+    if task.strategy not in strategies:
+        raise UnknownStrategyError(f"strategy {task.strategy!r:.80} is unknown; known are {', '.join(strategies)}")
+    return place(strategies[task.strategy], task.problem, task.before, task.changed, task.everything)
+
+
+def _topics_of(member: ProblemMember | None) -> set[str]:
+    """Return the topics that a member reads, or holds some of."""
+    return set() if member is None else member.threads.keys() | {topic for topic, _partition in member.owned}
 
 
 def resolve(group: Group, member: Member) -> Mapping[str, int]:

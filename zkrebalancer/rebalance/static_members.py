@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.model import Member as ProblemMember
-from zkrebalancer.assignment.model import by_topic
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
@@ -108,18 +107,19 @@ class StaticMembers:
         for instance, (record, _version) in self._group.view.statics.items():
             if instance in present or record.deadline_ms is None:
                 continue
-            owned = by_topic({tp: 0 for tp in sorted(record.partitions) if not self._group.view.holders(tp)})
+            owned = {tp: 0 for tp in sorted(record.partitions) if not self._group.view.holders(tp)}
             if owned:
                 absent[record.consumer] = self._as_it_was(instance, owned)
         return absent
 
-    def _as_it_was(self, instance: str, owned: dict[str, dict[int, int]]) -> ProblemMember:
+    def _as_it_was(self, instance: str, owned: Mapping[TopicPartition, int]) -> ProblemMember:
         """Describe an absent member by its last registration, so that its absence changes no other's share."""
         member = self._away.get(instance)
         known = member.registration if member is not None else None
+        topics = {topic: 1 for topic, _number in owned}
         if member is None or known is None:  # it left before this leader came
-            return ProblemMember(dict.fromkeys(owned, 1), owned, instance_id=instance)
-        threads = {**dict.fromkeys(owned, 1), **planning.resolve(self._group, member)}
+            return ProblemMember(topics, owned, instance_id=instance)
+        threads = {**topics, **planning.resolve(self._group, member)}
         return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
     def left(self, member: Member) -> None:

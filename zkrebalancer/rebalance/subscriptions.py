@@ -5,7 +5,7 @@ Keeps the legacy names: `consumer_groups_per_topic` and `groups_with_wildcard_to
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import STATIC, Registration
 
-MAX_CACHED_FILTERS = 10_000  # and as many lists of matching topics
+MAX_CACHED_FILTERS = 10_000
+MAX_SHARED = 1_000  # resolved subscriptions
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
 Key = TypeVar("Key", bound=Hashable)
@@ -26,15 +27,16 @@ class Subscriptions:
     def __init__(self) -> None:
         """Know no topic and no group."""
         self.topics: dict[str, Topic] = {}
-        self.consumer_groups_per_topic: dict[str, Counter[str]] = {}  # topic -> group -> consumers that name it
-        self.groups_with_wildcard_topics: dict[str, Counter[Wildcard]] = {}  # group -> wildcard -> consumers
+        # topic -> group -> consumers that name it; group -> wildcard -> consumers
+        self.consumer_groups_per_topic: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.groups_with_wildcard_topics: defaultdict[str, Counter[Wildcard]] = defaultdict(Counter)
         self._filters: dict[Wildcard, TopicFilter | PatternError] = {}
-        self._matching: dict[Wildcard, tuple[str, ...]] = {}  # existing topics, until the set of topics changes
+        self._resolved: dict[Hashable, Mapping[str, int]] = {}  # until the set of topics changes
 
     def set_topic(self, name: str, topic: Topic | None) -> None:
         """A topic was created or changed, or (None) deleted."""
         if (topic is None) != (name not in self.topics):
-            self._matching.clear()
+            self._resolved.clear()
         if topic is None:
             self.topics.pop(name, None)
         else:
@@ -45,15 +47,15 @@ class Subscriptions:
         self.topics.clear()
         self.consumer_groups_per_topic.clear()
         self.groups_with_wildcard_topics.clear()
-        self._matching.clear()
+        self._resolved.clear()
 
     def add(self, group: str, registration: Registration) -> None:
         """A consumer of the group has registered."""
         if registration.pattern == STATIC:
             for topic in registration.subscription:
-                self.consumer_groups_per_topic.setdefault(topic, Counter())[group] += 1
+                self.consumer_groups_per_topic[topic][group] += 1
         else:
-            self.groups_with_wildcard_topics.setdefault(group, Counter())[_wildcard(registration)] += 1
+            self.groups_with_wildcard_topics[group][_wildcard(registration)] += 1
 
     def remove(self, group: str, registration: Registration) -> None:
         """A consumer of the group is gone."""
@@ -72,21 +74,27 @@ class Subscriptions:
         return sorted(interested)
 
     def resolve(self, registration: Registration) -> Mapping[str, int]:
-        """Return existing topic -> consumer threads.
+        """Return existing topic -> consumer threads: the same mapping to all that subscribe alike.
 
         Raises:
             PatternError: the wildcard does not compile.
 
         """
+        key = registration.pattern, frozenset(registration.subscription.items())
+        if key not in self._resolved:
+            if len(self._resolved) >= MAX_SHARED:
+                self._resolved.clear()
+            self._resolved[key] = self._resolve(registration)
+        return self._resolved[key]
+
+    def _resolve(self, registration: Registration) -> dict[str, int]:
         if registration.pattern == STATIC:
             return {topic: n for topic, n in registration.subscription.items() if topic in self.topics}
-        wildcard = _wildcard(registration)
-        if wildcard not in self._matching:
-            compiled = self._filter(wildcard)
-            if isinstance(compiled, PatternError):
-                raise compiled
-            self._matching[wildcard] = tuple(topic for topic in sorted(self.topics) if compiled.matches(topic))
-        return dict.fromkeys(self._matching[wildcard], next(iter(registration.subscription.values())))
+        compiled = self._filter(_wildcard(registration))
+        if isinstance(compiled, PatternError):
+            raise compiled
+        (thread_count,) = registration.subscription.values()
+        return dict.fromkeys((topic for topic in sorted(self.topics) if compiled.matches(topic)), thread_count)
 
     def _matches(self, wildcard: Wildcard, topic: str) -> bool:
         compiled = self._filter(wildcard)
@@ -96,7 +104,6 @@ class Subscriptions:
         if wildcard not in self._filters:
             if len(self._filters) >= MAX_CACHED_FILTERS:
                 self._filters.clear()
-                self._matching.clear()
             try:
                 self._filters[wildcard] = TopicFilter(*wildcard)
             except PatternError as error:

@@ -47,9 +47,11 @@ class TopicReset:
 
     def is_stale(self, topic: str) -> bool:
         """Whether the stored offsets belong to a former incarnation of the topic."""
-        stored = self._group.view.incarnations.get(topic, "")
+        stored = self._group.view.incarnations.get(topic)
+        if not stored:
+            return False
         known = self._group.topics.get(topic)
-        return bool(stored) and known is not None and known.incarnation != stored
+        return known is not None and known.incarnation != stored
 
     def stale_topics(self) -> set[str]:
         """Return the topics that have to be reset."""

@@ -170,7 +170,8 @@ class GroupView:
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
         """Whether a start of the partition may be sent to the consumer: nobody else holds it."""
-        if any(holder != consumer for holder in self.holders(partition)):
+        holders = self.holders(partition)
+        if holders and holders != (consumer,):
             return False
         return not self._blocks or not any(
             topic in {ALL_TOPICS, partition[0]}

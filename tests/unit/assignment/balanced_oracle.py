@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zkrebalancer.assignment.balanced.options import BalancedOptions
-from zkrebalancer.assignment.model import Member, Problem
+from zkrebalancer.assignment.model import Member, Problem, to_racks
+from zkrebalancer.protocol.fields import TopicPartition
 
 NOBODY = -1
 MAX_ASSIGNMENTS = 20_000  # of one group: more members, fewer partitions
@@ -42,13 +43,13 @@ def small_group(seed: int) -> Small:
     subscriptions = [
         everything if are_alike else {name: 1 for name in names if chance.random() < 0.7} for _ in range(member_count)
     ]
-    owned: list[dict[str, dict[int, int]]] = [{} for _ in range(member_count)]
+    owned: list[dict[TopicPartition, int]] = [{} for _ in range(member_count)]
     if chance.random() < 0.7:
         for name in names:
             for partition in range(topics[name]):
                 holder = chance.choice([*range(member_count), member_count])
                 if holder < member_count and name in subscriptions[holder]:
-                    owned[holder].setdefault(name, {})[partition] = 0
+                    owned[holder][name, partition] = 0
     members = {
         f"c{number}": Member(
             subscriptions[number],
@@ -61,7 +62,7 @@ def small_group(seed: int) -> Small:
     kind_of_lag = chance.choice(("equal", "uniform", "zipf", "some idle"))
     lag = {name: [_lag(kind_of_lag, chance) for _ in range(topics[name])] for name in names}
     racks = {name: [chance.sample(("r1", "r2", "r3"), 2) for _ in range(topics[name])] for name in names}
-    return Small(Problem(topics, members, lag, racks=racks if have_racks else {}), _options(chance, topics))
+    return Small(Problem(topics, members, lag, racks=to_racks(racks if have_racks else {})), _options(chance, topics))
 
 
 def _lag(kind: str, chance: random.Random) -> int:
@@ -126,7 +127,7 @@ class Judge:
         self.average = active_count / np.count_nonzero(load) if load.any() else 0.0
 
     def _owner(self, topic: str, number: int) -> int:
-        holders = [m for m, member in enumerate(self.members) if number in member.owned.get(topic, {})]
+        holders = [m for m, member in enumerate(self.members) if (topic, number) in member.owned]
         return holders[0] if holders else NOBODY
 
     def is_pinned(self, row: int) -> bool:
@@ -187,10 +188,9 @@ class Judge:
         across = np.zeros((len(self.rows), len(self.members) + 1), bool)
         for row, (topic, number) in enumerate(self.rows):
             for m, member in enumerate(self.members):
-                replicas = self.problem.racks.get(topic)
-                across[row, m] = (
-                    replicas is not None and member.rack is not None and member.rack not in replicas[number]
-                )
+                known = self.problem.racks.of_topic.get(topic)
+                names = self.problem.racks.sets[known[number]] if known is not None else ()
+                across[row, m] = bool(names) and member.rack is not None and member.rack not in names
         return across[np.arange(len(self.rows)), targets]
 
     def _crowded(self, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from zkrebalancer.assignment.model import Assignment, Member, Problem
+from zkrebalancer.protocol.fields import TopicPartition
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -33,9 +34,8 @@ def problems(
     subscriptions = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(1, max_threads))
     if subscribe_alike:
         subscriptions = st.just(draw(subscriptions))
-    owned = st.dictionaries(
-        st.sampled_from(TOPIC_NAMES), st.dictionaries(st.integers(0, max_partitions), st.integers(0, max_threads))
-    )
+    partitions = st.tuples(st.sampled_from(TOPIC_NAMES), st.integers(0, max_partitions))
+    owned = st.dictionaries(partitions, st.integers(0, max_threads))
     members = {
         consumer: Member(
             threads=draw(subscriptions),
@@ -81,9 +81,9 @@ def readable(problem: Problem) -> set[tuple[str, int]]:
 
 def holding(problem: Problem, assignment: Assignment) -> Problem:
     """Return the same group after the assignment took effect."""
-    owned: dict[str, dict[str, dict[int, int]]] = {consumer: {} for consumer in problem.members}
+    owned: dict[str, dict[TopicPartition, int]] = {consumer: {} for consumer in problem.members}
     for consumer, thread, topic, partition in placed(assignment):
-        owned[consumer].setdefault(topic, {})[partition] = thread
+        owned[consumer][topic, partition] = thread
     return Problem(
         problem.topics,
         {
@@ -103,7 +103,7 @@ def shuffled(problem: Problem, order: Iterable[int]) -> Problem:
     members = {
         name: Member(
             reorder(member.threads),
-            {topic: reorder(partitions) for topic, partitions in reorder(member.owned).items()},
+            reorder(member.owned),
             member.generation,
             member.instance_id,
         )

@@ -15,7 +15,7 @@ import pytest
 
 from tests.benchmarks.assign.kafka import KafkaAssignors
 from tests.unit.assignment.problems import placed
-from zkrebalancer.assignment import strategy
+from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Assignment, Member, Problem
 from zkrebalancer.protocol.fields import TopicPartition
@@ -40,14 +40,14 @@ def random_problem(seed: int) -> Problem:
     if chance.random() < 0.3:
         choices = [[topic] for topic in topics]
     held_share = chance.choice([0.0, 0.5, 1.0])
-    owned: dict[str, dict[str, dict[int, int]]] = {}
+    owned: dict[str, dict[TopicPartition, int]] = {}
     threads = {f"c{number}": dict.fromkeys(chance.choice(choices), 1) for number in range(chance.randint(1, 7))}
     generations = {consumer: chance.choice([3, 4, 4, 4]) for consumer in threads}
     for topic, count in topics.items():
         readers = [consumer for consumer in threads if topic in threads[consumer]]
         for partition in range(count):
             if readers and chance.random() < held_share:
-                owned.setdefault(chance.choice(readers[:2]), {}).setdefault(topic, {})[partition] = 0
+                owned.setdefault(chance.choice(readers[:2]), {})[topic, partition] = 0
     instance_ids = {consumer: f"i{chance.randint(0, 99)}-{consumer}" for consumer in threads if chance.random() < 0.3}
     return Problem(
         topics,
@@ -115,7 +115,7 @@ def quality(owners: Owners, current: Mapping[TopicPartition, str]) -> tuple[int,
 def test_exact_rules_give_what_kafka_gives(ours: str, theirs: str, kafka: KafkaAssignors) -> None:
     for seed in range(PROBLEM_COUNT):
         problem = random_problem(seed)
-        assert owners_of(strategy(ours)(problem)) == ask(kafka, theirs, problem, {}), f"seed {seed}"
+        assert owners_of(decide(ours, problem)) == ask(kafka, theirs, problem, {}), f"seed {seed}"
 
 
 @pytest.mark.parametrize("theirs", ["uniform", "client cooperative-sticky", "server range"])
@@ -123,7 +123,7 @@ def test_sticky_is_never_worse(theirs: str, kafka: KafkaAssignors) -> None:
     for seed in range(PROBLEM_COUNT):
         problem = random_problem(seed)
         current = current_owners(problem)
-        ours = owners_of(strategy("sticky")(problem))
+        ours = owners_of(decide("sticky", problem))
         kafkas = ask(kafka, theirs, problem, current)
         if theirs == "client cooperative-sticky":
             kafkas = ask_again(kafka, problem, kafkas)
@@ -138,12 +138,12 @@ def test_cooperative_sticky_keeps_as_much_in_its_first_round_and_starts_nothing_
     for seed in range(PROBLEM_COUNT):
         problem = random_problem(seed)
         current = current_owners(problem)
-        ours = owners_of(strategy("cooperative_sticky")(problem))
+        ours = owners_of(decide("cooperative_sticky", problem))
         assert all(current.get(partition, owner) == owner for partition, owner in ours.items()), f"seed {seed}"
         kafkas = ask(kafka, "client cooperative-sticky", problem, current)
         assert all(current.get(partition, owner) == owner for partition, owner in kafkas.items()), f"seed {seed}"
         settled = ask_again(kafka, problem, kafkas)
-        target = owners_of(strategy("sticky")(problem))
+        target = owners_of(decide("sticky", problem))
         if quality(target, {}) == quality(settled, {}):
             assert kept(ours, current) >= kept(kafkas, current), f"seed {seed}"
 

@@ -5,35 +5,34 @@ from __future__ import annotations
 from hypothesis import given
 
 from tests.unit.assignment.problems import holding, problems, targets
+from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.claims import current_owners
-from zkrebalancer.assignment.cooperative_sticky import assign_cooperative_sticky
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.assignment.result import WITHHELD, summarize
-from zkrebalancer.assignment.sticky import assign_sticky
 
 
 @given(problem=problems(max_partitions=9))
 def test_withholds_what_would_move_and_nothing_else(problem: Problem) -> None:
     owners = current_owners(problem)
-    sticky = targets(assign_sticky(problem))
-    assert targets(assign_cooperative_sticky(problem)) == {
+    sticky = targets(decide("sticky", problem))
+    assert targets(decide("cooperative_sticky", problem)) == {
         partition: consumer
         for partition, consumer in sticky.items()
         if partition not in owners or owners[partition] == consumer
     }
-    assert summarize(problem, assign_cooperative_sticky(problem)).moved == 0
+    assert summarize(problem, decide("cooperative_sticky", problem)).moved == 0
 
 
 @given(problem=problems(max_partitions=9))
 def test_the_second_round_is_complete_and_moves_nothing(problem: Problem) -> None:
-    second = holding(problem, assign_cooperative_sticky(problem))
-    assignment = assign_cooperative_sticky(second)
-    assert targets(assignment).keys() == targets(assign_sticky(problem)).keys()
+    second = holding(problem, decide("cooperative_sticky", problem))
+    assignment = decide("cooperative_sticky", second)
+    assert targets(assignment).keys() == targets(decide("sticky", problem)).keys()
     assert summarize(second, assignment).moved == 0
 
 
 def test_an_owner_that_unsubscribed_has_to_let_go_first() -> None:
-    problem = Problem({"t": 1}, {"c1": Member({}, {"t": {0: 0}}), "c2": Member({"t": 1}, {})})
-    assignment = assign_cooperative_sticky(problem)
+    problem = Problem({"t": 1}, {"c1": Member({}, {("t", 0): 0}), "c2": Member({"t": 1}, {})})
+    assignment = decide("cooperative_sticky", problem)
     assert assignment == {"c1": {}, "c2": {}}
     assert summarize(problem, assignment).unassigned == {"t": ((0, WITHHELD),)}

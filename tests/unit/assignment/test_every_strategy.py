@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.assignment.problems import placed, problems, readable, shuffled, sizes, targets
-from zkrebalancer.assignment import STRATEGIES, strategy
+from zkrebalancer.assignment import STRATEGIES, decide, strategy
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.assignment.result import NO_SUBSCRIBER, WITHHELD, summarize
@@ -20,13 +20,13 @@ total_strategy = pytest.mark.parametrize("name", ["range", "round_robin", "stick
 @total_strategy
 @given(problem=problems())
 def test_gives_everything_that_has_a_subscriber(name: str, problem: Problem) -> None:
-    assert targets(strategy(name)(problem)).keys() == readable(problem)
+    assert targets(decide(name, problem)).keys() == readable(problem)
 
 
 @every_strategy
 @given(problem=problems())
 def test_gives_each_partition_once_and_only_to_a_thread_that_reads_it(name: str, problem: Problem) -> None:
-    assignment = strategy(name)(problem)
+    assignment = decide(name, problem)
     given_out = list(placed(assignment))
     assert len(given_out) == len({(topic, partition) for _, _, topic, partition in given_out})
     for consumer, thread, topic, partition in given_out:
@@ -37,7 +37,7 @@ def test_gives_each_partition_once_and_only_to_a_thread_that_reads_it(name: str,
 @every_strategy
 @given(problem=problems())
 def test_names_every_member_and_sorts_partitions(name: str, problem: Problem) -> None:
-    assignment = strategy(name)(problem)
+    assignment = decide(name, problem)
     assert list(assignment) == sorted(problem.members)
     for threads in assignment.values():
         for topics in threads.values():
@@ -49,20 +49,20 @@ def test_names_every_member_and_sorts_partitions(name: str, problem: Problem) ->
 @every_strategy
 @given(problem=problems(), order=st.lists(st.integers(0, 9), min_size=3))
 def test_does_not_depend_on_the_order_of_dictionaries(name: str, problem: Problem, order: list[int]) -> None:
-    assert strategy(name)(problem) == strategy(name)(shuffled(problem, order))
+    assert decide(name, problem) == decide(name, shuffled(problem, order))
 
 
 @pytest.mark.parametrize("name", ["round_robin", "sticky"])
 @given(problem=problems(subscribe_alike=True, max_threads=1))
 def test_balances_within_one_when_all_subscribe_alike(name: str, problem: Problem) -> None:
-    member_sizes = sizes(strategy(name)(problem)).values()
+    member_sizes = sizes(decide(name, problem)).values()
     assert max(member_sizes, default=0) - min(member_sizes, default=0) <= 1
 
 
 @every_strategy
 @given(problem=problems())
 def test_summary_accounts_for_every_partition(name: str, problem: Problem) -> None:
-    assignment = strategy(name)(problem)
+    assignment = decide(name, problem)
     summary = summarize(problem, assignment)
     given_out, owners = targets(assignment), current_owners(problem)
     missing = {(topic, number) for topic, entries in summary.unassigned.items() for number, _ in entries}
@@ -91,5 +91,5 @@ def test_static_members_come_first_in_the_order_of_their_instances() -> None:
         },
     )
     for name in ("range", "round_robin", "sticky"):
-        assert sizes(strategy(name)(problem)) == {"z": 2, "y": 1, "a": 1}
-        assert targets(strategy(name)(problem))["t", 0] == "z"
+        assert sizes(decide(name, problem)) == {"z": 2, "y": 1, "a": 1}
+        assert targets(decide(name, problem))["t", 0] == "z"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from tests.unit.assignment.problems import problems
+from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.model import Member, Problem
-from zkrebalancer.assignment.range import assign_range
 
 # partitions, threads of each consumer, and the partitions of each consumer thread c1-0, c1-1, …, c2-0, … as the legacy
 # consumer computes them: thread at position i starts at i * (n // t) + min(i, n % t).
@@ -25,7 +25,7 @@ LEGACY_TABLE = [
 @pytest.mark.parametrize(("partition_count", "threads", "expected"), LEGACY_TABLE)
 def test_legacy_table(partition_count: int, threads: dict[str, int], expected: dict[str, list[int]]) -> None:
     members = {consumer: Member({"t": count}, {}) for consumer, count in threads.items()}
-    assignment = assign_range(Problem({"t": partition_count}, members))
+    assignment = decide("range", Problem({"t": partition_count}, members))
     assert {
         f"{consumer}-{thread}": list(topics["t"])
         for consumer, by_thread in assignment.items()
@@ -34,13 +34,13 @@ def test_legacy_table(partition_count: int, threads: dict[str, int], expected: d
 
 
 def test_threads_are_ordered_by_number() -> None:
-    assignment = assign_range(Problem({"t": 11}, {"c": Member({"t": 11}, {})}))
+    assignment = decide("range", Problem({"t": 11}, {"c": Member({"t": 11}, {})}))
     assert assignment["c"] == {thread: {"t": (thread,)} for thread in range(11)}
 
 
 @given(problem=problems(max_partitions=12))
 def test_each_thread_gets_one_contiguous_range_of_a_topic_within_one_of_the_others(problem: Problem) -> None:
-    assignment = assign_range(problem)
+    assignment = decide("range", problem)
     for topic, partition_count in problem.topics.items():
         sizes = []
         for consumer, member in problem.members.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 
 from tests.unit.assignment.problems import placed, problems
+from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.model import Member, Problem, ordered_consumers
-from zkrebalancer.assignment.round_robin import assign_round_robin
 
 
 def deal_by_walking(problem: Problem) -> set[tuple[str, int, str, int]]:
@@ -34,12 +34,12 @@ def deal_by_walking(problem: Problem) -> set[tuple[str, int, str, int]]:
 
 @given(problem=problems(max_partitions=9))
 def test_equals_the_plain_loop(problem: Problem) -> None:
-    assert set(placed(assign_round_robin(problem))) == deal_by_walking(problem)
+    assert set(placed(decide("round_robin", problem))) == deal_by_walking(problem)
 
 
 def test_threads_take_turns_and_the_circle_goes_on_with_the_next_topic() -> None:
     problem = Problem({"a": 2, "b": 3}, {"c1": Member({"a": 2, "b": 2}, {}), "c2": Member({"a": 1, "b": 1}, {})})
-    assert assign_round_robin(problem) == {
+    assert decide("round_robin", problem) == {
         "c1": {0: {"a": (0,), "b": (1,)}, 1: {"a": (1,), "b": (2,)}},
         "c2": {0: {"b": (0,)}},
     }

@@ -78,6 +78,8 @@ READERS: dict[str, Reader] = {
     "settings": (group_settings.decode, use_settings),
     "coordinator": (cluster_nodes.decode_coordinator, cluster_nodes.encode_coordinator),
     "topic": (lambda content: cluster_nodes.decode_topic(content, 7), use_topic),
+    "replicas": (cluster_nodes.decode_replicas, lambda replicas: sum(map(sum, replicas.values()))),
+    "broker": (cluster_nodes.decode_rack, lambda rack: rack is None or rack.encode()),
     "counter": (lambda content: cluster_nodes.decode_counter("epoch", content), cluster_nodes.encode_counter),
     "command": (command.decode, use_command),
 }

@@ -53,7 +53,7 @@ def test_paths() -> None:
 @given(st.sets(st.integers(0, 60) | st.integers(0, fields.MAX_PARTITION), max_size=40))
 def test_ranges_name_a_set_and_nothing_else(partitions: set[int]) -> None:
     ranges = fields.to_ranges(partitions)
-    assert fields.from_ranges("test", ranges) == sorted(partitions)
+    assert fields.topics_from_ranges("test", {"t": ranges}) == [("t", partition) for partition in sorted(partitions)]
     for (_first, last), (next_first, _next_last) in itertools.pairwise(ranges):
         assert last + 1 < next_first, "neighbours are one range"
 

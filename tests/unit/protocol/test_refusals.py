@@ -149,3 +149,17 @@ def test_a_command_that_is_too_large_is_not_encoded() -> None:
     partitions = {(f"{'topic' * 40}-{number}", 0): 0 for number in range(1_000)}
     with pytest.raises(CommandError, match="at most 65536"):
         command.encode(command.StartFetcher("id", 1, 1, Cause("id", "kind"), partitions))
+
+
+@pytest.mark.parametrize("partitions", ['{"0":1}', '{"0":["1"]}', '{"0":[true]}', '{"x":[1]}', "[]"])
+def test_replicas(partitions: str) -> None:
+    with pytest.raises(NodeContentError, match="topic"):
+        cluster_nodes.decode_replicas(f'{{"partitions":{partitions}}}'.encode())
+    assert cluster_nodes.decode_replicas(b'{"partitions":{"1":[3,1],"0":[]}}') == {1: [3, 1], 0: []}
+
+
+def test_rack_of_a_broker() -> None:
+    assert cluster_nodes.decode_rack(b'{"rack":"r1"}') == "r1"
+    assert cluster_nodes.decode_rack(b'{"host":"b1"}') is None
+    with pytest.raises(NodeContentError, match="broker: rack must be a string"):
+        cluster_nodes.decode_rack(b'{"rack":1}')

@@ -7,6 +7,7 @@ import numpy as np
 from tests.support.world import GROUP, World
 from zkrebalancer.assignment import WEIGHING
 from zkrebalancer.assignment.loads import UNKNOWN
+from zkrebalancer.assignment.model import to_racks
 from zkrebalancer.protocol import settings
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import LoadsRead
@@ -133,6 +134,28 @@ def test_what_is_expected_counts_from_the_first_reading_on() -> None:
     tell_weights(world, {"t": [90.0, 1.0, 1.0, 1.0]})
     hot = next(consumer for consumer, held in world.owned().items() if ("t", 0) in held)
     assert count_of(world, hot) == 1
+
+
+def test_racks_of_the_replicas_are_weighed_and_may_change() -> None:
+    world = World()
+    world.set_topic("t", 4)
+    world.create_group(settings.encode(GroupSettings(strategy="balanced", options={"rack_cost": 5})))
+    world.add_coordinator(WEIGHING)
+    for client, rack in (("a", "r1"), ("b", "r2")):
+        world.add_agent(client, rack=rack)
+    world.pass_time(2_000)
+    leader, nothing = world.leader(), {"t": np.zeros(4, np.int64)}
+    for here, there in (("r1", "r2"), ("r2", "r1")):
+        racks = to_racks({"t": [[here], [there], [there], [here]]})
+        asked = leader.reading.pop(0)
+        world.feed(
+            leader, LoadsRead(asked.group, world.now_us, nothing, nothing, expected={"t": [1.0] * 4}, racks=racks)
+        )
+        world.configure(settings.encode(GroupSettings(strategy="balanced", options={"rack_cost": 5.0})))
+        world.pass_time(2_000)
+        owned = world.owned()
+        assert owned["a-1" if here == "r1" else "b-1"].keys() == {("t", 0), ("t", 3)}
+        world.pass_time(LOAD_INTERVAL_US // 1_000)
 
 
 def test_a_partition_of_which_nothing_is_expected_has_its_measured_rate() -> None:

@@ -19,12 +19,13 @@ def test_consumers_that_come_with_ever_new_wildcards_do_not_fill_the_leaders_mem
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "MAX_CACHED_FILTERS", 3)
+    monkeypatch.setattr(subscriptions, "MAX_SHARED", 3)
     known = Subscriptions()
     known.set_topic("t1", Topic(frozenset({0}), "i"))
     for number in range(20):
         assert known.resolve(wildcard(f"^t1|{number}$")) == {"t1": 1}
         assert len(known._filters) <= 3
-        assert len(known._matching) <= 3
+        assert len(known._resolved) <= 3
 
 
 def test_who_cannot_be_read_may_hold_anything_for_its_subscription_may_have_changed() -> None:

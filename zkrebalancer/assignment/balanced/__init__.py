@@ -11,18 +11,15 @@ from zkrebalancer.assignment.model import Assignment, Problem
 from zkrebalancer.assignment.placement import to_assignment, to_threads
 
 
-def assign_balanced(problem: Problem) -> Assignment:
-    """Assign at the least cost that is found, by the problem's lag, rate, racks, capacities and options.
+def place_balanced(columns: Columns, options: Mapping[str, object]) -> tuple[Rows, Rows]:
+    """Place at the least cost that is found, by lag, rate, racks, capacities and options.
+
+    Returns the member and the consumer thread that get each row.
 
     Raises:
         OptionError: for an option that does not exist or has a wrong value.
 
     """
-    return plan_assignment(plan_problem(problem))
-
-
-def place_balanced(columns: Columns, options: Mapping[str, object]) -> tuple[Rows, Rows]:
-    """Return the member and the consumer thread that get each row. Raises OptionError."""
     target = plan_balanced(columns, read_options(options)).target
     return target, to_threads(columns, target)
 

@@ -62,12 +62,10 @@ class Case:
 
         A row whose racks are not known is read across racks by nobody.
         """
-        columns = self.columns
-        counts = np.diff(columns.racks_first)
-        crosses = np.zeros((len(self.load), len(columns.rack_names) + 1), np.bool_)
-        crosses[counts > 0, :-1] = True
-        crosses[np.repeat(np.arange(len(counts)), counts), columns.racks] = False
-        return crosses
+        holds = self.columns.rack_sets
+        is_known = holds.any(axis=1, keepdims=True)
+        crosses: Flags = np.pad(~holds & is_known, ((0, 0), (0, 1)))
+        return crosses[self.columns.rack_set]
 
     @cached_property
     def readers(self) -> tuple[Rows, ...]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from zkrebalancer.assignment import PLACERS, strategy
+from zkrebalancer.assignment import STRATEGIES, strategy
 from zkrebalancer.protocol.errors import ConfigurationError
 
 MAX_CELLS = 20_000  # the whole table is held by the driver
@@ -40,7 +40,7 @@ class Grid:
     partitions: tuple[int, ...] = (100, 1_000)
     skew: tuple[float, ...] = (0.0, 0.6, 1.2)
     churn: tuple[float, ...] = (0.0, 0.1, 0.3)
-    strategy: tuple[str, ...] = tuple(name for name in PLACERS if name != "cooperative_sticky")  # a round of `sticky`
+    strategy: tuple[str, ...] = tuple(name for name in STRATEGIES if name != "cooperative_sticky")  # that is `sticky`
 
     def cells(self, repeats: int) -> list[Cell]:
         """Return every cell, `repeats` times with other seeds.
@@ -105,5 +105,5 @@ _EXPECTED = {
     "partitions": f"whole numbers from 1 to {MAX_PARTITIONS}",
     "skew": f"numbers from 0 to {MAX_SKEW:g}",
     "churn": "numbers from 0 to 1",
-    "strategy": f"some of {', '.join(PLACERS)}",
+    "strategy": f"some of {', '.join(STRATEGIES)}",
 }

@@ -23,10 +23,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from zkrebalancer.assignment import PLACERS
+from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.assignment.transition import place
 from zkrebalancer.pipeline.sweep.grid import Cell
+from zkrebalancer.protocol.fields import TopicPartition
 
 CHANGES = 6
 HEARTBEAT_MS = 3_000.0  # Kafka's default
@@ -158,16 +159,16 @@ def _rates(cell: Cell, chance: random.Random) -> list[float]:
 
 def _placed(strategy: str, members: Sequence[str], owners: Sequence[str], rates: Sequence[float]) -> list[str]:
     """Return the member that gets each partition."""
-    owned: dict[str, dict[int, int]] = {member: {} for member in members}
+    owned: dict[str, dict[TopicPartition, int]] = {member: {} for member in members}
     for partition, holder in enumerate(owners):
         if holder in owned:
-            owned[holder][partition] = 0
+            owned[holder][TOPIC, partition] = 0
     problem = Problem(
         topics={TOPIC: len(rates)},
-        members={member: Member({TOPIC: 1}, {TOPIC: claims}) for member, claims in owned.items()},
+        members={member: Member({TOPIC: 1}, claims) for member, claims in owned.items()},
         rate={TOPIC: rates},
     )
-    transition = place(PLACERS[strategy], problem)
+    transition = place(STRATEGIES[strategy], problem)
     consumers = transition.columns.consumers
     return [consumers[index] for index in transition.member.tolist()]
 
