@@ -137,6 +137,7 @@ def test_balanced_reads_within_the_rack_if_that_is_worth_it(scenario: Scenario) 
     foreseen = groups(scenario, "plan", group, "--bootstrap", scenario.lab.cluster.bootstrap)
     assert json.loads(foreseen.stdout)["moves"] == []
     write(scenario, path, before)
+    assert groups(scenario, "configure", group, "strategy=sticky", "options.rack_cost=").returncode == 0
     scenario.verify()
 
 

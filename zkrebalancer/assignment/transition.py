@@ -104,7 +104,7 @@ def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool
     giver, receiver = columns.holder[moving], member[moving]
     is_held, is_assigned = giver >= 0, receiver >= 0
     starting = np.flatnonzero(member >= 0) if everything else moving[is_assigned]
-    gaining = np.unique(receiver[is_assigned]).tolist()
+    gaining = np.flatnonzero(np.bincount(receiver[is_assigned])).tolist()
     stops = _by_consumer(columns, moving[is_held], columns.holder, columns.owner_thread)
     is_read: Flags = np.any(columns.threads > 0, axis=0)
     return Transition(

@@ -47,6 +47,7 @@ class Planning:
         self.former_names: dict[str, str] = {}  # of static members that have come back -> their consumers now
         self._absent: dict[str, ProblemMember] = {}
         self._columns: Columns | None = None  # of the last answer
+        self._is_all_touched = False
         self._changed: set[str] = set()  # consumers that are different since `_columns`
         self.counts: Mapping[str, int] = {}  # topic of the last problem -> number of partitions
         self._has_gaps = False
@@ -54,8 +55,7 @@ class Planning:
 
     def touch_all(self) -> None:
         """Look at everybody again: the group was read anew, or its topics have changed."""
-        view = self._group.view
-        view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
+        self._is_all_touched = True
 
     def begin(self) -> None:
         """Bring the problem up to date, then hand it to the strategy."""
@@ -65,7 +65,7 @@ class Planning:
         if resetting != self._resetting:
             self._resetting = resetting
             self.touch_all()
-        if len(group.view.touched) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP:
+        if self._is_all_touched and len(group.view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP:
             self._go_on_later()  # what has touched so many has taken its time
         else:
             self._go_on()
@@ -76,6 +76,9 @@ class Planning:
 
     def _go_on(self) -> None:
         view = self._group.view
+        if self._is_all_touched:
+            view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
+            self._is_all_touched = False
         looks = 0
         while view.touched and looks < MAX_LOOKS_PER_STEP:
             consumer, _ = view.touched.popitem(last=False)
@@ -213,7 +216,7 @@ class Planning:
         anew, all that would change are exceptions.
         """
         view = self._group.view
-        if transition.columns.is_contradicted or self._has_gaps:
+        if self._is_all_touched or transition.columns.is_contradicted or self._has_gaps:
             names = set(view.members)
         else:
             names = view.touched.keys() | self._group.moving.outstanding | self._outside | self._stale_holders

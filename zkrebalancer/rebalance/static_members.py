@@ -34,6 +34,8 @@ class StaticMembers:
 
     def adopt(self) -> None:
         """After loading: wait for those that are away; those that left with no leader watching get a deadline."""
+        if not self._group.view.statics:
+            return
         present = self._instances_present()
         for instance, (record, _version) in sorted(self._group.view.statics.items()):
             if instance in present:
