@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
-MAX_LOOKS_PER_TRANSACTION = 1_000  # at consumers and partitions, ready or not; the command that passes it goes along
+MAX_LOOKS_PER_TRANSACTION = 700  # at consumers and partitions, ready or not; the command that passes it goes along
 MAX_TRANSACTION_BYTES = 500_000  # ZooKeeper refuses a request of about 1 MB
 
 

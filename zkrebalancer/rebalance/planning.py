@@ -76,10 +76,11 @@ class Planning:
 
     def _go_on(self) -> None:
         view = self._group.view
+        looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
             self._is_all_touched = False
-        looks = 0
+            looks = len(view.touched)
         while view.touched and looks < MAX_LOOKS_PER_STEP:
             consumer, _ = view.touched.popitem(last=False)
             looks += LOOKS_PER_MEMBER + len(view.held_by(consumer))
