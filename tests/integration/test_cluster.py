@@ -49,7 +49,7 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 
 
 def connect(hosts: str) -> KazooClient:
-    client = KazooClient(hosts=patient_hosts(hosts), timeout=SESSION_S)
+    client = KazooClient(hosts=hosts, timeout=SESSION_S)
     client.start()
     return client
 
@@ -225,7 +225,7 @@ def test_a_wrong_password_expires_nobody(one_zookeeper: LocalCluster, clients: C
 def test_sessions_outlive_a_restart_of_zookeeper(
     one_zookeeper: LocalCluster, clients: Callable[[str], KazooClient]
 ) -> None:
-    owner = clients(one_zookeeper.zookeeper)
+    owner = clients(patient_hosts(one_zookeeper.zookeeper))
     owner.create("/survivor", ephemeral=True)
     session_id = owner.client_id[0]
     (server,) = one_zookeeper.zookeeper_servers

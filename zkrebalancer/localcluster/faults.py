@@ -17,7 +17,8 @@ from zkrebalancer.localcluster.zookeeper import split_hosts
 EFFECT_DEADLINE_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 ASK_INTERVAL_S = 0.005
-EXPIRE_TRIES = 30  # of which about half are lost to an owner who takes its session back at once
+EXPIRE_TRIES = 30  # of which some are lost to an owner who takes its session back at once
+HOLD_S = 0.01  # an owner who tries all servers first, and then waits for a moment, as clients do, stays away for longer
 _SESSION_TIMEOUT_MS = 10_000
 _CLOSE_SESSION = -11
 _MAX_REPLY_BYTES = 1024
@@ -87,19 +88,26 @@ def expire_session(hosts: str, session_id: int, password: bytes) -> None:
 def _close_session(connection: socket.socket, session_id: int, password: bytes) -> bool:
     """Connect and close in ZooKeeper's protocol, each message preceded by its length; return whether it is over.
 
-    They are sent as one: the owner, whom the first cuts off, may be back within a millisecond, and cuts off us.
+    The first message cuts off the owner, who may be back at once and cut off us. If it came back while we close, it
+    would keep a connection to a dead session; so the session is closed when the owner has stayed away for HOLD_S.
     """
     protocol_version, last_zxid, read_only = 0, 0, False
     connect = struct.pack(">iqiqi", protocol_version, last_zxid, _SESSION_TIMEOUT_MS, session_id, len(password))
-    messages = (connect + password + struct.pack(">?", read_only), struct.pack(">ii", 1, _CLOSE_SESSION))
     try:
-        connection.sendall(b"".join(struct.pack(">i", len(message)) + message for message in messages))
+        _send(connection, connect + password + struct.pack(">?", read_only))
         _version, granted_timeout_ms, _session_id = struct.unpack_from(">iiq", _receive(connection))
-        if granted_timeout_ms > 0:  # otherwise the session was over before
+        if granted_timeout_ms > 0:  # otherwise it was over before
+            if select.select([connection], [], [], HOLD_S)[0]:
+                return False  # the server has ended the connection, and would not read any further
+            _send(connection, struct.pack(">ii", 1, _CLOSE_SESSION))
             _receive(connection)
     except ConnectionError:
         return False
     return True
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
+    connection.sendall(struct.pack(">i", len(message)) + message)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -38,6 +38,7 @@ MAX_IN_FLIGHT = 2_000
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
 CONNECT_TRIES = 3  # within one session's time
+RECONNECT_PAUSE_S = 0.05
 
 _log = logging.getLogger(__name__)
 _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
@@ -80,10 +81,19 @@ class _SessionLog(logging.Logger):
 class _Handler(SequentialGeventHandler):
     """kazoo's gevent handler with a cheaper `select`: kazoo asks several times per answer, and mostly it is there."""
 
+    _has_connected = False
+
     def start(self) -> None:
         """Start, without kazoo's own stop at exit: that waits for greenlets of a thread that may be gone by then."""
         super().start()
         atexit.unregister(self.stop)
+
+    def create_connection(self, *args: object, **options: object) -> Any:  # noqa: ANN401  # a socket, or one with TLS
+        """Connect; not at once when a connection was lost: many may have lost theirs, and servers are tried in turn."""
+        if self._has_connected:
+            gevent.sleep(RECONNECT_PAUSE_S)
+        self._has_connected = True
+        return super().create_connection(*args, **options)
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
