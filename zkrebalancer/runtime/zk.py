@@ -93,7 +93,7 @@ class _Handler(SequentialGeventHandler):
         if self._has_connected:
             gevent.sleep(RECONNECT_PAUSE_S)
         self._has_connected = True
-        return super().create_connection(*args, **options)
+        return super().create_connection(*args, **options)  # type: ignore[misc]  # kazoo's types have not got it
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
