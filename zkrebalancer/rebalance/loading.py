@@ -8,9 +8,9 @@ channel that is not among the ids that were listed after it belongs to the dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, registration, settings
@@ -33,7 +33,7 @@ class Loading:
         """Wait for `begin`."""
         self._group = group
         self._view = GroupView()
-        self._reads: Iterator[Read] = iter(())  # of this stage, not asked for yet
+        self._reads: deque[Callable[[], Read]] = deque()  # of this stage, not asked for yet
         self._then = self._read_channels
         self._missing_answers = 0
         self._channels: dict[str, list[PendingCommand]] = {}
@@ -76,7 +76,7 @@ class Loading:
 
     def _read_channels(self) -> None:
         name = self._group.name
-        self._stage(
+        self._stage_of(
             [
                 (Get(paths.group(name), watch=True), self._take_settings),
                 (Get(paths.generation(name)), self._take_generation),
@@ -88,25 +88,30 @@ class Loading:
         )
 
     def _read_commands(self) -> None:
-        name = self._group.name
-        commands: Iterator[Read] = (
-            (ListChildren(paths.channel(name, c)), partial(self._take_commands, c)) for c in sorted(self._channels)
-        )
-        topics = ((Get(paths.offsets(name, t)), partial(self._take_incarnation, t)) for t in self._view.incarnations)
-        statics = ((Get(paths.static(name, i)), partial(self._take_static, i)) for i in self._static_names)
-        self._stage(chain(commands, topics, statics), self._read_command_contents)
+        commands = [partial(self._commands_of, consumer) for consumer in sorted(self._channels)]
+        topics = [partial(self._incarnation_of, topic) for topic in self._view.incarnations]
+        statics = [partial(self._static_of, instance) for instance in self._static_names]
+        self._stage([*commands, *topics, *statics], self._read_command_contents)
+
+    def _commands_of(self, consumer: str) -> Read:
+        return ListChildren(paths.channel(self._group.name, consumer)), partial(self._take_commands, consumer)
+
+    def _incarnation_of(self, topic: str) -> Read:
+        return Get(paths.offsets(self._group.name, topic)), partial(self._take_incarnation, topic)
+
+    def _static_of(self, instance: str) -> Read:
+        return Get(paths.static(self._group.name, instance)), partial(self._take_static, instance)
 
     def _read_command_contents(self) -> None:
-        reads = (
-            (Get(node), partial(self._take_command, consumer, node))
-            for consumer, nodes in self._nodes.items()
-            for node in nodes
-        )
-        self._stage(reads, self._read_ids)
+        nodes = [(consumer, node) for consumer, nodes in self._nodes.items() for node in nodes]
+        self._stage([partial(self._command_at, consumer, node) for consumer, node in nodes], self._read_ids)
+
+    def _command_at(self, consumer: str, node: str) -> Read:
+        return Get(node), partial(self._take_command, consumer, node)
 
     def _read_ids(self) -> None:
         name = self._group.name
-        self._stage(
+        self._stage_of(
             [
                 (ListChildren(paths.owners(name)), self._take_owning),
                 (ListChildren(paths.ids(name), watch=True), self._take_ids),
@@ -115,28 +120,27 @@ class Loading:
         )
 
     def _read_registrations(self) -> None:
-        name = self._group.name
-        reads = (
-            (Get(paths.ids(name, c), watch=True), partial(self._take_registration, c))
-            for c in sorted(self._view.members)
-            if self._view.members[c].registered
-        )
-        self._stage(reads, self._read_owners)
+        members = self._view.members
+        registered = [consumer for consumer in sorted(members) if members[consumer].registered]
+        self._stage([partial(self._registration_of, consumer) for consumer in registered], self._read_owners)
+
+    def _registration_of(self, consumer: str) -> Read:
+        return Get(paths.ids(self._group.name, consumer), watch=True), partial(self._take_registration, consumer)
 
     def _read_owners(self) -> None:
-        name = self._group.name
-        reads = (
-            (Get(paths.owners(name, c), watch=True), partial(self._take_owners, c)) for c in sorted(self._view.members)
-        )
-        self._stage(reads, self._read_evicted)
+        self._stage([partial(self._owners_of, consumer) for consumer in sorted(self._view.members)], self._read_evicted)
+
+    def _owners_of(self, consumer: str) -> Read:
+        return Get(paths.owners(self._group.name, consumer), watch=True), partial(self._take_owners, consumer)
 
     def _read_evicted(self) -> None:
-        self._stage([(ListChildren(paths.evicted(self._group.name)), self._take_evicted)], self._read_tombstones)
+        self._stage_of([(ListChildren(paths.evicted(self._group.name)), self._take_evicted)], self._read_tombstones)
 
     def _read_tombstones(self) -> None:
-        name = self._group.name
-        reads = ((Get(paths.evicted(name, c)), partial(self._take_tombstone, c)) for c in sorted(self._view.tombstones))
-        self._stage(reads, self._finish)
+        self._stage([partial(self._tombstone_of, consumer) for consumer in sorted(self._view.tombstones)], self._finish)
+
+    def _tombstone_of(self, consumer: str) -> Read:
+        return Get(paths.evicted(self._group.name, consumer)), partial(self._take_tombstone, consumer)
 
     def _finish(self) -> None:
         view = self._view
@@ -145,19 +149,22 @@ class Loading:
         self._group.departures.note_dead_channels(self._channels.keys() - view.members.keys())
         self._group.loaded(view)
 
-    def _stage(self, reads: Iterable[Read], then: Callable[[], None]) -> None:
-        self._reads, self._then = iter(reads), then
+    def _stage_of(self, reads: Iterable[Read], then: Callable[[], None]) -> None:
+        self._stage([partial(_same, read) for read in reads], then)
+
+    def _stage(self, reads: Iterable[Callable[[], Read]], then: Callable[[], None]) -> None:
+        self._reads, self._then = deque(reads), then
         self._ask()
 
     def _ask(self) -> None:
         """Ask for as much as goes into one step; the stage is over when all of it is answered."""
         desk, name = self._group.desk, self._group.name
-        asked = 0
-        for call, take in islice(self._reads, MAX_READS_PER_STEP):
+        asked = min(len(self._reads), MAX_READS_PER_STEP)
+        for _ in range(asked):
+            call, take = self._reads.popleft()()
             desk.ask(name, call, self._taken, take)
-            asked += 1
         self._missing_answers += asked
-        if asked == MAX_READS_PER_STEP:
+        if self._reads:
             desk.wake(name, "loading", desk.now.mono_us + 1, self._ask)
         else:
             self._maybe_go_on()
@@ -304,3 +311,7 @@ def _not_applied(pending: list[PendingCommand], member: Member) -> list[PendingC
         if command_.command.command_id == applied_id:
             return in_order[index + 1 :]
     return in_order
+
+
+def _same(read: Read) -> Read:
+    return read
