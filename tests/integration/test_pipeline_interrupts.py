@@ -45,7 +45,7 @@ def computes(process: psutil.Process, _out: Path) -> bool:
 
 def makes_tables(_process: psutil.Process, out: Path) -> bool:
     """Whether the events of the first micro-batch are stored, and tables are next."""
-    return any(out.glob("events/**/_SUCCESS"))
+    return (out / "events" / "batch=0" / "_SUCCESS").exists()
 
 
 def runs(argument: str, processes: list[psutil.Process]) -> bool:

@@ -77,9 +77,8 @@ Strategy: TypeAlias = Callable[[Columns, Mapping[str, object]], tuple[Rows, Rows
 
 def to_columns(problem: Problem) -> Columns:
     """Return the columns of a problem."""
-    topics = tuple(sorted(problem.topics))
+    topics, counts = read_topics(problem)
     index_of = {topic: index for index, topic in enumerate(topics)}
-    counts = np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
     first = offsets(counts)
     topic = np.repeat(np.arange(len(topics), dtype=np.int32), counts)
     consumers = tuple(ordered_consumers(problem))
@@ -113,6 +112,12 @@ def to_columns(problem: Problem) -> Columns:
         rack_set=rack_set,
         is_contradicted=bool(np.count_nonzero(holder >= 0) < len(rows)),
     )
+
+
+def read_topics(problem: Problem) -> tuple[tuple[str, ...], Offsets]:
+    """Return the topics in their order, and how many partitions each has."""
+    topics = tuple(sorted(problem.topics))
+    return topics, np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
 
 
 def read_loads(

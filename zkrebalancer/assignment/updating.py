@@ -18,6 +18,7 @@ from zkrebalancer.assignment.columns import (
     read_claims,
     read_loads,
     read_rack_sets,
+    read_topics,
     reads_row,
     to_columns,
 )
@@ -150,8 +151,7 @@ def _unchanged_claims(columns: Columns, roll: _Roll) -> tuple[Rows, Rows, Rows]:
 
 
 def _has_topics_of(columns: Columns, problem: Problem) -> bool:
-    topics = tuple(sorted(problem.topics))
-    counts = np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
+    topics, counts = read_topics(problem)
     return topics == columns.topics and np.array_equal(counts, np.diff(columns.first))
 
 

@@ -31,7 +31,7 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: boo
     Example:
       zkrebalancer experiment compare experiments --out report
     """
-    require("experiments", "pyspark", "pandas", "psutil", "pyarrow", "matplotlib")
+    require("experiments")
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415

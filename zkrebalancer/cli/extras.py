@@ -6,14 +6,17 @@ from importlib.util import find_spec
 
 from zkrebalancer.protocol.errors import ConfigurationError
 
+_SPARK = ("pyspark", "pandas", "psutil", "pyarrow")
+_LIBRARIES = {"spark": _SPARK, "experiments": (*_SPARK, "matplotlib")}  # as in setup.py
 
-def require(extra: str, *libraries: str) -> None:
-    """Refuse to go on without these libraries.
+
+def require(extra: str) -> None:
+    """Refuse to go on without the libraries of an extra.
 
     Raises:
         ConfigurationError: naming the first one that is missing and what installs it.
 
     """
-    for library in libraries:
+    for library in _LIBRARIES[extra]:
         if find_spec(library) is None:
             raise ConfigurationError(f'{library} is not installed: pip install "zkrebalancer[{extra}]"')

@@ -49,7 +49,7 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
       zkrebalancer pipeline run --events results --out facts
     """
     _refuse_event_files(out)
-    require("spark", "pyspark", "pandas", "psutil", "pyarrow")
+    require("spark")
     from zkrebalancer.pipeline import batch, progress, session  # noqa: PLC0415  # after the check
 
     began_s = time.monotonic()
@@ -112,7 +112,7 @@ def watch(
     """
     watched = _watched(source, bootstrap, topic)
     _refuse_event_files(out)
-    require("spark", "pyspark", "pandas", "psutil", "pyarrow")
+    require("spark")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import watch as watching  # noqa: PLC0415
     from zkrebalancer.pipeline.topic import require_topic  # noqa: PLC0415

@@ -37,7 +37,7 @@ def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: s
     Example:
       zkrebalancer pipeline sweep --out sweep --grid members=10,100 --grid skew=0,1
     """
-    require("experiments", "pyspark", "pandas", "psutil", "pyarrow", "matplotlib")
+    require("experiments")
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.sweep import grid, job, output  # noqa: PLC0415
 

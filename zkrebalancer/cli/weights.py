@@ -48,7 +48,7 @@ def weights(*, source: str, out: Path, group: str | None, zookeeper: str | None,
     """
     if zookeeper is not None and group is None:
         raise click.UsageError("--zookeeper needs --group: whose weights they are")
-    require("spark", "pyspark", "pandas", "psutil", "pyarrow")
+    require("spark")
     from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 

@@ -90,10 +90,7 @@ def doubtful(stretches: DataFrame, segments: DataFrame, deliveries: DataFrame) -
     were given more than once.
     """
     crossing = _late(stretches).where(F.col("end") > F.col("reached"))
-    doubled = cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
-    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
-    meets = (F.col("begin") < F.col("to")) & (F.col("end") > F.col("from"))
-    met = cut(stretches).join(doubled, list(CHUNK)).where(meets)
+    met = meeting_doubled(stretches, segments)
     columns = [*_STRETCH, "began", "last"]
     found = crossing.select(*columns).unionByName(met.select(*columns)).distinct()
     here = [F.col(name).alias(f"_{name}") for name in columns]
@@ -130,7 +127,15 @@ def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
     return below.unionByName(looked_at).groupBy(*PARTITION).agg(F.sum("late").alias("out_of_order"))
 
 
-def cut(ranges: DataFrame) -> DataFrame:
+def meeting_doubled(ranges: DataFrame, segments: DataFrame) -> DataFrame:
+    """Return the parts of ranges, cut by chunks, that meet offsets [from, to) which were given more than once."""
+    doubled = _cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
+    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
+    meets = (F.col("begin") < F.col("to")) & (F.col("end") > F.col("from"))
+    return _cut(ranges).join(doubled, list(CHUNK)).where(meets)
+
+
+def _cut(ranges: DataFrame) -> DataFrame:
     """Cut the ranges [begin, end) at the multiples of CHUNK_OFFSETS; `chunk` is which one a part lies in."""
     chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
     return (

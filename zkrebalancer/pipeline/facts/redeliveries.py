@@ -9,19 +9,15 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, cut
+from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, meeting_doubled
 from zkrebalancer.pipeline.facts.excuses import HOLD
 from zkrebalancer.pipeline.schema import PARTITION
 
 
 def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, unexcused): records given again without a crash that excuses it."""
-    doubled = cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
-    doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
     pieces = (
-        cut(doubtful)
-        .join(doubled, list(CHUNK))
-        .where((F.col("begin") < F.col("to")) & (F.col("end") > F.col("from")))
+        meeting_doubled(doubtful, segments)
         .withColumn("begin", F.greatest("begin", "from"))
         .withColumn("end", F.least("end", "to"))
         .drop("from", "to", "position", "bucket")

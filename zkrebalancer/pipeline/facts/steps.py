@@ -48,7 +48,7 @@ def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFram
     Columns: those of `windows`, settled_ms, unowned_partition_ms, moved, moved_least, stopped_needlessly. `settled_ms`
     is until the last start or end of a hold; the other times and counts are sums over partitions.
     """
-    owners = _owners(windows, intervals)
+    owners = owners_around(windows, intervals)
     changes = _last_changes(windows, intervals)
     figures = windows
     for found in (changes, _unowned(windows, intervals, gaps), _moves(owners), _least_moves(owners)):
@@ -61,7 +61,7 @@ def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFram
     )
 
 
-def _owners(windows: DataFrame, intervals: DataFrame) -> DataFrame:
+def owners_around(windows: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return (run, step, target, group, topic, partition, before, after): owners at both ends of each window."""
     until = F.coalesce("to_us", F.lit((1 << 63) - 1))
     pairs = intervals.join(windows.select(*STEP, "target", "from_us", until.alias("to_us")), "run")

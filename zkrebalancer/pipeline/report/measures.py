@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
-from zkrebalancer.pipeline.facts.steps import STEP, with_step
+from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
 from zkrebalancer.pipeline.schema import PARTITION
 
 BEFORE, REST = "before", "rest"  # the steps in which nothing is changed
@@ -59,13 +59,8 @@ def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> Dat
     """
     size = F.col("last_offset") - F.col("first_offset") + 1
     produced = with_step(events.where(F.col("kind") == "produced"), steps).groupBy(*STEP, "topic", "partition")
-    is_held = F.col("ended_us").isNull() | (F.col("ended_us") > F.col("to_us"))
-    held = intervals.join(steps.select(*STEP, "to_us"), "run")
-    owners = (
-        held.where((F.col("started_us") <= F.col("to_us")) & is_held)
-        .groupBy("step", *PARTITION)
-        .agg(F.max_by("member", "began").alias("member"))
-    )
+    ended = owners_around(steps.where(F.col("to_us").isNotNull()), intervals).where(F.col("after").isNotNull())
+    owners = ended.select("step", *PARTITION, F.col("after").alias("member"))
     loaded = owners.join(produced.agg(F.sum(size).alias("records")), [*STEP, "topic", "partition"], "left")
     loads = loaded.groupBy(*STEP, "member").agg(F.sum(F.coalesce("records", F.lit(0))).alias("load"))
     return loads.groupBy(*STEP).agg(F.try_divide(F.max("load"), F.avg("load")).alias("load_peak"))

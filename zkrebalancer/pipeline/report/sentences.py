@@ -78,7 +78,9 @@ class Verdict:
         if self.outcome == OPEN:
             return f"{name}: {both}; {self.runs} show no difference that counts"
         times = _times(ours.median, other.median)
-        return f"{self.ours} {self.outcome} in {name}: {both}{times} ({self._how_sure()})"
+        if times:
+            both += f", {times} {'less' if ours.median < other.median else 'more'}"
+        return f"{self.ours} {self.outcome} in {name}: {both} ({self._how_sure()})"
 
     @property
     def beside(self) -> str:
@@ -88,8 +90,8 @@ class Verdict:
         if self.outcome == OPEN:
             return "no difference shown"
         ours, other = sample(self.our_values).median, sample(self.other_values).median
-        factor = f"{max(ours, other) / min(ours, other):.3g} times " if min(ours, other) > 0 else ""
-        return f"ours {factor}{'better' if self.outcome == WINS else 'worse'}"
+        times = _times(ours, other)
+        return f"ours {times and times + ' '}{'better' if self.outcome == WINS else 'worse'}"
 
     def _how_sure(self) -> str:
         if self.difference is None:
@@ -161,6 +163,4 @@ def shown(value: float, unit: str) -> str:
 
 
 def _times(ours: float, other: float) -> str:
-    if min(ours, other) <= 0:
-        return ""
-    return f", {max(ours, other) / min(ours, other):.3g} times {'less' if ours < other else 'more'}"
+    return f"{max(ours, other) / min(ours, other):.3g} times" if min(ours, other) > 0 else ""
