@@ -20,7 +20,7 @@ from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import MAX_THREADS, WHITE_LIST
 
 MAX_PARTITIONS = 1_000_000  # over all topics of one input
-MAX_CONSUMER_THREADS = 1_000_000  # over all subscriptions of one input, counted once for each topic
+MAX_CONSUMER_THREADS = 20_000_000  # over all subscriptions of one input, counted once for each topic
 MAX_GENERATION = 2**63 - 1
 MEMBER_KEYS = frozenset(
     ("topics", "pattern", "pattern_type", "threads", "owned", "generation", "instance_id", "rack", "capacity")
@@ -114,9 +114,7 @@ def read_problem(content: bytes) -> Problem:
         lag=_lag(document["lag"]) if "lag" in document else {},
         rate=_rate(document["rate"]) if "rate" in document else {},
         racks=_racks(document["racks"]) if "racks" in document else Racks(),
-        options={key: value.content for key, value in document["options"].entries().items()}
-        if "options" in document
-        else {},
+        options=_options(document["options"]) if "options" in document else {},
     )
 
 
@@ -180,7 +178,7 @@ def _member(value: _Value, topics: Mapping[str, int]) -> Member:
     if "pattern" in entries:
         subscribed = _matching_topics(entries["pattern"], pattern_type, topics)
     else:
-        subscribed = [topic.text() for topic in entries["topics"].items()]
+        subscribed = _names(entries["topics"])
     threads = entries["threads"].integer(1, MAX_THREADS) if "threads" in entries else 1
     return Member(
         threads=dict.fromkeys(subscribed, threads),
@@ -190,6 +188,15 @@ def _member(value: _Value, topics: Mapping[str, int]) -> Member:
         rack=entries["rack"].optional_text() if "rack" in entries else None,
         capacity=entries["capacity"].number() if "capacity" in entries else 1.0,
     )
+
+
+def _names(value: _Value) -> list[str]:
+    names: dict[str, None] = {}
+    for name in value.items():
+        if name.text() in names:
+            raise InputError(f"{name.path}: {printable(name.text())} stands twice in one list")
+        names[name.text()] = None
+    return list(names)
 
 
 def _matching_topics(pattern: _Value, pattern_type: str, topics: Mapping[str, int]) -> list[str]:
@@ -216,6 +223,15 @@ def _lag(value: _Value) -> dict[str, list[int]]:
 
 def _rate(value: _Value) -> dict[str, list[float]]:
     return {topic: [rate.number() for rate in rates.items()] for topic, rates in value.entries().items()}
+
+
+def _options(value: _Value) -> dict[str, object]:
+    """Read options as far as no strategy has to be asked: a key stands once, also in an option that is an object."""
+    options = value.entries()
+    for option in options.values():
+        if isinstance(option.content, dict):
+            option.entries()
+    return {key: option.content for key, option in options.items()}
 
 
 def _racks(value: _Value) -> Racks:

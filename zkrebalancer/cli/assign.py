@@ -15,6 +15,7 @@ from rich.text import Text
 
 from zkrebalancer.assignment import STRATEGIES, decide, strategy
 from zkrebalancer.assignment.balanced import place_balanced, plan_assignment, plan_problem
+from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.assignment.balanced.plan import Plan
 from zkrebalancer.assignment.balanced.report import objective, reasons_by_topic, unassigned
 from zkrebalancer.assignment.document import InputError, partitions_of_member, printable, read_problem, write_result
@@ -38,12 +39,15 @@ def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: boo
 
     \b
     Example:
-      zkrebalancer assign --strategy sticky --input problem.json
+      zkrebalancer assign --strategy sticky --input group.json
+    where group.json has at least topics with their partitions, and members:
+      {"topics": {"orders": 3}, "members": {"c1": {"topics": ["orders"]}, "c2": {"pattern": "^ord"}}}
     """
     is_balanced = strategy(strategy_name) is place_balanced
     if with_reasons and not is_balanced:
         raise InputError(f"--reasons: {strategy_name} has none, balanced has")
     problem = read_problem(_read_input(input_name))
+    read_options(problem.options)  # whatever the strategy: what is wrong is said before a group has it
     started = time.perf_counter()
     plan = plan_problem(problem) if is_balanced else None
     assignment = plan_assignment(plan) if plan else decide(strategy_name, problem)

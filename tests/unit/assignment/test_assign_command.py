@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def test_json_document(run: Run) -> None:
             "idle": [{"partition": 0, "reason": "no subscriber"}],
         },
     }
+
+
+def test_the_example_of_the_documentation(run: Run) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "assignment.md").read_text()
+    given, answered = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    output = json.loads(run("--json", content=given).stdout)
+    assert output | {"elapsed_ms": 0.4} == json.loads(answered)
 
 
 def test_what_is_withheld_stands_in_unassigned(run: Run) -> None:
@@ -126,6 +134,7 @@ MEMBER_ERRORS = [
     ({"topics": [], "pattern": "a"}, "members.c: either topics or pattern is expected"),
     ({"topics": "t"}, 'members.c.topics: a list is expected, not "t"'),
     ({"topics": ["t", 1]}, "members.c.topics[1]: a string is expected, not 1"),
+    ({"topics": ["t", "u", "t"]}, "members.c.topics[2]: t stands twice in one list"),
     ({"pattern": 1}, "members.c.pattern: a string is expected, not 1"),
     ({"pattern": "("}, "members.c.pattern: pattern '(' does not compile"),
     ({"pattern": r"(a)\1"}, "members.c.pattern: pattern"),
@@ -165,14 +174,18 @@ DOCUMENT_ERRORS = [
     ({"topics": {"a": MAX_PARTITIONS, "b": 1}, "members": {}}, "topics: 1000001 partitions in all, at most 1000000"),
     ({"topics": {"a\nb": -1}, "members": {}}, r'topics."a\nb": an integer from 0'),
     (
-        {"topics": {}, "members": {"c": {"topics": [str(n) for n in range(1001)], "threads": 1000}}},
-        "members: 1001000 consumer threads in all, at most 1000000 are served",
+        {"topics": {}, "members": {"c": {"topics": [str(n) for n in range(20_001)], "threads": 1000}}},
+        "members: 20001000 consumer threads in all, at most 20000000 are served",
     ),
     ({"topics": {}, "members": {}, "lag": []}, "lag: an object is expected, not a list"),
     ({"topics": {}, "members": {}, "lag": {"t": [-5]}}, "lag.t[0]: an integer from 0"),
     ({"topics": {}, "members": {}, "racks": {"t": ["r1"]}}, "racks.t[0]: a list is expected"),
     ({"topics": {}, "members": {}, "racks": {"t": [[1]]}}, "racks.t[0][0]: a string is expected, not 1"),
     ({"topics": {}, "members": {}, "options": None}, "options: an object is expected, not null"),
+    (
+        {"topics": {}, "members": {}, "options": {"move_costs": 1}},
+        "options.move_costs: is unknown; known are peak_cost",
+    ),
 ]
 TEXT_ERRORS = [
     ("", "input: not JSON"),
@@ -185,6 +198,8 @@ TEXT_ERRORS = [
     ('{"topics": {}, "members": {}, "lag": {"t": [0, -Infinity]}}', "lag.t[1]: an integer from 0"),
     ('{"topics": {"t": ' + "9" * 5_000 + '}, "members": {}}', "input: not JSON"),
     ('{"topics": {"t": 1, "t": 2}, "members": {}}', "topics.t: stands twice in one object"),
+    ('{"topics": {}, "members": {}, "options": {"move_cost": NaN}}', "options.move_cost: a number from 0 to"),
+    ('{"topics": {}, "members": {}, "options": {"pinned": {"t": [], "t": [0]}}}', "options.pinned.t: stands twice"),
     (r'{"topics": {"\ud800": 1}, "members": {}}', "input: a string has half a surrogate pair"),
     (
         '{"topics": {}, "members": {"c": {"topics": [], "capacity": 1e999}}}',
