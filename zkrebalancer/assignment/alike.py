@@ -20,14 +20,20 @@ _UNLIMITED = np.iinfo(np.int64).max
 
 
 def spread_alike(
-    claimed: Rows, claimed_thread: Rows | None, free: Offsets, row_counts: Counts, bucket_of_owner: Rows
+    claimed: Rows,
+    claimed_thread: Rows | None,
+    free: Offsets,
+    row_counts: Counts,
+    bucket_of_owner: Rows,
+    disputed: Flags | None = None,
 ) -> Rows:
     """Give every row of every bucket to one of its owners; returns the owner of each row.
 
     `claimed`: owner that holds the row now and may keep it, or NOBODY. `claimed_thread`: with which thread it holds the
     row, which decides what it gives up; None if that makes no difference. `free`: the rows that nobody claims, bucket
     after bucket, and in the order in which they are to be dealt. `row_counts`: rows of each bucket, claimed and free. A
-    bucket with rows has an owner. A row that is neither claimed nor free goes to NOBODY.
+    bucket with rows has an owner. A row that is neither claimed nor free goes to NOBODY. `disputed`: rows that an
+    owner gives up before others.
 
     Within a bucket sizes differ by at most one, the first owners in need of it getting one more. An owner that claims
     more than its share has to give up some whatever the others do, so the larger shares go to such owners first; this
@@ -49,7 +55,7 @@ def spread_alike(
     if has_too_many.any():
         limit_of_owner = np.full(len(limit) + 1, _UNLIMITED)  # the last entry is NOBODY's
         limit_of_owner[places.owner[has_too_many]] = limit[has_too_many]
-        given_up, givers = _give_up(target, claimed_thread, limit_of_owner)
+        given_up, givers = _give_up(target, claimed_thread, limit_of_owner, disputed)
         claims = np.diff(offsets(claim_counts)[places.begins])
         free_bucket = np.repeat(np.arange(len(row_counts)), row_counts - claims)
         free_bucket = np.concatenate((free_bucket, bucket_of_owner[givers]))
@@ -59,12 +65,14 @@ def spread_alike(
     return target
 
 
-def _give_up(target: Rows, thread: Rows | None, limit_of_owner: Counts) -> tuple[Offsets, Rows]:
-    """Free what owners claim beyond their limit, from the threads that hold most, the last rows first.
+def _give_up(target: Rows, thread: Rows | None, limit_of_owner: Counts, disputed: Flags | None) -> tuple[Offsets, Rows]:
+    """Free what owners claim beyond their limit, from the threads that hold most: disputed rows, then the last ones.
 
     Returns the rows and who had them.
     """
     rows = np.flatnonzero((limit_of_owner < _UNLIMITED)[target])
+    if disputed is not None:
+        rows = rows[np.argsort(disputed[rows], kind="stable")]
     owner = target[rows]
     if thread is None:
         order = np.argsort(narrow(owner), kind="stable")

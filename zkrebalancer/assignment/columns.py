@@ -59,7 +59,8 @@ class Columns:
     rack_names: tuple[str, ...]
     rack_sets: Flags  # [S', R]
     rack_set: Offsets  # [P]
-    is_contradicted: bool  # whether some claim has lost against a newer one
+    is_contradicted: bool  # whether some claim has lost against another one
+    disputed: Flags | None  # [P] rows that somebody else claims in the generation of their holder; None: there are none
 
     @property
     def alike(self) -> bool:
@@ -89,6 +90,7 @@ def to_columns(problem: Problem) -> Columns:
     rows, claimants, claiming_threads = read_claims(problem, row_of, index_of, first)
     holder[rows], owner_thread[rows] = claimants, claiming_threads  # of two claims to a row the last, newer one stays
     owner = _readers_only(holder, reads_row(topic, holder, subscription, threads))
+    is_contradicted = bool(np.count_nonzero(holder >= 0) < len(rows))
     lag, rate = read_loads(problem, index_of, first)
     rack_names = rack_names_of(problem, members)
     rack_sets, rack_set = read_rack_sets(problem, rack_names, index_of, first)
@@ -110,7 +112,8 @@ def to_columns(problem: Problem) -> Columns:
         rack_names=rack_names,
         rack_sets=rack_sets,
         rack_set=rack_set,
-        is_contradicted=bool(np.count_nonzero(holder >= 0) < len(rows)),
+        is_contradicted=is_contradicted,
+        disputed=_disputed(holder, rows, claimants, members) if is_contradicted else None,
     )
 
 
@@ -215,6 +218,16 @@ def read_claims(
         np.repeat(np.frombuffer(claimants, np.int64).astype(np.int32), np.frombuffer(sizes, np.int64))[exists],
         np.frombuffer(threads, np.int64).astype(np.int32)[exists],
     )
+
+
+def _disputed(holder: Rows, rows: Offsets, claimants: Rows, members: Sequence[Member]) -> Flags | None:
+    """Return the rows that somebody claims in the same generation as the holder; None if there are none."""
+    generation = np.fromiter((member.generation for member in members), np.int64, len(members))
+    winners = holder[rows]
+    rivals = (claimants != winners) & (generation[claimants] == generation[winners])
+    disputed = np.zeros(len(holder), np.bool_)
+    disputed[rows[rivals]] = True
+    return disputed if rivals.any() else None
 
 
 def rack_names_of(problem: Problem, members: Iterable[Member]) -> tuple[str, ...]:

@@ -23,5 +23,8 @@ def place_cooperative_sticky(columns: Columns) -> tuple[Rows, Rows]:
 
 
 def withheld(columns: Columns, target: Rows) -> Rows:
-    """Return the target without the rows that another member holds now."""
-    return np.where((columns.holder < 0) | (columns.holder == target), target, np.int32(NOBODY))
+    """Return the target without the rows that another member holds now, or claims in the same generation."""
+    is_given = (columns.holder < 0) | (columns.holder == target)
+    if columns.disputed is not None:
+        is_given &= ~columns.disputed
+    return np.where(is_given, target, np.int32(NOBODY))

@@ -62,7 +62,7 @@ def _spread_disjoint(columns: Columns, classes: Classes, claimed: Rows) -> Rows:
         topics = topics[np.argsort(class_of_topic[topics], kind="stable")]
         free = _free_rows(columns, topics, claimed)
     row_counts = (classes.reads * partitions).sum(axis=1)
-    return spread_alike(claimed, _threads(columns), free, row_counts, classes.of_member)
+    return spread_alike(claimed, _threads(columns), free, row_counts, classes.of_member, columns.disputed)
 
 
 def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> Rows:
@@ -75,7 +75,7 @@ def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> R
     row_counts = np.bincount(kind_of_topic, weights=partitions * is_read, minlength=reads.shape[1]).astype(np.int64)
     held = balance_classes(reads, widths, row_counts, claimed_counts)
     if (claimed_counts > held).any():
-        _release(claimed, share, (claimed_counts - held).ravel())
+        _release(claimed, share, (claimed_counts - held).ravel(), columns.disputed)
 
     topics = np.flatnonzero(is_read)
     free = _free_rows(columns, topics[np.argsort(kind_of_topic[topics], kind="stable")], claimed)
@@ -83,7 +83,7 @@ def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> R
     missing = np.maximum(held - claimed_counts, 0)
     begins = offsets(missing.T.ravel())[:-1].reshape(missing.T.shape).T
     free = free[ranges(begins.ravel(), missing.ravel())]
-    return spread_alike(claimed, _threads(columns), free, held.sum(axis=1), classes.of_member)
+    return spread_alike(claimed, _threads(columns), free, held.sum(axis=1), classes.of_member, columns.disputed)
 
 
 def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tuple[int, int]) -> tuple[Rows, Counts]:
@@ -113,17 +113,18 @@ def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
     return free[np.argsort(place, kind="stable")[np.count_nonzero(place == NOBODY) :]]
 
 
-def _release(claimed: Rows, share: Rows, lost_counts: Counts) -> None:
-    """Free as many rows of each share as it loses, those of its largest members first."""
+def _release(claimed: Rows, share: Rows, lost_counts: Counts, disputed: Flags | None) -> None:
+    """Free as many rows of each share as it loses, those of its largest members first, and of these disputed ones."""
     is_losing = np.append(lost_counts > 0, np.False_)
     rows = np.flatnonzero(is_losing.take(share, mode="clip"))
+    if disputed is not None:
+        rows = rows[np.argsort(~disputed[rows], kind="stable")]
     sizes = np.bincount(claimed + 1)[1:]
     owner = claimed[rows]
     by_owner = np.argsort(owner, kind="stable")
     height = np.empty(len(rows), np.int64)  # what the member has left when it gives up this row after those below
     height[by_owner] = sizes[owner[by_owner]] - rank_in_run(owner[by_owner])
-    order = np.lexsort((rows, -height, share[rows]))
-    rows = rows[order]
+    rows = rows[np.lexsort((-height, share[rows]))]
     claimed[rows[rank_in_run(share[rows]) < lost_counts[share[rows]]]] = NOBODY
 
 
@@ -140,6 +141,8 @@ def _spread_exactly(columns: Columns, members: list[int], target: Rows) -> None:
     claims: dict[int, list[TopicPartition]] = {}
     for member in members:
         rows = np.flatnonzero(columns.owner == member)
+        if columns.disputed is not None:  # the last ones are given up first
+            rows = rows[np.argsort(columns.disputed[rows], kind="stable")]
         claims[member] = [
             (columns.topics[columns.topic[row]], row - int(columns.first[columns.topic[row]]))
             for row in _threads_in_turn(rows, columns.owner_thread[rows])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ def kafka() -> Iterator[KafkaAssignors]:
 
 
 def random_problem(seed: int) -> Problem:
-    """Make a group that subscribes alike, in buckets or as it likes, and holds some of its partitions, some twice."""
+    """Make a group that subscribes alike, in buckets or as it likes, and holds some of its partitions."""
     chance = random.Random(seed)
     topics = {f"t{number}": chance.randint(1, 9) for number in range(chance.randint(1, 5))}
     choices = [chance.sample(sorted(topics), chance.randint(1, len(topics))) for _ in range(chance.randint(1, 4))]
@@ -66,12 +66,23 @@ def ask(
     generation: int | None = None,
 ) -> Owners:
     """Return who gets what when `owners` hold what they do, all in one generation if that is given."""
+    claims = {name: [partition for partition, owner in owners.items() if owner == name] for name in problem.members}
+    return ask_with_claims(kafka, assignor, problem, claims, generation)
+
+
+def ask_with_claims(
+    kafka: KafkaAssignors,
+    assignor: str,
+    problem: Problem,
+    claims: Mapping[str, Iterable[TopicPartition]],
+    generation: int | None = None,
+) -> Owners:
+    """Return who gets what when members claim this, several of them the same, perhaps."""
     members: dict[str, Any] = {}
     for number, (name, member) in enumerate(problem.members.items()):
         owned: dict[str, list[int]] = {}
-        for (topic, partition), owner in owners.items():
-            if owner == name:
-                owned.setdefault(topic, []).append(partition)
+        for topic, partition in claims[name]:
+            owned.setdefault(topic, []).append(partition)
         members[name] = {
             "subscription": number,
             "owned": owned,
@@ -146,6 +157,24 @@ def test_cooperative_sticky_keeps_as_much_in_its_first_round_and_starts_nothing_
         target = owners_of(decide("sticky", problem))
         if quality(target, {}) == quality(settled, {}):
             assert kept(ours, current) >= kept(kafkas, current), f"seed {seed}"
+
+
+def test_what_two_claim_in_one_generation_is_given_to_nobody_at_first(kafka: KafkaAssignors) -> None:
+    for seed in range(PROBLEM_COUNT):
+        chance = random.Random(seed)
+        partitions = [("t", number) for number in range(chance.randint(1, 9))]
+        claims = {f"c{n}": chance.sample(partitions, chance.randint(0, len(partitions))) for n in range(3)}
+        members = {
+            name: Member({"t": 1}, dict.fromkeys(claimed, 0), chance.choice([4, 5])) for name, claimed in claims.items()
+        }
+        problem = Problem({"t": len(partitions)}, members)
+        ours = owners_of(decide("cooperative_sticky", problem))
+        kafkas = ask_with_claims(kafka, "client cooperative-sticky", problem, claims)
+        for partition in partitions:
+            generations = sorted(member.generation for member in members.values() if partition in member.owned)
+            if len(generations) > 1 and generations[-1] == generations[-2]:
+                assert partition not in ours, f"seed {seed}"
+                assert partition not in kafkas, f"seed {seed}"
 
 
 def kept(owners: Owners, current: Mapping[TopicPartition, str]) -> int:

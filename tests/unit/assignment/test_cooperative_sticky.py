@@ -9,18 +9,31 @@ from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.claims import current_owners
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.assignment.result import WITHHELD, summarize
+from zkrebalancer.protocol.fields import TopicPartition
 
 
 @given(problem=problems(max_partitions=9))
 def test_withholds_what_would_move_and_nothing_else(problem: Problem) -> None:
     owners = current_owners(problem)
+    disputed = disputed_partitions(problem)
     sticky = targets(decide("sticky", problem))
     assert targets(decide("cooperative_sticky", problem)) == {
         partition: consumer
         for partition, consumer in sticky.items()
-        if partition not in owners or owners[partition] == consumer
+        if partition not in disputed and owners.get(partition, consumer) == consumer
     }
     assert summarize(problem, decide("cooperative_sticky", problem)).moved == 0
+
+
+def disputed_partitions(problem: Problem) -> set[TopicPartition]:
+    """Return what somebody claims in the same generation as its holder."""
+    members = problem.members
+    return {
+        partition
+        for partition, owner in current_owners(problem).items()
+        for name in members.keys() - {owner}
+        if partition in members[name].owned and members[name].generation == members[owner].generation
+    }
 
 
 @given(problem=problems(max_partitions=9))
@@ -29,6 +42,19 @@ def test_the_second_round_is_complete_and_moves_nothing(problem: Problem) -> Non
     assignment = decide("cooperative_sticky", second)
     assert targets(assignment).keys() == targets(decide("sticky", problem)).keys()
     assert summarize(second, assignment).moved == 0
+
+
+def test_what_two_hold_in_one_generation_is_given_to_neither_before_one_has_let_go() -> None:
+    held = {("t", 0): 0, ("t", 1): 0}
+    of_one = {"c1": Member({"t": 1}, held, generation=2), "c2": Member({"t": 1}, {("t", 0): 0}, generation=2)}
+    assert decide("sticky", Problem({"t": 2}, of_one)) == {"c1": {0: {"t": (1,)}}, "c2": {0: {"t": (0,)}}}
+    assert decide("cooperative_sticky", Problem({"t": 2}, of_one)) == {"c1": {0: {"t": (1,)}}, "c2": {}}
+    assert decide("cooperative_sticky", Problem({"t": 3}, of_one)) == {"c1": {0: {"t": (1,)}}, "c2": {0: {"t": (2,)}}}
+    older = of_one | {"c2": Member({"t": 1}, {("t", 0): 0}, generation=1)}
+    assert decide("cooperative_sticky", Problem({"t": 3}, older)) == {
+        "c1": {0: {"t": (0, 1)}},
+        "c2": {0: {"t": (2,)}},
+    }
 
 
 def test_an_owner_that_unsubscribed_has_to_let_go_first() -> None:

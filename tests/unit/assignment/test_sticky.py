@@ -192,6 +192,23 @@ def test_a_thread_that_no_longer_exists_hands_over_within_its_member() -> None:
     assert decide("sticky", Problem({"t": 4}, {"c": member})) == {"c": {0: {"t": (0, 2)}, 1: {"t": (1, 3)}}}
 
 
+@pytest.mark.parametrize("disputed", [0, 1])
+@pytest.mark.parametrize("max_exact_choices", [0, 500])
+@pytest.mark.parametrize("topics", ["t", "tu"])
+def test_what_two_claim_in_one_generation_is_given_up_first(
+    disputed: int, max_exact_choices: int, topics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether all subscribe alike, a small group overlaps in part, or a large one does."""
+    monkeypatch.setattr("zkrebalancer.assignment.sticky.MAX_EXACT_CHOICES", max_exact_choices)
+    members = {
+        "c1": Member({"t": 1}, {("t", 0): 0, ("t", 1): 0}),
+        "c2": Member({"t": 1}, {("t", disputed): 0, ("t", 2): 0}),
+        "c3": Member(dict.fromkeys(topics, 1), {}),
+    }
+    problem = Problem({"t": 3, "u": 0}, members)
+    assert targets(decide("sticky", problem)) == {("t", 1 - disputed): "c1", ("t", 2): "c2", ("t", disputed): "c3"}
+
+
 @pytest.mark.parametrize("member_count", [1, 3, 7])
 def test_one_joining_member_takes_only_its_share(member_count: int) -> None:
     topics = {"a": 20, "b": 22}
