@@ -25,7 +25,7 @@ def spread_exactly(
     `claims`: owner -> what it holds and may keep, the dearest first; no partition is claimed twice.
 
     The sum of the squared sizes is the smallest possible (so sizes differ by at most one wherever the subscriptions
-    allow it); among all such results, as many claims as possible are kept.
+    allow it); among all such results, as many claims as possible are kept. What is free is dealt in a circle.
     """
     owners = list(topics_of)
     counts = balanced_counts(
@@ -41,11 +41,13 @@ def spread_exactly(
                 count_of[topic] -= 1
                 shares[owner].append((topic, partition))
                 kept.add((topic, partition))
-    free = {
-        topic: deque(partition for partition in partitions[topic] if (topic, partition) not in kept)
-        for topic in partitions
-    }
-    for owner, count_of in zip(owners, counts, strict=True):
-        for topic, count in count_of.items():
-            shares[owner].extend((topic, free[topic].popleft()) for _ in range(count))
+    for topic in partitions:
+        circle = deque((owner, count_of[topic]) for owner, count_of in zip(owners, counts, strict=True))
+        for partition in partitions[topic]:
+            if (topic, partition) not in kept:
+                while not circle[0][1]:
+                    circle.popleft()
+                owner, count = circle.popleft()
+                shares[owner].append((topic, partition))
+                circle.append((owner, count - 1))
     return shares
