@@ -254,6 +254,19 @@ def test_huge_and_tiny_numbers_do_no_harm() -> None:
     assert np.isfinite(plan.bound.total)
 
 
+@pytest.mark.parametrize(("unread", "read"), [(1.0, 0.0), (1e308, 1e-308), (1e308, 5e-324), (1.0, 1e-308)])
+def test_what_nobody_reads_leaves_something_of_the_rest(unread: float, read: float) -> None:
+    problem = Problem(
+        {"t": 4, "unread": 1},
+        {"a": member(), "b": member()},
+        rate={"t": [read] * 4, "unread": [unread]},
+        options={"load_floor": 0},
+    )
+    plan = plan_problem(problem)
+    assert sizes(decide("balanced", problem)) == {"a": 2, "b": 2}
+    assert plan.cost.peak == plan.bound.peak == 1.0
+
+
 @pytest.mark.parametrize(
     "problem",
     [

@@ -140,6 +140,8 @@ def to_case(columns: Columns, options: BalancedOptions) -> Case:
     kind = kind_of_topic[columns.topic]
     is_read: Flags = np.any(reads[np.unique(columns.subscription[active])], axis=0)[kind]
     load = np.where(is_read, _loads(columns, options), 0.0)
+    # What nobody reads may have so much more that nothing is left of the rest.
+    load = load / load.max() if load.any() else is_read.astype(np.float64)
     if active.any():
         strength *= active.sum() / strength.sum()
     if is_read.any():
