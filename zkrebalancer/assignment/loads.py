@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,34 @@ from zkrebalancer.protocol.fields import TopicPartition
 UNKNOWN = -1  # an offset
 
 Rates = npt.NDArray[np.float64]
+Column = TypeVar("Column", bound=npt.NDArray[Any])
+
+
+class Deferred(Mapping[str, Column]):
+    """Topic -> a column that is computed when it is first asked for, and kept.
+
+    A strategy asks where it runs; the coordinator's loop, which makes the mapping, would stand still for many topics.
+    """
+
+    def __init__(self, topics: Sequence[str], compute: Callable[[str], Column]) -> None:
+        """Compute nothing yet."""
+        self._compute = compute
+        self._columns: dict[str, Column | None] = dict.fromkeys(topics)
+
+    def __getitem__(self, topic: str) -> Column:
+        """Return the column of a topic; raises KeyError."""
+        column = self._columns[topic]
+        if column is None:
+            column = self._columns[topic] = self._compute(topic)
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the topics."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+        return len(self._columns)
 
 
 def to_offsets(topics: Mapping[str, int], found: Mapping[TopicPartition, int]) -> dict[str, Offsets]:

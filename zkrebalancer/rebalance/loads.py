@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.columns import Offsets
-from zkrebalancer.assignment.loads import Rates, expected_or, lag_of, rate_of
+from zkrebalancer.assignment.loads import Deferred, Rates, expected_or, lag_of, rate_of
 from zkrebalancer.assignment.model import Racks
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
@@ -36,8 +36,8 @@ class Loads:
         self._ends: Mapping[str, Offsets] = {}
         self._error: str | None = None
         self._refused: str | None = None
-        self.lag: dict[str, Offsets] = {}
-        self.rate: dict[str, Rates] = {}
+        self.lag: Mapping[str, Offsets] = {}
+        self.rate: Mapping[str, Rates] = {}
         self.racks = Racks()
 
     @property
@@ -92,11 +92,11 @@ class Loads:
         elapsed_s = (read.taken_us - self._taken_us) / 1e6
         known = self._ends if elapsed_s > 0 else {}
         ends = read.ends
-        self.lag = {topic: lag_of(ends[topic], read.committed[topic]) for topic in ends}
-        measured = {topic: rate_of(known.get(topic, ends[topic][:0]), ends[topic], elapsed_s) for topic in ends}
-        self.rate = {
-            topic: expected_or(measured[topic], read.expected.get(topic, ()))
-            for topic in ends
-            if topic in known or topic in read.expected
-        }
+
+        def rate(topic: str) -> Rates:
+            measured = rate_of(known.get(topic, ends[topic][:0]), ends[topic], elapsed_s)
+            return expected_or(measured, read.expected.get(topic, ()))
+
+        self.lag = Deferred(list(ends), lambda topic: lag_of(ends[topic], read.committed[topic]))
+        self.rate = Deferred([topic for topic in ends if topic in known or topic in read.expected], rate)
         self._ends, self._taken_us, self.racks = read.ends, read.taken_us, read.racks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.support.world import GROUP, World
 from zkrebalancer.assignment import WEIGHING
@@ -104,6 +105,22 @@ def test_offsets_that_are_not_known_are_no_lag_and_no_rate() -> None:
     tell(world, [15, 80, UNKNOWN, 2])
     assert loads.rate["t"].tolist()[1:] == [0.0, 0.0, 0.0]
     assert loads.rate["t"][0] > 0
+
+
+def test_what_was_read_is_weighed_where_the_strategy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_with_loads(BALANCED, "a")
+    tell(world, [0] * 4)
+    world.pass_time(2 * FIRST_INTERVAL_US // 1_000)
+    leader = world.leader()
+    for name in ("lag_of", "rate_of", "expected_or"):
+        monkeypatch.setattr(f"zkrebalancer.rebalance.loads.{name}", lambda *_: pytest.fail("computed in the loop"))
+    ends, committed = {"t": np.array([9, 9, 9, 9])}, {"t": np.array([9, 8, 7, 6])}
+    world.feed(leader, LoadsRead(leader.reading.pop(0).group, world.now_us, ends, committed))
+    loads = leader.machine.groups[GROUP].loads
+    assert loads.are_known
+    monkeypatch.undo()
+    assert loads.lag["t"].tolist() == [0, 1, 2, 3]
+    assert loads.lag["t"] is loads.lag["t"]
 
 
 def test_options_of_the_group_reach_the_strategy_and_wrong_ones_are_told() -> None:
