@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.integration.scenario import MODES, Scenario, owners_of
+from zkrebalancer.operations.foresight import foresee
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import INCREMENTAL
 
@@ -108,6 +109,19 @@ def test_killed_members_get_back_what_they_had_when_their_sessions_are_over(
         scenario.settle()
         assert homes(scenario, instances) == before
     assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
+    scenario.verify()
+
+
+def test_a_plan_gives_nobody_what_waits_for_a_member_that_is_away(scenario: Scenario) -> None:
+    instances = begin(scenario, 3, 6)
+    for group, names in scenario.groups.items():
+        scenario.stop(names[0])
+        scenario.wait_group("one that is away", group, lambda report: len(report.members) == 2)
+        report = scenario.report(group)
+        foreseen = foresee(scenario.lab.zk, report, report.settings, None)
+        assert (foreseen.moves, foreseen.unassigned, sorted(foreseen.after.values())) == ([], 0, [2, 2, 2])
+        assert foreseen.notes[0].startswith("static members that are away: 1;")
+        come_back(scenario, instances, group)
     scenario.verify()
 
 

@@ -70,10 +70,14 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
     """
     known = [entry.name for entry in dataclasses.fields(GroupSettings) if entry.name not in RESERVED]
     document = dataclasses.asdict(before)
+    given: set[str] = set()
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigurationError(f"{pair!r:.80} is not KEY=VALUE")
+        if key in given:
+            raise ConfigurationError(f"{key:.80} is given twice")
+        given.add(key)
         if key.startswith(OPTION):
             document["options"] = {k: v for k, v in document["options"].items() if k != key.removeprefix(OPTION)}
             if text:
@@ -97,5 +101,5 @@ def _value(text: str) -> Any:  # noqa: ANN401  # what JSON has
     """Read a value as JSON has it; what is none is a text, and refused by whoever expects a number."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -6,6 +6,7 @@ measured, and consumers that it is about to evict.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from zkrebalancer.assignment.model import Member, Problem, Racks
 from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations import loads
-from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol import cluster_nodes, ownership, paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
 from zkrebalancer.protocol.errors import NodeContentError, PatternError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -45,11 +46,15 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
     """
     strategy(settings.strategy)
     subscriptions = _read_topics(zk)
-    members = {m.consumer: _describe(m, subscriptions) for m in report.members if m.registration and m.owners}
+    away = _away(zk, report)
+    present = {m.consumer: _describe(m, subscriptions) for m in report.members if m.registration and m.owners}
+    members = {**present, **away}
     names = {topic for member in members.values() for topic in member.threads}
     names |= {topic for member in members.values() for topic, _number in member.owned}
     topics = {name: subscriptions.topics[name].count for name in sorted(names & subscriptions.topics.keys())}
     notes, lag, rate, racks = list(report.problems), {}, {}, Racks()
+    if away:
+        notes.append(f"static members that are away: {len(away)}; what they had waits for them for a while")
     if settings.strategy in WEIGHING and bootstrap is None:
         notes.append(
             f"{settings.strategy} weighs lag, rates and racks, which are not known here; --bootstrap tells more"
@@ -65,21 +70,45 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
             lag[topic] = lag_of(ends, read.committed[topic])
     problem = Problem(topics, members, lag=lag, rate=rate, racks=racks, options=settings.options)
     transition = place(strategy(settings.strategy), problem)
-    return _compare(report, transition, settings, notes)
+    return _compare(report, away, transition, settings, notes)
 
 
-def _compare(report: GroupReport, transition: Transition, settings: GroupSettings, notes: list[str]) -> Foreseen:
+def _away(zk: BlockingZk, report: GroupReport) -> dict[str, Member]:
+    """Return the static members that are expected back, by their last consumer's name, with what waits for them."""
+    present = {m.registration.instance_id for m in report.members if m.registration}
+    held = {tp for m in report.members if m.owners for tp in m.owners.partitions}
+    listed = zk.perform(ListChildren(paths.static(report.name)))
+    instances = [name for name in listed.names if name not in present] if isinstance(listed, Children) else []
+    nodes = zk.perform_all([Get(paths.static(report.name, instance)) for instance in instances])
+    away: dict[str, Member] = {}
+    for instance, node in zip(instances, nodes, strict=True):
+        if isinstance(node, Content):
+            try:
+                record = ownership.decode_static(node.content)
+            except NodeContentError:
+                continue  # the coordinator says so
+            owned = dict.fromkeys(sorted(record.partitions - held), 0)
+            if owned:
+                away[record.consumer] = Member({topic: 1 for topic, _ in owned}, owned, instance_id=instance)
+    return away
+
+
+def _compare(
+    report: GroupReport, away: Mapping[str, Member], transition: Transition, settings: GroupSettings, notes: list[str]
+) -> Foreseen:
     holder = {tp: m.consumer for m in report.members if m.owners for tp in m.owners.partitions}
+    holder |= {tp: consumer for consumer, member in away.items() for tp in member.owned}
     target = {tp: consumer for consumer in transition.columns.consumers for tp in transition.share(consumer)}
     if settings.frozen:
         notes.append("the group is frozen: only what nobody has is given to somebody")
         target |= holder
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
-    names = [member.consumer for member in report.members]
+    names = [*(member.consumer for member in report.members), *away]
+    before, after = Counter(holder.values()), Counter(target.values())
     return Foreseen(
         moves=[(tp, holder.get(tp), target.get(tp)) for tp in changed],
-        before={name: sum(consumer == name for consumer in holder.values()) for name in names},
-        after={name: sum(consumer == name for consumer in target.values()) for name in names},
+        before={name: before[name] for name in names},
+        after={name: after[name] for name in names},
         unassigned=len(transition.columns.topic) - transition.assigned_count,
         notes=notes,
     )
