@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from consumer_agent.errors import ConsumerError
@@ -79,24 +79,23 @@ class Child:
         if data:
             self._out.append(data)
 
-    def exchange(self, timeout_s: float) -> list[Frame]:
-        """Write what it takes and read what it has said, waiting for either for at most `timeout_s` seconds.
+    def exchange(self, timeout_s: float) -> Iterator[Frame]:
+        """Write what it takes and yield what it has said, waiting for either for at most `timeout_s` seconds.
 
         Raises:
-            ChildEndedError: it has ended, or closed its input or output. What it said before was returned before.
-            FrameError: it said something that is no frame.
+            ChildEndedError: it has ended, or closed its input or output. What it said before was yielded before.
+            FrameError: it said something that is no frame. What it said before was yielded before.
 
         """
         self._write()
         events = dict(self._poll.poll(timeout_s * 1_000))
         self._write()
+        is_deaf = bool(events.get(self._input, 0) & select.POLLERR)
+        has_ended = self._process.poll() is not None  # asked before its output is read, or its last words were missed
         data, is_over = self._read()
-        frames = list(self.codec.feed(data))
-        if not frames and events.get(self._input, 0) & select.POLLERR:
-            raise ChildEndedError(self._how_it_ended("input"))
-        if not frames and (is_over or self._process.poll() is not None):
-            raise ChildEndedError(self._how_it_ended("output"))
-        return frames
+        yield from self.codec.feed(data)
+        if not data and (is_deaf or is_over or has_ended):
+            raise ChildEndedError(self._how_it_ended("input" if is_deaf else "output"))
 
     def end(self, is_over: Callable[[], bool]) -> None:
         """Close its input and wait for its end, until `is_over`; then it is killed. What it still says is ignored."""
@@ -113,11 +112,10 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, with everything that it has started."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        """End it at once, with everything that it has started: that may be at work although the child has ended."""
+        with contextlib.suppress(ProcessLookupError):  # nobody is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._stdin.close()
         self._stdout.close()
 
@@ -133,7 +131,7 @@ class Child:
         except BlockingIOError:
             self._out.appendleft(first)
         except BrokenPipeError:
-            raise ChildEndedError(self._how_it_ended("input")) from None
+            self._out.clear()  # nobody reads it; what the child has said before is heard first
         self._poll.modify(self._input, select.POLLOUT if self._out else 0)
 
     def _read(self) -> tuple[bytes, bool]:

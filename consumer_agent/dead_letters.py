@@ -26,6 +26,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 WRITE_TIMEOUT_MS = 60_000
 VANISHED_TIMEOUT_MS = 5_000  # Kafka's client lets a topic be unknown for so long; this one was there at the start
 CLOSE_TIMEOUT_S = 2.0  # letters that are not confirmed by then belong to records that are not finished
+MAX_LETTER_BYTES = 1_000_000_000  # as large as Kafka's client allows: the broker took the record, and it decides
 HEADER_PREFIX = "dead_letter."
 Place = tuple[TopicPartition, int]
 
@@ -124,6 +125,7 @@ class LetterTopic:
         self._written: list[Place] = []
         self._failure: str | None = None
         settings: dict[str, Any] = {
+            "message.max.bytes": MAX_LETTER_BYTES,
             **config.kafka_config,
             "bootstrap.servers": config.bootstrap,
             "client.id": f"{config.client_id}-dead-letters",

@@ -23,6 +23,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 MAX_FRAME_BYTES = 1_000_000  # of the child's; what it is given is as large as Kafka's records are
 LENGTH_BYTES = 4  # big-endian, unsigned, without itself
 QUOTED_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 1_000  # of why a record failed; it goes into the log, and into a header beside the record
 
 
 class FrameError(ConsumerError):
@@ -165,7 +166,8 @@ def _frame(unit: str, document: dict[str, Any], source: bytes) -> Frame:
             case {"fail": _}:
                 body = fields.mapping("frame", document, "fail")
                 reason = fields.text("fail", body, "reason")
-                return Fail(_partition("fail", body), fields.integer("fail", body, "offset"), reason)
+                place = _partition("fail", body), fields.integer("fail", body, "offset")
+                return Fail(*place, reason[:MAX_REASON_CHARACTERS])
             case {"revoked": _}:
                 return Revoked(frozenset(_revoked(fields.mapping("frame", document, "revoked"))))
     except NodeContentError as error:

@@ -132,18 +132,21 @@ class Sidecar:
         if self._child is None and now_ms >= self._start_at_ms and not self._signal_count():
             self._start()
         child, ledger = self._child, self._ledger
-        if child is not None:
-            child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
-            try:
-                for frame in child.exchange(timeout_s):
-                    self._take_in(frame, now_ms)
-            except ChildEndedError as error:
-                self._child_ended(str(error))
         try:
+            if child is not None:
+                child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
+                self._listen(child, timeout_s, now_ms)
             self._bury()
         finally:
             self._consumer.finish(ledger.finished())
         self._tally.in_flight = ledger.given_count
+
+    def _listen(self, child: Child, timeout_s: float, now_ms: int) -> None:
+        try:
+            for frame in child.exchange(timeout_s):
+                self._take_in(frame, now_ms)
+        except ChildEndedError as error:
+            self._child_ended(str(error))
 
     def _take_in(self, frame: Frame, now_ms: int) -> None:
         if isinstance(frame, Revoked):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.child import ACK, Agent, configure
@@ -132,6 +132,24 @@ def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: S
     assert (headers["dead_letter.partition"], headers["dead_letter.offset"]) == (b"0", b"3")
     assert headers["dead_letter.reason"] == b"the child ended with exit status 9"
     assert sorted(set(agent.given(0))) == list(range(10))
+    agent.stop()
+
+
+def test_a_record_as_large_as_the_broker_takes_becomes_a_dead_letter_whatever_the_reason(
+    stage: Stage, tmp_path: Path
+) -> None:
+    producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "message.max.bytes": 2_000_000})
+    producer.produce(stage.topic, b"x" * 1_040_000, partition=0)
+    assert producer.flush(WAIT_S) == 0
+    dead = Stage(stage.cluster, partitions=1)
+    act = 'say({"fail": {**place, "reason": "out of milk " * 10_000}})'
+    agent = Agent(stage, tmp_path, act, "--dead-letter", f"topic:{dead.topic}", "--max-failures", "1")
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    wait_until(lambda: stage.offset(0) == 1, "the letter")
+    (letter,) = read_topic(stage.cluster.bootstrap, dead.topic)
+    dead.close()
+    assert len(letter) == 1_040_000
+    assert dict(letter.headers() or [])["dead_letter.reason"] == (b"out of milk " * 100)[:1_000]
     agent.stop()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from consumer_agent.batch import Record
 from consumer_agent.child import Child, ChildEndedError, command_line
-from consumer_agent.frames import Ack, Frame, JsonLines
+from consumer_agent.frames import Ack, Frame, FrameError, JsonLines
 from zkrebalancer.protocol.errors import ConfigurationError
 
 WAIT_S = 20.0
@@ -40,7 +40,8 @@ def until_it_ends(child: Child) -> tuple[list[Frame], str]:
     give_up_s = time.monotonic() + WAIT_S
     while time.monotonic() < give_up_s:
         try:
-            frames += child.exchange(0.1)
+            for frame in child.exchange(0.1):
+                frames.append(frame)  # noqa: PERF402  # those before an error count
         except ChildEndedError as error:
             return frames, str(error)
     raise AssertionError("it has not ended")
@@ -52,14 +53,14 @@ def test_a_large_record_reaches_the_child_whole() -> None:
         frames: list[Frame] = []
         give_up_s = time.monotonic() + WAIT_S
         while not frames and time.monotonic() < give_up_s:
-            frames = child.exchange(0.1)
+            frames = list(child.exchange(0.1))
         assert frames == [Ack(("t", 0), 0)]
 
 
 def test_a_child_that_does_not_read_holds_nobody_up() -> None:
     with running("import time; time.sleep(3600)") as child:
         child.send(child.codec.record(LARGE))
-        assert child.exchange(0.0) == []
+        assert list(child.exchange(0.0)) == []
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,22 @@ def test_what_a_child_has_said_before_its_end_is_heard() -> None:
         assert until_it_ends(child) == ([Ack(("t", 0), 7)], "the child ended with exit status 1")
 
 
+def test_what_a_child_has_said_is_heard_although_it_has_left_its_input_unread() -> None:
+    """It answers one record and ends, while the agent is still writing the next."""
+    with running(ANSWERS.replace("flush=True)", "flush=True); break")) as child:
+        child.send(child.codec.record(LARGE._replace(value=b"x")) + b"x" * 5_000_000)
+        assert until_it_ends(child) == ([Ack(("t", 0), 0)], "the child ended with exit status 0")
+
+
+def test_what_a_child_has_said_before_nonsense_is_heard() -> None:
+    said = """print('{"ack": {"topic": "t", "partition": 0, "offset": 7}}\\nHello\\n', flush=True); input()"""
+    with running(said) as child:
+        frames = child.exchange(WAIT_S)
+        assert next(frames) == Ack(("t", 0), 7)
+        with pytest.raises(FrameError, match="'Hello'"):
+            next(frames)
+
+
 def test_the_end_of_its_input_ends_a_child_in_good_order(tmp_path: Path) -> None:
     tidy = "import sys; from pathlib import Path; sys.stdin.read(); print('x' * 1_000_000); Path(sys.argv[1]).touch()"
     with running(tidy, tmp_path / "tidy") as child:
@@ -92,17 +109,16 @@ def test_the_end_of_its_input_ends_a_child_in_good_order(tmp_path: Path) -> None
         assert (tmp_path / "tidy").exists()
 
 
-def test_what_a_child_has_started_is_killed_with_it(tmp_path: Path) -> None:
-    starts = (
-        "import subprocess, sys; p = subprocess.Popen(['sleep', '3600']); open(sys.argv[1], 'w').write(f'{p.pid} ')"
-    )
-    starts += "; sys.stdin.read(); p.wait()"
-    with running(starts, tmp_path / "pid") as child:
-        pid = tmp_path / "pid"
+@pytest.mark.parametrize("then", ["sys.stdin.read(); p.wait()", "os._exit(1)"], ids=["running", "ended"])
+def test_what_a_child_has_started_is_killed_with_it(tmp_path: Path, then: str) -> None:
+    pid = tmp_path / "pid"
+    starts = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '3600']); f = open(sys.argv[1], 'w')"
+    with running(f"{starts}; f.write(f'{{p.pid}} '); f.close(); {then}", pid) as child:
         give_up_s = time.monotonic() + WAIT_S
         while not (pid.exists() and pid.read_text().endswith(" ")):
-            child.exchange(0.1)
             assert time.monotonic() < give_up_s
+        if "exit" in then:
+            assert until_it_ends(child) == ([], "the child ended with exit status 1")
         child.kill()
         status = Path(f"/proc/{pid.read_text().strip()}/stat")
         while status.exists() and ") Z " not in status.read_text():
