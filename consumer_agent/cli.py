@@ -120,7 +120,7 @@ def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, *
     if print_config:
         shown = effective(settings)
         document = {key: {"value": value, "origin": origin} for key, (value, origin) in shown.items()}
-        click.echo(json.dumps(document) if as_json else as_toml(shown))
+        click.echo(json.dumps(document, default=str) if as_json else as_toml(shown))
         return
     level = settings.values.get("log_level", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

@@ -112,9 +112,10 @@ def parse_offset_reset(value: object) -> str | int:
         ValueError: it is neither of the words nor a time with its zone since 1970.
 
     """
-    if value in {"earliest", "latest", "none"}:
-        return str(value)
-    moment = datetime.fromisoformat(str(value))
+    text = str(value)
+    if text in {"earliest", "latest", "none"}:
+        return text
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None or moment.timestamp() < 0:
         raise ValueError(value)
     return int(moment.timestamp() * 1_000)
@@ -273,7 +274,7 @@ def subscription(
     if (topics is None) == (pattern is None):
         raise ConfigurationError("subscribe: topics or a pattern is needed, not both")
     if pattern is not None:
-        if not isinstance(pattern, str) or pattern_type not in {WHITE_LIST, BLACK_LIST}:
+        if not isinstance(pattern, str) or pattern_type not in (WHITE_LIST, BLACK_LIST):
             raise ConfigurationError(f"subscribe: pattern_type must be {WHITE_LIST} or {BLACK_LIST}, pattern a text")
         from zkrebalancer.protocol.patterns import TopicFilter  # noqa: PLC0415  # re2 is loaded only for patterns
 
@@ -281,12 +282,14 @@ def subscription(
         return Subscription(pattern_type, {pattern: _threads(pattern, threads)})
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise ConfigurationError(f"subscribe: topics must be a list or a mapping of names, not {topics!r:.80}")
-    counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, threads)
-    if not counts:
+    names = list(topics)
+    if not names:
         raise ConfigurationError("subscribe: at least one topic is needed")
-    for topic, count in counts.items():
+    for topic in names:
         if not isinstance(topic, str):
             raise ConfigurationError(f"subscribe: a topic must be a text, not {topic!r:.80}")
+    counts = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(names, threads)
+    for topic, count in counts.items():
         paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
         _threads(topic, count)
     return Subscription(STATIC, counts)

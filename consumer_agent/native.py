@@ -114,7 +114,7 @@ class _ThreadWaiter:
         self.wake = self._lock.release
 
     def wait(self, timeout_s: float | None) -> None:
-        self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
     def close(self) -> None:
         pass

@@ -84,7 +84,9 @@ def _read_file(settings: Settings, path: str) -> None:
         settings.faults.append(f"{path}: is not TOML: {error}")
         return
     for key, value in document.items():
-        if key in KINDS:
+        if key == "kafka_config" and not isinstance(value, Mapping):
+            settings.faults.append(f"{path}: {key}: must be a table, not {value!r:.80}")
+        elif key in KINDS:
             settings.put(key, value, f"{path}: {key}")
         else:
             settings.faults.append(f"{path}: {key}: there is no such setting; known are {', '.join(KINDS)}")
@@ -245,7 +247,8 @@ def as_toml(shown: Mapping[str, tuple[Any, str]]) -> str:
     for key, (value, origin) in shown.items():
         is_kafka = key.startswith("kafka_config.")
         name = json.dumps(key.removeprefix("kafka_config.")) if is_kafka else key
-        (table if is_kafka else lines).append(f"{name} = {json.dumps(value)}  # {origin}")
+        text = json.dumps(value, ensure_ascii=False, default=str)  # TOML has no escapes for half a character
+        (table if is_kafka else lines).append(f"{name} = {text}  # {origin}")
     return "\n".join(lines + (table if len(table) > 2 else []))
 
 

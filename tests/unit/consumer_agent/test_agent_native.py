@@ -21,8 +21,11 @@ def in_a_greenlet(function: Callable[[], None]) -> None:
     gevent.spawn(function).get(timeout=DEADLINE_S)
 
 
+@pytest.mark.parametrize("timeout_s", [DEADLINE_S, 1e12, None])
 @pytest.mark.parametrize("run", [in_a_thread, in_a_greenlet])
-def test_a_change_in_another_thread_ends_the_wait(run: Callable[[Callable[[], None]], None]) -> None:
+def test_a_change_in_another_thread_ends_the_wait(
+    run: Callable[[Callable[[], None]], None], timeout_s: float | None
+) -> None:
     changed = Condition(new_lock())
     answers: list[str] = []
 
@@ -34,7 +37,7 @@ def test_a_change_in_another_thread_ends_the_wait(run: Callable[[Callable[[], No
     def wait() -> None:
         with changed:
             while not answers:
-                changed.wait(DEADLINE_S)
+                changed.wait(timeout_s)
 
     thread = Thread(answer, "answer")
     with changed:

@@ -164,6 +164,23 @@ def test_what_is_printed_can_be_read_again_and_hides_secrets(tmp_path: Path) -> 
     }
 
 
+def test_what_only_toml_writes_is_printed_too(tmp_path: Path) -> None:
+    required = 'zookeeper = "z:1"\nbootstrap = "b:1"\ngroup = "g"\ntopics = ["t"]\n'
+    own = 'auto_offset_reset = 2026-01-31T12:00:00Z\nexec = "echo \U0001f600"\n'
+    settings = gather(written(tmp_path, required + own), {}, {})
+    assert find_faults(settings) == []
+    again = tomllib.loads(as_toml(effective(settings)))
+    assert (again["auto_offset_reset"], again["exec"]) == ("2026-01-31 12:00:00+00:00", "echo \U0001f600")
+
+
+@pytest.mark.parametrize("text", ["kafka_config = 5", 'kafka_config = "x"', "auto_offset_reset = [1]", "exec = []"])
+def test_a_setting_of_another_kind_is_named(tmp_path: Path, text: str) -> None:
+    file = written(tmp_path, text)
+    found = faults(file=file, environment={"CONSUMER_AGENT_KAFKA_FETCH_MIN_BYTES": "1"}, **FLAGS)
+    assert found
+    assert all(line.startswith(f"{file}: {text.partition(' ')[0]}: must be") for line in found)
+
+
 def test_nothing_is_shown_of_a_child_that_there_is_not() -> None:
     assert "max_failures" not in effective(gather(None, {}, FLAGS))
     assert isinstance(gather(None, {}, FLAGS), Settings)
