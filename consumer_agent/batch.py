@@ -6,7 +6,6 @@ fetching it; so a `Batch` keeps the messages, and for an application that wants 
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -65,7 +64,11 @@ class Batch(Sequence[Record]):
         position = index + self._length if index < 0 else index
         if not 0 <= position < self._length:
             raise IndexError(f"there are {self._length} records, and none at {index}")
-        return next(itertools.islice(self, position, None))
+        for run in self._runs:
+            if position < len(run.messages):
+                break
+            position -= len(run.messages)
+        return next(_records(run._replace(messages=run.messages[position : position + 1])))
 
     def __repr__(self) -> str:
         """Say how many records of how many partitions there are."""
