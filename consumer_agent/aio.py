@@ -8,20 +8,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from consumer_agent import arguments
-from consumer_agent import config as configuration
 from consumer_agent.base import ConsumerBase
-from consumer_agent.batch import Batch
+from consumer_agent.batch import Batch, Record
 from consumer_agent.consumer import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, ITERATION_TIMEOUT_S
 from consumer_agent.core import Committable
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.handover import Notice
-from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
 
 
 class AsyncConsumer(ConsumerBase):
@@ -35,14 +34,17 @@ class AsyncConsumer(ConsumerBase):
     async def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds; as `Consumer.poll`."""
         arguments.check_timeout("poll", timeout_s)
-        if max_records and (fault := configuration.max_records_fault(max_records)) is not None:
-            raise ConfigurationError(f"poll: max_records {fault}")
+        arguments.check_max_records(max_records)
+        return await self._poll(timeout_s, self._core.config.max_poll_records if max_records is None else max_records)
+
+    async def _poll(self, timeout_s: float, limit: int) -> Batch:
         core = self._core
-        limit = core.config.max_poll_records if max_records is None else max_records
+        core.require_usable("poll")
         self._listen()
-        core.begin_poll()
         deadline_s = time.monotonic() + timeout_s
         try:
+            core.begin_poll()
+            await asyncio.sleep(0)  # records may be there each time; other tasks have their turn all the same
             while True:
                 self._changed.clear()
                 with core.handover.lock:
@@ -63,6 +65,12 @@ class AsyncConsumer(ConsumerBase):
             if batch:
                 yield batch
 
+    async def records(self) -> AsyncIterator[Record]:
+        """Return records one by one, until the consumer is closed; as `Consumer.records`."""
+        while not self._core.is_closed:
+            for record in await self._poll(ITERATION_TIMEOUT_S, 1):
+                yield record
+
     async def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Store that everything returned so far, or `what`, is finished; as `Consumer.commit`."""
         arguments.check_timeout("commit", timeout_s)
@@ -77,29 +85,62 @@ class AsyncConsumer(ConsumerBase):
         if error is not None:
             raise error
 
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = COMMIT_TIMEOUT_S
+    ) -> dict[TopicPartition, int | None]:
+        """Return the stored offsets of assigned partitions (None: of all); as `Consumer.committed`."""
+        arguments.check_timeout("committed", timeout_s)
+        handover, token = self._core.handover, self._core.begin_to_ask(partitions)
+        if not await self._wait(lambda: handover.has_stored(token), time.monotonic() + timeout_s):
+            raise CommitTimeoutError(f"what is stored is not known after {timeout_s:g} s")
+        offsets, error = handover.take_stored(token)
+        if error is not None:
+            raise ConsumerStateError(f"committed: {error}")
+        return dict(offsets)
+
+    async def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Leave the group so that `subscribe` may follow; as `Consumer.unsubscribe`."""
+        arguments.check_timeout("unsubscribe", timeout_s)
+        self._core.require_usable("unsubscribe")
+        try:
+            if self._core.engine is not None:
+                await self._leave(timeout_s, is_finished=True)
+        finally:
+            self._core.unsubscribe()
+
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group; as `Consumer.close`."""
         arguments.check_timeout("close", timeout_s)
         await self._close(timeout_s, is_finished=True)
 
     async def _close(self, timeout_s: float, *, is_finished: bool) -> None:
-        core, handover = self._core, self._core.handover
-        if core.in_callback:
-            raise ConsumerStateError("close may not be called from within a callback")
-        if core.is_closed or core.engine is None or not core.is_own_process:
-            core.is_closed = True
-            return
-        core.is_closed = True
+        if self._core.begin_closing():
+            try:
+                await self._leave(timeout_s, is_finished=is_finished)
+            finally:
+                self._core.listeners.clear()
+
+    async def _leave(self, timeout_s: float, *, is_finished: bool) -> None:
+        core = self._core
         deadline_s = time.monotonic() + timeout_s
         core.begin_leaving(is_finished=is_finished)
+        try:
+            await self._take_leave(deadline_s)
+        finally:
+            await asyncio.to_thread(core.end, deadline_s)
+        await self._run_notices()  # commits that could not be stored
+
+    async def _take_leave(self, deadline_s: float) -> None:
+        """Run the callbacks until the group is left, all of them also if one raises; that is raised afterwards."""
+        handover = self._core.handover
         try:
             while not handover.is_closed and time.monotonic() < deadline_s:
                 await self._run_notices()
                 await self._wait(lambda: handover.is_closed or handover.has_notice, deadline_s)
             await self._run_notices()
-        finally:
-            await asyncio.to_thread(core.end, deadline_s)
-            core.listeners.clear()
+        except Exception:
+            await self._take_leave(deadline_s)
+            raise
 
     async def __aenter__(self) -> Self:
         """Return the consumer."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from consumer_agent.batch import Record
 from consumer_agent.buffer import Finished
+from consumer_agent.config import max_records_fault
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS
@@ -19,6 +20,14 @@ def check_timeout(method: str, timeout_s: object) -> None:
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     if not is_number or not 0 <= timeout_s < math.inf:  # type: ignore[operator]  # it is a number
         raise ConfigurationError(f"{method}: timeout_s must be a number of at least 0, not {timeout_s!r:.80}")
+
+
+def check_max_records(max_records: object) -> None:
+    """Require a limit for a poll; None is that of the configuration, 0 none at all."""
+    is_zero = type(max_records) is int and max_records == 0
+    fault = None if max_records is None or is_zero else max_records_fault(max_records)
+    if fault is not None:
+        raise ConfigurationError(f"poll: max_records {fault}")
 
 
 def check_callbacks(callbacks: Mapping[str, object]) -> None:

@@ -59,18 +59,20 @@ class ConsumerBase:
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions whose records are returned at present, paused ones included, sorted."""
-        with self._core.handover.lock:
-            return self._core.handover.buffer.emitting()
+        handover = self._core.own_handover("assignment")
+        with handover.lock:
+            return handover.buffer.emitting()
 
     def position(self) -> dict[TopicPartition, int]:
         """Return the next offset that each partition will return; those without a place (`NoOffsetError`) have none."""
-        positions = self._core.handover.positions()
+        positions = self._core.own_handover("position").positions()
         return {partition: position.returned for partition, position in positions.items() if position.returned >= 0}
 
     def generation(self) -> dict[TopicPartition, int]:
         """Return each partition's fencing token: the generation in which it was started, as its records have it."""
-        with self._core.handover.lock:
-            return self._core.handover.buffer.generations()
+        handover = self._core.own_handover("generation")
+        with handover.lock:
+            return handover.buffer.generations()
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on from these offsets: `{("orders", 0): 42}`. What was fetched already is dropped, and commits follow.
@@ -107,16 +109,19 @@ class ConsumerBase:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
 
         """
-        return self._core.handover.advance(arguments.checked_positions("advance", offsets))
+        return self._core.own_handover("advance").advance(arguments.checked_positions("advance", offsets))
 
     def paused(self) -> list[TopicPartition]:
         """Return the paused partitions, sorted."""
-        with self._core.handover.lock:
-            return self._core.handover.buffer.paused()
+        handover = self._core.own_handover("paused")
+        with handover.lock:
+            return handover.buffer.paused()
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name, with their unit last; those that end in `_total` only grow. From any thread."""
-        return self._core.metrics()
+        handover = self._core.own_handover("metrics")
+        with handover.lock:
+            return handover.metrics()
 
     def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Count what was returned below these offsets as finished: `{("orders", 0): 42}`. Nothing waits.
@@ -129,11 +134,12 @@ class ConsumerBase:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
 
         """
-        self._core.handover.finish_below(arguments.checked_positions("finish", offsets))
+        self._core.own_handover("finish").finish_below(arguments.checked_positions("finish", offsets))
 
     def finished(self) -> dict[TopicPartition, int]:
-        """Return the offset of each partition below which all is finished."""
-        return {partition: position.finished for partition, position in self._core.handover.positions().items()}
+        """Return the offset of each partition below which all is finished; those without a place have none."""
+        positions = self._core.own_handover("finished").positions()
+        return {partition: position.finished for partition, position in positions.items() if position.finished >= 0}
 
     def commit_async(self, what: Committable = None, on_commit: CommitCallback | None = None) -> None:
         """Begin the same as `commit`, and do not wait: `on_commit(error)`, None if it is stored, runs in this thread.

@@ -88,6 +88,7 @@ class _Partition:
     emitting: bool = True
     wanted: bool = True  # False: paused by the application
     held_back: bool = False  # not fetched until its share is no longer there
+    let_go: bool = False  # by the application: how far it is finished is settled
     count: int = 0
     chunks: deque[_Chunk] = field(default_factory=deque)
 
@@ -237,13 +238,13 @@ class RecordBuffer:
         """Count as finished what the application says, also less than before; all of it, or nothing.
 
         Raises:
-            CommitFailedError: a partition is not held any more, or was started again since.
+            CommitFailedError: a partition is not held any more, was let go, or was started again since.
             ConsumerStateError: more than was returned.
 
         """
         for (topic, number), (offset, generation) in finished.items():
             held, where = self._partitions.get((topic, number)), f"{topic}/{number}"
-            if held is None:
+            if held is None or held.let_go:
                 raise CommitFailedError(f"{where} is not this consumer's any more; others read its records again")
             if generation not in {None, held.generation}:
                 text = f"was fetched under generation {generation}, and the partition started again under"
@@ -266,11 +267,6 @@ class RecordBuffer:
     def of_thread(self, thread: int, count: int) -> set[TopicPartition]:
         """Return the partitions that are for one of `count` consumer threads."""
         return {partition for partition, held in self._partitions.items() if held.thread % count == thread}
-
-    def has_unfinished(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether the application has something of these partitions that it has not finished."""
-        held = (self._partitions[partition] for partition in partitions if partition in self._partitions)
-        return any(partition.finished < partition.returned for partition in held)
 
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Count what was returned below these offsets as finished; partitions that are not there are passed over."""
@@ -344,13 +340,20 @@ class RecordBuffer:
                 self._drop_records(partition, held)
                 held.emitting = held.held_back = False
 
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Take no more word of the application on stopped partitions: its `on_revoke` is over."""
+        for partition in partitions:
+            held = self._partitions.get(partition)
+            if held is not None:
+                held.let_go = True
+
     def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Emit stopped partitions again from where the application is; return those positions."""
         positions = {}
         for partition in partitions:
             held = self._partitions.get(partition)
             if held is not None and not held.emitting:
-                held.emitting = True
+                held.emitting, held.let_go = True, False
                 held.next_offset = held.returned
                 if held.wanted:
                     positions[partition] = held.returned

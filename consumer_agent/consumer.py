@@ -6,20 +6,19 @@ decisions) and the fetcher (`fetcher.py`: Kafka). They meet in `handover.py`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
 from consumer_agent import arguments
-from consumer_agent import config as configuration
 from consumer_agent.base import ConsumerBase
 from consumer_agent.batch import Batch, Record
 from consumer_agent.core import Committable
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.handover import Notice
 from consumer_agent.workers import Handler, Workers
-from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 ITERATION_TIMEOUT_S = 1.0
@@ -38,8 +37,11 @@ class Consumer(ConsumerBase):
         """Leave the group as `close` does, but so that `subscribe` may follow. Nothing happens if not subscribed."""
         arguments.check_timeout("unsubscribe", timeout_s)
         self._core.require_usable("unsubscribe")
-        self._leave(timeout_s, is_finished=True)
-        self._core.unsubscribe()
+        try:
+            if self._core.engine is not None:
+                self._leave(timeout_s, is_finished=True)
+        finally:
+            self._core.unsubscribe()
 
     # ---- reading
 
@@ -59,16 +61,16 @@ class Consumer(ConsumerBase):
 
         """
         arguments.check_timeout("poll", timeout_s)
-        if max_records and (fault := configuration.max_records_fault(max_records)) is not None:
-            raise ConfigurationError(f"poll: max_records {fault}")
+        arguments.check_max_records(max_records)
         return self._poll(timeout_s, self._core.config.max_poll_records if max_records is None else max_records)
 
     def _poll(self, timeout_s: float, max_records: int) -> Batch:
         core = self._core
-        core.begin_poll()
+        core.require_usable("poll")
         deadline_s = time.monotonic() + timeout_s
         lock, changed = core.handover.lock, core.handover.changed
         try:
+            core.begin_poll()
             core.draw(max_records)
             while True:
                 with lock:
@@ -147,46 +149,58 @@ class Consumer(ConsumerBase):
 
         Raises:
             ConfigurationError: not a callable, or not a number of threads.
-            ConsumerStateError: not subscribed, closed, or called from within a callback.
+            ConsumerStateError: not subscribed, closed, or called from within a callback or a handler.
 
         """
         arguments.check_run(handler, threads)
         self._core.require_usable("run")
         self._core.set_threads(threads)
-        Workers(self._core, handler, threads, self._run).run()
+        self._core.runner = threading.get_ident()
+        try:
+            Workers(self._core, handler, threads, self._run).run()
+        finally:
+            self._core.runner = None
 
     # ---- leaving
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group: `on_revoke`, final commit, and the partitions are free at once. At most `timeout_s` seconds.
 
-        With `enable_auto_commit` everything that was returned counts as finished. Closing again does nothing.
+        With `enable_auto_commit` everything that was returned counts as finished. Closing again does nothing. When a
+        callback raises, the group is left all the same; then that is raised.
+
+        Raises:
+            ConsumerStateError: called from within a callback, or while `run` is under way.
+
         """
         arguments.check_timeout("close", timeout_s)
         self._close(timeout_s, is_finished=True)
 
     def _close(self, timeout_s: float, *, is_finished: bool) -> None:
-        if self._core.in_callback:
-            raise ConsumerStateError("close may not be called from within a callback")
-        if self._core.is_closed:
-            return
-        self._core.is_closed = True
-        self._leave(timeout_s, is_finished=is_finished)
+        if self._core.begin_closing():
+            self._leave(timeout_s, is_finished=is_finished)
 
     def _leave(self, timeout_s: float, *, is_finished: bool) -> None:
-        core, handover = self._core, self._core.handover
-        if core.engine is None or not core.is_own_process:
-            return
+        core = self._core
         deadline_s = time.monotonic() + timeout_s
         core.begin_leaving(is_finished=is_finished)
+        try:
+            self._take_leave(deadline_s)
+        finally:
+            core.end(deadline_s)
+        self._run_notices()  # commits that could not be stored
+
+    def _take_leave(self, deadline_s: float) -> None:
+        """Run the callbacks until the group is left, all of them also if one raises; that is raised afterwards."""
+        handover = self._core.handover
         try:
             while not handover.is_closed and time.monotonic() < deadline_s:
                 self._run_notices()
                 self._wait(lambda: handover.is_closed or handover.has_notice, deadline_s)
             self._run_notices()
-        finally:
-            core.end(deadline_s)
-        self._run_notices()  # commits that could not be stored
+        except Exception:
+            self._take_leave(deadline_s)
+            raise
 
     def __enter__(self) -> Self:
         """Return the consumer."""

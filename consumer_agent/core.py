@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -80,7 +81,9 @@ class Core:
         self.engine: Engine | None = None
         self.is_closed = False
         self.in_callback = False
+        self.runner: int | None = None  # the thread that is in `Consumer.run`
         self._in_poll = False
+        self._is_handled = False  # the last records were for handlers
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._fetcher: FetcherKeeper | None = None
@@ -108,7 +111,8 @@ class Core:
         """Forget the subscription, after `end`: another one may follow, which begins anew."""
         self._subscription = None
         self.engine = self._fetcher = None
-        self.handover = self._new_handover()
+        former, self.handover = self.handover, self._new_handover()
+        self.handover.count_on(former)
 
     def _new_handover(self) -> Handover:
         handover = Handover(RecordBuffer(_buffer_settings(self.config)), now_ms, self._record_reset)
@@ -144,18 +148,21 @@ class Core:
 
     # ---- reading
 
-    def begin_poll(self, *, finishes: bool = True) -> None:
-        """Begin a poll: with automatic commits the records of earlier polls count as finished now."""
-        self.require_usable("poll")
+    def begin_poll(self, *, is_handled: bool = False) -> None:
+        """Begin a poll, which has to be allowed: with automatic commits the records of earlier polls are finished.
+
+        With `is_handled` its own records are not: handlers get them, and finish what they return from.
+        """
         self._in_poll = True
-        self.handover.come(finishes=finishes and self._finishes)
+        self.handover.come(finishes=self._finishes)
+        self._is_handled = is_handled
         if self.engine is None:
             self._start()
 
     @property
     def _finishes(self) -> bool:
         """Whether what a poll returned is finished by the next one."""
-        return self.config.enable_auto_commit and self.config.enable_auto_finish
+        return self.config.enable_auto_commit and self.config.enable_auto_finish and not self._is_handled
 
     def end_poll(self) -> None:
         """Return to the application, which has `max_poll_interval_ms` until its next poll."""
@@ -199,9 +206,13 @@ class Core:
         return 0 < max_records <= MAX_ROUND_RECORDS and self.config.prefetch == _TOTAL
 
     def take_of(self, thread: int, count: int) -> list[Run]:
-        """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held."""
+        """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.
+
+        Not of those whose `on_assign` another thread is still to run, or to return from.
+        """
         limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
-        return self.handover.take(limit, self._record_delivery, self.handover.buffer.of_thread(thread, count))
+        among = self.handover.buffer.of_thread(thread, count) - self.handover.unannounced
+        return self.handover.take(limit, self._record_delivery, among)
 
     def set_threads(self, count: int) -> None:
         """Ask for partitions for so many consumer threads."""
@@ -226,6 +237,7 @@ class Core:
         """Tell that a notice's callback is over, in whichever way."""
         if self._in_poll:
             self.handover.come()
+        self.handover.called_back(notice)
         if notice.tell is Tell.REVOKE:
             self.require_engine("on_revoke").send(Revoked(notice.token))
 
@@ -297,6 +309,9 @@ class Core:
     def _require_commits(self, method: str) -> Engine:
         if self.engine is None or (self.is_closed and not self.in_callback):
             raise ConsumerStateError(f"{method} is possible between the first poll and close")
+        if self.runner not in {None, threading.get_ident()}:
+            text = "may not be called from within a handler: what that has returned from is stored by itself"
+            raise ConsumerStateError(f"{method} {text}")
         self.require_process(method)
         return self.engine
 
@@ -304,6 +319,22 @@ class Core:
     def is_own_process(self) -> bool:
         """Whether this is the process that made the consumer; in one forked from it the threads are not there."""
         return os.getpid() == self._process
+
+    def begin_closing(self) -> bool:
+        """Close for good; return whether there is a group to leave. After a fork there is none.
+
+        Raises:
+            ConsumerStateError: called from within a callback, or while `run` has handlers.
+
+        """
+        if not self.is_own_process:
+            return False
+        if self.in_callback:
+            raise ConsumerStateError("close may not be called from within a callback")
+        if self.runner is not None:
+            raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
+        was_closed, self.is_closed = self.is_closed, True
+        return not was_closed and self.engine is not None
 
     def begin_leaving(self, *, is_finished: bool) -> None:
         """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
@@ -328,14 +359,16 @@ class Core:
         """Refuse what may not be called now.
 
         Raises:
-            ConsumerStateError: closed, called from within a callback, or after a fork.
+            ConsumerStateError: closed, called from within a callback or beside another poll, or after a fork.
 
         """
+        self.require_process(method)
         if self.is_closed:
             raise ConsumerStateError(f"{method}: the consumer is closed")
         if self.in_callback:
             raise ConsumerStateError(f"{method} may not be called from within a callback")
-        self.require_process(method)
+        if self._in_poll:
+            raise ConsumerStateError(f"{method}: another poll is under way; one thread at a time uses a consumer")
 
     def require_process(self, method: str) -> None:
         """Refuse to work in a process that was forked from the consumer's own."""
@@ -349,10 +382,10 @@ class Core:
         self.require_process(method)
         return self.engine
 
-    def metrics(self) -> dict[str, float]:
-        """Return numbers by name."""
-        with self.handover.lock:
-            return self.handover.metrics()
+    def own_handover(self, method: str) -> Handover:
+        """Return the handover; whose lock may be held for ever in a process that was forked."""
+        self.require_process(method)
+        return self.handover
 
     def _record_reset(self, found: OutOfRange) -> None:
         self._telemetry.out_of_range(self._member, found)

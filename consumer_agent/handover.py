@@ -71,6 +71,8 @@ class Handover:
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._view: frozenset[TopicPartition] = frozenset()  # what it could know of since its poll began
         self._told: frozenset[TopicPartition] = frozenset()  # what the application knows to be its own
+        self._assigning: set[TopicPartition] = set()  # whose `on_assign` is being run
+        self._is_losing = False  # `on_lost` is being run
         self._awaited_commit = 0  # the application's thread waits for one at a time
         self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
         self._commits: dict[int, CommitFailedError | None] = {}
@@ -192,6 +194,10 @@ class Handover:
 
     # ---- the application's side
 
+    def count_on(self, former: Handover) -> None:
+        """Count on from where another one, to which nothing comes any more, has ended."""
+        self._counts, self._longest_away_ms = former._counts, former._longest_away_ms
+
     def come(self, *, finishes: bool = False) -> None:
         """The application is in a poll, or back in it from a callback; with `finishes`, what it has is finished."""
         since_ms, self._away_since_ms = self._away_since_ms, None
@@ -277,21 +283,48 @@ class Handover:
     def next_notice(self) -> Notice | None:
         """Return the next callback to run, with what the application is to be told; the lock must be held.
 
-        `on_assign` waits until its partitions are admitted, so that it may seek.
+        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` is not about partitions
+        whose `on_revoke` has run already, in a stop that a departure overtook.
         """
         while self.has_notice:
             notice = self._notices.popleft()
+            if notice.tell is Tell.REVOKE:
+                notice.partitions &= self._told
             if notice.partitions:
                 self._counts[_counted(notice.tell)] += len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
+                self._assigning = notice.partitions
                 self._told |= notice.partitions
                 self._view |= notice.partitions
             elif notice.tell is Tell.REVOKE:
                 self._told -= notice.partitions
                 self._view -= notice.partitions
+            self._is_losing = notice.tell is Tell.LOST
             if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
                 return notice
         return None
+
+    def called_back(self, notice: Notice) -> None:
+        """The callback of a notice is over, or there is none."""
+        with self.changed:
+            self._is_losing = False
+            if notice.tell is Tell.ASSIGNED:
+                self._assigning = set()
+                self.changed.notify()
+            elif notice.tell is Tell.REVOKE:
+                self.buffer.let_go(notice.partitions)
+
+    @property
+    def unannounced(self) -> set[TopicPartition]:
+        """Partitions whose `on_assign` is not over, and may still seek or pause them; the lock must be held."""
+        waiting = (notice.partitions for notice in self._notices if notice.tell is Tell.ASSIGNED)
+        return self._assigning.union(*waiting)
+
+    @property
+    def revoking(self) -> set[TopicPartition]:
+        """The partitions of the next callback if that is an `on_revoke`; the lock must be held."""
+        first = self._notices[0] if self._notices else None
+        return first.partitions if first is not None and first.tell is Tell.REVOKE else set()
 
     def is_told(self, partition: TopicPartition) -> bool:
         """Whether the application knows a partition as its own, and it still is; the lock must be held."""
@@ -346,6 +379,8 @@ class Handover:
         with self.lock:
             if self.is_closed:
                 raise CommitFailedError("the consumer is in its group no more")
+            if self._is_losing:  # it may be in the group again by now, with nothing to commit
+                raise CommitFailedError("the partitions are lost; others read their records again")
             if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
                 raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits wait already; poll, or commit less often")
             if finished is None:

@@ -161,8 +161,9 @@ class Machine:
                 self._tell_member(event, now_ms)
 
     def _answer_outside(self, event: Event) -> None:
-        if isinstance(event, CommitRequested):
-            self._outbox.add(CommitFinished((event.token,), "the consumer is in no group"))
+        if isinstance(event, CommitRequested):  # nothing was ever returned to who has not been in the group
+            error = None if self.former is None else "the consumer is in no group"
+            self._outbox.add(CommitFinished((event.token,), error))
         elif isinstance(event, StoredRequested):
             self._outbox.add(TellStored(event.token, {}, "the consumer is in no group"))
 
@@ -305,6 +306,8 @@ class Machine:
     def _left(self, member: Member) -> None:
         self.member = None
         if self.state is State.LEAVING:
+            if member.attendance.is_over:  # it was yielding when the application closed, and nobody was asked
+                self._outbox.add(TellLost())
             self._outbox.add(Forget(frozenset(member.lane.record.partitions)))
             self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
             self._become_closed()

@@ -16,8 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from consumer_agent.batch import Batch
 from consumer_agent.buffer import Run
-from consumer_agent.core import Core
-from consumer_agent.handover import Notice, Tell
+from consumer_agent.core import Core, Step
+from consumer_agent.handover import Notice
+from zkrebalancer.protocol.fields import TopicPartition
 
 Handler = Callable[[Batch], object]
 LOOK_INTERVAL_S = 1.0
@@ -34,12 +35,13 @@ class Workers:
         self._run_notice = run_notice
         self._ending = False
         self._futures: list[Future[None]] = []
+        self._in_hand: dict[int, set[TopicPartition]] = {}  # whose records each of the threads works on
 
     def run(self) -> None:
         """Work until a handler or a callback raises; raises that, once all threads have finished their batch."""
         core = self._core
-        core.begin_poll(finishes=False)
         try:
+            core.begin_poll(is_handled=True)
             with ThreadPoolExecutor(self._count, "consumer-agent-worker") as executor:
                 try:
                     self._futures = [executor.submit(self._work, number) for number in range(self._count)]
@@ -59,15 +61,14 @@ class Workers:
         """Do what there is for the application besides records, or wait for it."""
         core, changed, handover = self._core, self._core.handover.changed, self._core.handover
         with changed:
+            waits_to_revoke = any(handover.revoking & held for held in self._in_hand.values())
             waits_to_join = handover.is_out and handover.is_working
-            step = handover.next_notice() if waits_to_join else core.next(0)
+            step: Step | None = None
+            if not waits_to_revoke:
+                step = handover.next_notice() if waits_to_join else core.next(0)
             if not step and not self._is_over():
                 changed.wait(LOOK_INTERVAL_S)
         if isinstance(step, Notice):
-            if step.tell is Tell.REVOKE:
-                with changed:
-                    while core.handover.buffer.has_unfinished(step.partitions) and not self._is_over():
-                        changed.wait(LOOK_INTERVAL_S)
             self._run_notice(step)
 
     def _is_over(self) -> bool:
@@ -89,6 +90,7 @@ class Workers:
             finally:
                 with handover.changed:
                     handover.end_work(number)
+                    del self._in_hand[number]
                     handover.changed.notify()
 
     def _wait_for_records(self, number: int) -> list[Run]:
@@ -99,6 +101,7 @@ class Workers:
                 runs = self._core.take_of(number, self._count)
                 if runs:
                     self._core.handover.begin_work(number)
+                    self._in_hand[number] = {(run.topic, run.partition) for run in runs}
                     return runs
                 changed.wait()
         return []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from consumer_agent import Batch, Consumer, ConsumerStateError, Record, TopicPartition
+from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateError, Record, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.observe.checker import check
 
@@ -154,10 +154,42 @@ def test_unsubscribing_leaves_the_group_and_another_subscription_begins_anew(sta
     assert stage.offset(0) == 10
     assert told == ["assign", "revoke"]
     assert consumer.assignment() == []
+    assert consumer.metrics()["polled_records_total"] == 10
     stage.produce([0], 5)
     consumer.subscribe([stage.topic])
     joined(stage, consumer, 0)
     assert read(consumer, 5) == {0: list(range(10, 15))}
+    assert consumer.metrics()["polled_records_total"] == 15
+
+
+def test_callbacks_that_raise_at_the_end_do_not_keep_the_group_from_being_left(stage: Stage) -> None:
+    stage.produce([0], 10)
+    consumer = new_consumer(stage, auto_commit_interval_ms=60_000)
+    ends: list[CommitFailedError | None] = []
+
+    def fail(partitions: object) -> None:
+        raise ValueError(f"of {partitions}")
+
+    consumer.subscribe([stage.topic], on_revoke=fail)
+    joined(stage, consumer, 0)
+    read(consumer, 10)
+    consumer.commit_async({(stage.topic, 0): 2}, fail)
+    consumer.commit_async({(stage.topic, 0): 3}, ends.append)
+    with pytest.raises(ValueError, match=f"of .*{stage.topic}") as raised:
+        consumer.close(WAIT_S)
+    assert str(raised.value.__context__) == "of None"
+    assert ends == [None]
+    assert stage.offset(0) == 10
+    assert stage.members() == ()
+    consumer.close()
+
+
+def test_a_commit_before_anything_was_returned_is_no_failure(stage: Stage) -> None:
+    """An application that commits after every poll does so while it joins, too."""
+    with new_consumer(stage) as consumer:
+        consumer.subscribe([stage.topic])
+        assert not consumer.poll(0)
+        consumer.commit()
 
 
 def test_a_revoke_waits_for_the_handler_and_an_error_of_one_ends_all(stage: Stage) -> None:

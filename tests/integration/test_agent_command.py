@@ -43,6 +43,7 @@ def test_a_revoke_that_may_take_longer_than_the_group_waits_is_refused(stage: St
         ("sh -c 'exit 4'", ("--max-restarts", "1"), 1, "the child ended with exit status 4; 2 children in a row"),
         ("sh -c 'exec <&-; sleep 60'", ("--max-restarts", "1"), 1, "the child closed its input; 2 children in a row"),
         ("sh -c 'exec >&-; sleep 60'", ("--max-restarts", "1"), 1, "the child closed its output; 2 children in a row"),
+        ("cat", ("--auto-offset-reset", "none"), 1, "is stored, and auto_offset_reset is none"),
         ("cat", ("--dead-letter", "file:/proc/dead"), 2, "/proc/dead cannot be written"),
         ("cat", ("--dead-letter", "topic:no.such-topic"), 2, "topic no.such-topic"),
         ("cat", ("--http", "192.0.2.1:80"), 2, "http: 192.0.2.1:80 cannot be served"),

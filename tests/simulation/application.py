@@ -101,9 +101,11 @@ class Application:
             self._poll()
 
     def _called_back(self, notice: Notice) -> None:
+        settings = self.host.settings
+        if notice.tell is Tell.REVOKE and settings.has_on_revoke and settings.auto_commit_ms is None:
+            self.host.handover.finish()
+        self.host.handover.called_back(notice)
         if notice.tell is Tell.REVOKE:
-            if self.host.settings.has_on_revoke and self.host.settings.auto_commit_ms is None:
-                self.host.handover.finish()
             self.host.engine.send(Revoked(notice.token))
 
     def _poll(self) -> None:

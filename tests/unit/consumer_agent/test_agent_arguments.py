@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from consumer_agent import ConfigurationError, Consumer, ConsumerStateError
+from consumer_agent.storage import NO_OFFSET
 
 TP = ("orders", 0)
+DEADLINE_S = 20
 
 
 def new_consumer() -> Consumer:
@@ -22,6 +28,24 @@ def new_consumer() -> Consumer:
 def test_a_timeout_is_a_number_of_seconds(method: str, timeout_s: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"^{method}: timeout_s must be a number of at least 0, not "):
         getattr(new_consumer(), method)(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("max_records", [-2, 100_001, 1.0, 0.0, "", "1", [], True, False])
+def test_a_limit_of_records_is_a_number_in_its_range(max_records: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^poll: max_records must be 1 to 100000, not .*, or -1 for no"):
+        new_consumer().poll(0, max_records=max_records)
+
+
+@pytest.mark.parametrize("topics", [[["orders"]], [b"orders"], {1: 1}, [None]])
+def test_a_topic_is_a_text(topics: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^subscribe: a topic must be a text, not "):
+        new_consumer().subscribe(topics)
+
+
+@pytest.mark.parametrize("value", [["earliest"], {}, 5, "yesterday"])
+def test_where_a_partition_begins_is_a_word_or_a_time(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^auto_offset_reset: must be earliest, latest, none, or a time"):
+        Consumer(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=value)
 
 
 @pytest.mark.parametrize("name", ["on_assign", "on_revoke", "on_lost"])
@@ -88,3 +112,44 @@ def test_unsubscribing_from_nothing_does_nothing() -> None:
 def test_a_handler_is_callable_and_threads_are_a_number(handler: Any, threads: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^run: (handler must be callable|threads must be 1 to 1000), not "):
         new_consumer().run(handler, threads=threads)
+
+
+def test_partitions_without_a_place_have_no_position() -> None:
+    consumer = new_consumer()
+    consumer._core.handover.admit(TP, 1, NO_OFFSET)
+    assert consumer.position() == consumer.finished() == {}
+
+
+def test_after_a_fork_everything_but_close_says_so() -> None:
+    """The lock that the other threads held at that moment is never released in the new process."""
+    consumer = new_consumer()
+    consumer.subscribe(["orders"])
+    calls: list[Callable[[], object]] = [
+        consumer.poll,
+        consumer.unsubscribe,
+        consumer.assignment,
+        consumer.paused,
+        consumer.position,
+        consumer.finished,
+        consumer.generation,
+        consumer.metrics,
+        partial(consumer.finish, {TP: 1}),
+        partial(consumer.advance, {TP: 1}),
+        partial(consumer.subscribe, ["orders"]),
+        partial(consumer.run, print),
+    ]
+    with consumer._core.handover.lock, warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        child = os.fork()
+        if not child:
+            signal.alarm(DEADLINE_S)  # ends a process that waits for the lock
+            consumer.close()
+            os._exit(0 if all(map(is_refused, calls)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except ConsumerStateError as error:
+        return "the process before the fork" in str(error)
+    return False

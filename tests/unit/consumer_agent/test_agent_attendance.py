@@ -158,14 +158,14 @@ def test_a_session_that_ends_meanwhile_ends_it_too() -> None:
     assert driver.machine.state is State.OUT
 
 
-def test_an_application_that_closes_meanwhile_is_closed() -> None:
+def test_an_application_that_closes_meanwhile_is_told_of_its_loss_and_closed() -> None:
     driver = owner()
     effects = away(driver)
     assert driver.step(CloseRequested()) == []
     driver.progress(effects, IN_HAND)
     driver.answer_write(Done((None, None)))
     effects = driver.answer_write(Done((None, None, None)))
-    assert effects == [Forget(frozenset({T0})), CloseSession(), Closed()]
+    assert effects == [TellLost(), Forget(frozenset({T0})), CloseSession(), Closed()]
 
 
 def test_records_in_hand_are_named_but_not_all_of_many() -> None:

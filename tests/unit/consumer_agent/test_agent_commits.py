@@ -29,7 +29,7 @@ from tests.unit.consumer_agent.agent_driver import (
     requests,
 )
 from zkrebalancer.protocol import command, paths
-from zkrebalancer.protocol.calls import Check, Create, Done, Get, Multi, Refusal, Refused, SetContent, Sync
+from zkrebalancer.protocol.calls import Check, Create, Done, Get, Lost, Multi, Refusal, Refused, SetContent, Sync
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 
@@ -50,6 +50,15 @@ def test_rule_9_a_commit_checks_the_exact_version_and_writes_only_what_changed(d
     effects = commit(driver, {T0: 12, T1: 20})
     assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(offset_path(T0), b"12")))]
     assert driver.answer_write(Done((None, 1))) == [RecordCommitted(CONSUMER, 4, {T0: 12}), CommitFinished((99,))]
+
+
+def test_who_has_never_been_in_the_group_has_nothing_to_commit_and_who_has_lost_it_fails() -> None:
+    driver = Driver()
+    assert driver.step(CommitRequested(98)) == [CommitFinished((98,))]
+    driver.register()
+    driver.own({T0: 10})
+    driver.step(Lost())
+    assert driver.step(CommitRequested(99)) == [CommitFinished((99,), "the consumer is in no group")]
 
 
 def test_a_commit_of_nothing_new_is_over_at_once(driver: Driver) -> None:
@@ -142,11 +151,6 @@ def test_a_commit_at_the_wrong_version_reads_the_record_and_decides(driver: Driv
     effects = driver.answer(Get(OWNERS), owners_content(OwnersRecord(4, "start-1", {T0: 0, T1: 0}), 3))
     assert [finished.error is None for finished in of_type(effects, CommitFinished)] == [False]
     assert driver.machine.state is State.OUT
-
-
-def test_a_commit_without_a_group_fails_at_once() -> None:
-    (finished,) = of_type(Driver().step(CommitRequested(99)), CommitFinished)
-    assert finished.error is not None
 
 
 def test_a_commit_while_suspended_waits(driver: Driver) -> None:

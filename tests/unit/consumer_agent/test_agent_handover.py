@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from consumer_agent.batch import Batch
-from consumer_agent.buffer import RecordBuffer
+from consumer_agent.buffer import Finished, RecordBuffer
+from consumer_agent.errors import CommitFailedError
 from consumer_agent.handover import Handover, Tell
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -218,7 +221,67 @@ def test_partitions_that_went_before_the_application_looked_are_not_told() -> No
     assert notices(handover) == []
 
 
-def test_a_revoke_is_always_answered_even_for_what_was_never_told() -> None:
+def test_a_partition_is_revoked_once_and_every_revoke_is_answered() -> None:
+    """The application leaves while it is still to be asked for one of its partitions."""
     handover = with_records(Clock())
+    handover.admit(P1, 3, 0)
+    handover.tell(Tell.ASSIGNED, [P0, P1])
+    assert len(notices(handover)) == 1
     handover.tell(Tell.REVOKE, [P0], 7)
-    assert notices(handover) == [(Tell.REVOKE, [P0])]
+    handover.tell(Tell.REVOKE, [P0, P1], 8)
+    handover.tell(Tell.REVOKE, [P0], 9)
+    assert notices(handover) == [(Tell.REVOKE, [P0]), (Tell.REVOKE, [P1]), (Tell.REVOKE, [])]
+    assert handover.metrics()["revoke_partitions_total"] == 2
+
+
+def test_what_a_handler_may_have_waits_for_the_end_of_on_assign() -> None:
+    handover = with_records(Clock())
+    handover.admit(P1, 3, 0)
+    handover.tell(Tell.ASSIGNED, [P0])
+    assert handover.unannounced == {P0}
+    with handover.lock:
+        notice = handover.next_notice()
+    handover.tell(Tell.ASSIGNED, [P1])
+    assert handover.unannounced == {P0, P1}
+    assert notice is not None
+    handover.called_back(notice)
+    assert handover.unannounced == {P1}
+    handover.forget([P1])
+    assert handover.unannounced == set()
+
+
+def test_once_on_revoke_is_over_a_commit_of_the_partition_is_refused_unless_it_is_given_back() -> None:
+    """How far it is finished has gone into the ack by then, or will: what comes later would be lost without a word."""
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0])
+    assert len(notices(handover)) == 1
+    handover.emit_until(2_000)
+    assert take(handover) == [10, 11, 12, 13, 14]
+    handover.stop([P0])
+    handover.tell(Tell.REVOKE, [P0], 7)
+    assert handover.revoking == {P0}
+    with handover.lock:
+        notice = handover.next_notice()
+    assert notice is not None
+    handover.begin_commit(1, {P0: Finished(12)}, by_notice=False)
+    handover.called_back(notice)
+    with pytest.raises(CommitFailedError, match="t/0 is not this consumer's any more"):
+        handover.begin_commit(2, {P0: Finished(15)}, by_notice=False)
+    assert handover.positions()[P0].finished == 12
+    handover.resume([P0])
+    handover.begin_commit(3, {P0: Finished(15)}, by_notice=False)
+    assert handover.positions()[P0].finished == 15
+
+
+def test_a_commit_fails_as_long_as_on_lost_runs() -> None:
+    handover = with_records(Clock())
+    handover.tell(Tell.ASSIGNED, [P0])
+    assert len(notices(handover)) == 1
+    handover.tell(Tell.LOST)
+    with handover.lock:
+        notice = handover.next_notice()
+    assert notice is not None
+    with pytest.raises(CommitFailedError, match="the partitions are lost"):
+        handover.begin_commit(1, None, by_notice=False)
+    handover.called_back(notice)
+    handover.begin_commit(2, None, by_notice=False)
