@@ -215,9 +215,9 @@ class AgentHost(Host):
         self.engine.send(signals.Resubscribed(registration, self.settings.has_on_revoke))
 
     def end(self) -> None:
-        """The process ends by itself."""
+        """The process ends by itself, and with it the sessions that it was about to close."""
         self.tell("ends")
-        super().kill()
+        self.kill()
 
     def kill(self) -> None:
         super().kill()
