@@ -347,17 +347,13 @@ class RecordBuffer:
             if held is not None:
                 held.let_go = True
 
-    def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Emit stopped partitions again from where the application is; return those positions."""
-        positions = {}
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Emit stopped partitions again from where the application is."""
         for partition in partitions:
             held = self._partitions.get(partition)
             if held is not None and not held.emitting:
                 held.emitting, held.let_go = True, False
                 held.next_offset = held.returned
-                if held.wanted:
-                    positions[partition] = held.returned
-        return positions
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop these partitions with all that is known of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import gevent
 from gevent.event import Event as Flag
@@ -147,7 +147,7 @@ class Engine:
             signals.ReadKafkaOffsets: self._read_kafka_offsets,
             signals.CommitToKafka: self._commit_to_kafka,
             signals.StartFetching: self._start_fetching,
-            signals.ResumeFetching: lambda effect: self._fetcher.assign(handover.resume(effect.partitions)),
+            signals.ResumeFetching: self._resume_fetching,
             signals.Forget: self._forget,
             signals.TellAssigned: lambda effect: handover.tell(Tell.ASSIGNED, effect.partitions),
             signals.AskRevoke: lambda effect: handover.tell(Tell.REVOKE, effect.partitions, effect.token),
@@ -212,15 +212,25 @@ class Engine:
     def _start_fetching(self, effect: signals.StartFetching) -> None:
         for partition, position in effect.positions.items():
             self._handover.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
-            if position == NO_OFFSET:
-                self._tell_placeless(partition)
-        self._fetcher.assign(self._handover.fetched(effect.positions.keys()))
+        self._begin_to_fetch(effect.positions.keys())
 
-    def _tell_placeless(self, partition: TopicPartition) -> None:
-        where = f"{partition[0]}/{partition[1]}"
-        text = f"{where}: no offset of group {self._config.group} is stored, and auto_offset_reset is none"
+    def _resume_fetching(self, effect: signals.ResumeFetching) -> None:
+        self._handover.resume(effect.partitions)
+        self._begin_to_fetch(effect.partitions)
+
+    def _begin_to_fetch(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch from where the application is at that moment: its `on_assign` may be seeking already."""
+        fetched = self._handover.buffer.fetched
+        self._fetcher.change(lambda: {tp: offset for tp, offset in fetched().items() if tp in partitions})
+        self._tell_placeless(partitions)
+
+    def _tell_placeless(self, partitions: Collection[TopicPartition]) -> None:
+        why = f"no offset of group {self._config.group} is stored, and auto_offset_reset is none"
         with self._handover.lock:
-            self._handover.misplace(partition, NoOffsetError(text, partition))
+            for partition, mark in self._handover.buffer.positions().items():
+                if partition in partitions and mark.returned == NO_OFFSET:
+                    text = f"{partition[0]}/{partition[1]}: {why}"
+                    self._handover.misplace(partition, NoOffsetError(text, partition))
 
     def _forget(self, effect: signals.Forget) -> None:
         self._handover.forget(effect.partitions)

@@ -99,12 +99,6 @@ class Fetcher:
         """Wait until the thread has closed the connections."""
         self._thread.join(timeout_s)
 
-    def assign(self, positions: Mapping[fields.TopicPartition, int]) -> None:
-        """Fetch these partitions from the given offsets."""
-        with self._handover.fetcher_wake:
-            self._changes.update(positions)
-            self._handover.fetcher_wake.notify()
-
     def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
         """Fetch these partitions no more."""
         with self._handover.fetcher_wake:

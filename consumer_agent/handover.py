@@ -110,10 +110,10 @@ class Handover:
             self.placed(partitions)
             self.fetcher_wake.notify()
 
-    def resume(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Go on with stopped partitions; return from where."""
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on with stopped partitions."""
         with self.lock:
-            return self.buffer.resume(partitions)
+            self.buffer.resume(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop partitions that are owned no longer; the application need not hear any more of them."""
@@ -130,11 +130,6 @@ class Handover:
         """Where every partition stands."""
         with self.lock:
             return self.buffer.positions()
-
-    def fetched(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return those of the partitions that are to be fetched, and from where."""
-        with self.lock:
-            return {partition: offset for partition, offset in self.buffer.fetched().items() if partition in partitions}
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
         """Queue a callback; LOST is about all that the application was told of, and replaces what it was not."""

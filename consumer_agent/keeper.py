@@ -57,10 +57,6 @@ class FetcherKeeper:
         """Wait until the thread has closed the connections."""
         self._fetcher.join(timeout_s)
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Fetch these partitions from the given offsets."""
-        self._fetcher.assign(positions)
-
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these partitions no more."""
         self._fetcher.unassign(partitions)

@@ -151,6 +151,30 @@ def test_none_tells_in_every_poll_that_no_offset_is_stored(stage: Stage) -> None
     assert stage.offset(0) == 10
 
 
+def test_none_is_told_again_when_a_stop_is_taken_back_and_nothing_is_read_from_the_end(stage: Stage) -> None:
+    stage.produce([0], 10)
+    application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError)
+    with application.start(ask=True):
+        member = stage.wait_member()
+        stage.wait_ack(stage.start(member, 0))
+        wait_until(lambda: application.errors, "an error")
+        application.hold()
+        stop = stage.stop(member, 0)
+        wait_until(lambda: application.consumer.assignment() == [], "the emission to end")
+        assert isinstance(stage.zk.perform(calls.Multi((calls.Delete(stop),))), calls.Done)
+        wait_until(lambda: application.consumer.assignment() == sorted(stage.of(0)), "the emission to go on")
+        application.errors.clear()
+        application.release()
+        wait_until(lambda: application.errors, "the error again")
+        stage.produce([0], 5)
+        application.hold()
+        application.consumer.seek({(stage.topic, 0): 8})
+        application.release()
+        wait_until(lambda: len(application.records) >= 7, "the records")
+    assert application.offsets(0) == list(range(8, 15))
+    assert [what for what, _ in application.told] == ["assign", "revoke", "assign", "revoke"]
+
+
 def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage, tmp_path: Path) -> None:
     stage.produce([0], 10)
     application = Application(stage, auto_offset_reset="none", on_error=NoOffsetError, events_directory=tmp_path)

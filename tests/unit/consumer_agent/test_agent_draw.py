@@ -65,7 +65,7 @@ class Setting:
             self.fetcher = Fetcher(ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g"), [], self.handover)
         for partition in (PARTITION, OTHER):
             self.handover.admit(partition, 1, 0)
-        self.fetcher.assign({PARTITION: 0, OTHER: 0})
+        self.fetcher.change(lambda: {PARTITION: 0, OTHER: 0})
         self.fetcher._begin_round()
         self.handover.fetcher_wake.listeners = [self._wake]
 
@@ -161,7 +161,7 @@ def test_records_of_a_partition_that_is_stopped_meanwhile_are_dropped(setting: S
 
 def test_records_of_a_partition_that_is_to_be_read_elsewhere_are_dropped(setting: Setting) -> None:
     setting.client.ready = messages(PARTITION, [0])
-    setting.client.meanwhile = lambda: setting.fetcher.assign({PARTITION: 7})
+    setting.client.meanwhile = lambda: setting.fetcher.change(lambda: {PARTITION: 7})
     setting.draw()
     assert setting.take() == []
 

@@ -94,7 +94,7 @@ class Setting:
 
     def assign(self) -> None:
         self.handover.admit(PARTITION, 1, 0)
-        self.keeper.assign({PARTITION: 0})
+        self.keeper.change(lambda: {PARTITION: 0})
 
     def look_until(self, holds: Callable[[], bool]) -> None:
         """Do what the engine and the application do, until something holds."""

@@ -62,7 +62,7 @@ class Setting:
         with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=self.client):
             self.fetcher = Fetcher(config, ["t"], self.handover)
         self.handover.admit(PARTITION, 1, position)
-        self.fetcher.assign({PARTITION: position})
+        self.fetcher.change(lambda: {PARTITION: position})
 
     def round(self) -> None:
         self.fetcher._fetch(self.fetcher._begin_round())
