@@ -98,17 +98,24 @@ class _Handler(SequentialGeventHandler):
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Ask the kernel without waiting; only if nothing is ready, wait on the hub."""
-        poll = select.poll()
-        for sockets, event in ((rlist, select.POLLIN), (wlist, select.POLLOUT)):
-            for waiting in sockets:
-                poll.register(waiting.fileno(), event)
-        ready = dict(poll.poll(0))
+        """Ask the kernel without waiting; only if nothing is ready, wait on the hub.
+
+        Not by select(2), which gevent's `select` begins with: it takes no descriptor above 1,023, and a process with
+        a hundred consumers has more than that.
+        """
+        asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
+        ready = _polled(select.poll(), asked, 0)
         if not ready:
-            waited: tuple[list[Any], list[Any], list[Any]] = gevent.select.select(rlist, wlist, [], timeout)
-            return waited
+            ready = _polled(gevent.select.poll(), asked, None if timeout is None else 1_000 * timeout)
         readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
         return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
+
+
+def _polled(poll: Any, asked: list[tuple[Any, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
+    """Return the events of each descriptor on which something has happened."""
+    for waiting, event in asked:
+        poll.register(waiting.fileno(), event)
+    return dict(poll.poll(timeout_ms))
 
 
 def patient_hosts(hosts: str) -> str:

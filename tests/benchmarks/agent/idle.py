@@ -1,6 +1,7 @@
 """`python -m tests.benchmarks.agent.idle`: what agents cost that own partitions in which nothing happens.
 
-Each is a `Consumer` with a thread that polls; so many of them in so many processes, in one group on one ZooKeeper.
+Each is a `Consumer` with a thread that polls; so many of them in so many processes, in one group on one ZooKeeper. A
+process starts its next one when the last owns something: a thousand at once on a few cores wait for Kafka in vain.
 Prints processor time per agent, in percent of a core, and what ZooKeeper received per agent and second; and as a floor
 the same of confluent-kafka's consumers with the settings that the agent gives them, polled as often, in no group.
 """
@@ -30,6 +31,7 @@ from zkrebalancer.localcluster.server import child_environment
 GROUP, TOPIC = "idle", "idle"
 KINDS = AGENT, RAW = "agent", "raw"
 POLL_S = 1.0
+START_DEADLINE_S = 60.0
 SETTLE_DEADLINE_S = 300.0
 END_DEADLINE_S = 60.0
 
@@ -38,29 +40,30 @@ def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap
     """Run clients; answer every line on standard input with the processor time so far; end with the input."""
     ending = threading.Event()
 
-    def read_agent(name: str) -> None:
+    def read_agent(number: int, begun: threading.Event) -> None:
+        name = f"{AGENT}-{number}"
         with Consumer(zookeeper=zookeeper_address, bootstrap=bootstrap, group=GROUP, client_id=name) as consumer:
-            consumer.subscribe([TOPIC])
+            consumer.subscribe([TOPIC], on_assign=lambda _partitions: begun.set())
             while not ending.is_set():
                 consumer.poll(POLL_S)
 
-    def read_raw(partition: int) -> None:
+    def read_raw(number: int, begun: threading.Event) -> None:
         config = ConsumerConfig(zookeeper=zookeeper_address, bootstrap=bootstrap, group=GROUP, client_id="raw")
         consumer = KafkaConsumer(kafka_settings(config))
-        consumer.assign([TopicPartition(TOPIC, partition, 0)])
+        consumer.assign([TopicPartition(TOPIC, number, 0)])
+        begun.set()
         while not ending.is_set():
             consumer.poll(POLL_S)
         consumer.close()
 
-    numbers = range(process * count, (process + 1) * count)
-    threads = [
-        threading.Thread(target=read_agent, args=(f"{AGENT}-{number}",))
-        if kind == AGENT
-        else threading.Thread(target=read_raw, args=(number,))
-        for number in numbers
-    ]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
+    for number in range(process * count, (process + 1) * count):
+        begun = threading.Event()
+        threads.append(threading.Thread(target=read_agent if kind == AGENT else read_raw, args=(number, begun)))
+        threads[-1].start()
+        if not begun.wait(START_DEADLINE_S):
+            ending.set()
+            raise SystemExit(f"client {number} has not begun within {START_DEADLINE_S:g} s")
     for _line in sys.stdin:
         sys.stdout.write(f"{time.process_time()}\n")
         sys.stdout.flush()
