@@ -11,11 +11,11 @@ import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumer_agent.sorting import by_partition
 from zkrebalancer.pipeline.source.kafka import DataLossError, KafkaReadError, new_client
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.protocol import fields
@@ -32,7 +32,8 @@ _GONE = {
 }
 
 _log = logging.getLogger(__name__)
-_idle: dict[frozenset[tuple[str, Any]], Consumer] = {}  # connected; a worker's next task takes it
+# Connected clients, and what they have read; a worker's next task takes one.
+_idle: dict[frozenset[tuple[str, Any]], tuple[Consumer, frozenset[str]]] = {}
 
 
 class RangeReader:
@@ -44,7 +45,9 @@ class RangeReader:
         self._next = {partition: whole.begin for partition, whole in self._open.items()}
         self._fail_on_data_loss = fail_on_data_loss
         self._settings = settings
-        self._client = _idle.pop(_key(settings)) if _key(settings) in _idle else new_client(settings)
+        client, topics = _idle.pop(_key(settings), (None, frozenset()))
+        self._client = client or new_client(settings)
+        self._topics_seen = topics | {r.topic for r in ranges}  # of which a message may still come
         self._client.incremental_assign([TopicPartition(r.topic, r.partition, r.begin) for r in ranges])
 
     def read(self) -> Iterator[tuple[Range, Sequence[Message]]]:
@@ -71,7 +74,7 @@ class RangeReader:
             if self._open or len(_idle) >= MAX_IDLE_CLIENTS:
                 self._client.close()
             else:
-                _idle[_key(self._settings)] = self._client
+                _idle[_key(self._settings)] = self._client, self._topics_seen
 
     def _take(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
         """Yield the records among the messages, then deal with the rest, which is news of partitions."""
@@ -79,18 +82,18 @@ class RangeReader:
         if any(map(Message.error, messages)):
             news = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
-        for topic, of_topic in groupby(messages, Message.topic):
-            for number, fetched in groupby(of_topic, Message.partition):
-                whole, run = self._open.get((topic or "", number or 0)), list(fetched)
-                if whole is None:
-                    continue  # what follows its end
-                last = _offset(run[-1])
-                self._next[whole.topic, whole.partition] = last + 1
-                if last >= whole.end - 1:
-                    self._close(whole)
-                    run = run[: bisect.bisect_left(run, whole.end, key=_offset)]
-                if run:
-                    yield whole, run
+        runs = by_partition(messages, has_one_topic=len(self._topics_seen) == 1) if messages else {}
+        for partition, fetched in runs.items():
+            whole = self._open.get(partition)
+            if whole is None:
+                continue  # what follows its end
+            last, run = _offset(fetched[-1]), fetched
+            self._next[partition] = last + 1
+            if last >= whole.end - 1:
+                self._close(whole)
+                run = fetched[: bisect.bisect_left(fetched, whole.end, key=_offset)]
+            if run:
+                yield whole, run
         for message in news:
             held = self._open.get((message.topic() or "", message.partition() or 0))
             error = message.error()
