@@ -155,9 +155,12 @@ class AsyncConsumer(ConsumerBase):
     # ---- waiting in the event loop
 
     def _listen(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
+        """Be rung in the loop that runs now; it may be another one than before."""
+        before, loop = self._loop, asyncio.get_running_loop()
+        if before is not loop:
             self._changed = asyncio.Event()
+            self._loop = loop
+        if before is None:
             self._core.listeners.append(self._ring)
 
     def _ring(self) -> None:
@@ -172,6 +175,7 @@ class AsyncConsumer(ConsumerBase):
                 await self._changed.wait()
 
     async def _wait(self, is_so: Callable[[], bool], deadline_s: float) -> bool:
+        self._listen()
         while True:
             self._changed.clear()  # before looking: a change after it is not missed
             with self._core.handover.lock:

@@ -119,3 +119,16 @@ def test_a_callback_that_raises_at_the_end_does_not_keep_what_is_finished_from_b
     assert ends == [None]
     assert stage.offset(0) == 5
     assert stage.members() == ()
+
+
+def test_each_call_may_have_an_event_loop_of_its_own(stage: Stage) -> None:
+    stage.produce([0], 5)
+    consumer = new_consumer(stage)
+    consumer.subscribe([stage.topic])
+    asyncio.run(consumer.poll(0))
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    assert asyncio.run(read(consumer, 5)) == [0, 1, 2, 3, 4]
+    asyncio.run(consumer.commit())
+    assert stage.offset(0) == 5
+    asyncio.run(consumer.close())
+    assert stage.members() == ()
