@@ -34,6 +34,7 @@ from zkrebalancer.pipeline import batch, watch
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
 from zkrebalancer.pipeline.sweep.job import sweep
+from zkrebalancer.pipeline.topic import Place
 
 DEADLINE_S = 600.0  # other tests may have the machine to themselves
 ASK_INTERVAL_S = 0.1
@@ -122,7 +123,7 @@ def test_a_topic_gives_what_the_files_give(
     said: list[str] = []
 
     def take_all() -> None:
-        lines = watch.topic_lines(spark, agent_cluster.bootstrap, topic)
+        lines = watch.topic_lines(spark, Place(agent_cluster.bootstrap, topic))
         watch.start(spark, lines, tmp_path, None, said.append).awaitTermination()
 
     send(agent_cluster.bootstrap, topic, events)
@@ -149,6 +150,8 @@ def test_a_topic_that_cannot_be_read_is_one_line(agent_cluster: LocalCluster, tm
     watching = ("zkrebalancer", "pipeline", "watch", "--out", tmp_path, "--bootstrap", agent_cluster.bootstrap)
     require_one_line(run(*watching, "--topic", "no-such"), 1, "there is no topic no-such at")
     require_one_line(run(*watching), 2, "--events, or --bootstrap and --topic")
+    require_one_line(run(*watching, "--topic", "t", "--kafka", "no=1"), 2, "kafka.*: No such configuration property")
+    require_one_line(run(*watching, "--topic", "t", "--kafka", "password"), 2, "must be KEY=VALUE")
 
 
 @pytest.mark.long

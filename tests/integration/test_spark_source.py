@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays, wait_until
+from zkrebalancer.pipeline.source import reading
+from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
 from zkrebalancer.pipeline.source.kafka import DataLossError
 from zkrebalancer.pipeline.source.offsets import Document
 from zkrebalancer.pipeline.source.options import Options, parse
-from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
+from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader, RangesPartition
 from zkrebalancer.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
@@ -181,6 +183,17 @@ def test_a_query_that_stops_leaves_the_group(stage: Stage, query: Query) -> None
     wait_until(lambda: not stage.members(), "the member to leave")
 
 
+@pytest.mark.parametrize("storage", ["kafka", "dual"])
+def test_a_batch_query_knows_what_the_group_stores_in_kafka(stage: Stage, storage: str) -> None:
+    stage.produce([0, 1], 10)
+    consumer = Consumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
+    consumer.commit(offsets=[TopicPartition(stage.topic, 0, 7)], asynchronous=False)
+    consumer.close()
+    tasks = ConsumerGroupReader(options(stage, offsetsStorage=storage, minPartitions="1")).partitions()
+    ranges = [each for task in tasks if isinstance(task, RangesPartition) for each in task.ranges]
+    assert [(each.partition, each.begin, each.end) for each in ranges] == [(0, 7, 10), (1, 0, 10)]
+
+
 # ---- offsets that are no records
 
 
@@ -249,6 +262,17 @@ def test_records_that_kafka_has_deleted(stage: Stage, fails: str) -> None:
     else:
         assert of_range(stage, 0, 2, 8, failOnDataLoss=fails) == [6, 7]
         assert of_range(stage, 0, 2, 5, failOnDataLoss=fails) == []
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_log_that_ends_before_the_range(stage: Stage, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SHORT_LOG_S", 0.0)  # it is another topic by now, so nothing more is on its way
+    stage.produce([0], 10)
+    if fails == "true":
+        with pytest.raises(DataLossError, match="offsets up to 20 were to be read, and Kafka's log ends at 10"):
+            of_range(stage, 0, 5, 20, minPartitions="1")
+    else:
+        assert of_range(stage, 0, 5, 20, failOnDataLoss=fails) == [5, 6, 7, 8, 9]
 
 
 def delete_records(stage: Stage, below: int) -> None:

@@ -43,7 +43,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.protocol",
         "zkrebalancer.runtime",
         "zkrebalancer.observe",
-        "zkrebalancer.operations.kafka_offsets",
     ),
     "zkrebalancer.pipeline": (
         "zkrebalancer.protocol",

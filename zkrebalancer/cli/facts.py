@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,13 @@ def memory_option(command: Command) -> Command:
         metavar="SIZE",
         help="Bound of the driver's heap, as 2g; on a local master it does all the work. Default: Spark's, 1g.",
     )(command)
+
+
+def _kafka_settings(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter("must be KEY=VALUE", ctx, param)  # what it is may be a secret
+    return dict(pair.split("=", maxsplit=1) for pair in pairs)
 
 
 @click.command(name="run")
@@ -83,6 +91,15 @@ def _print(runs: list[dict[str, Any]]) -> None:
 )
 @click.option("--bootstrap", type=options.KAFKA, help="Instead of --events: the Kafka brokers that have --topic.")
 @click.option("--topic", metavar="NAME", help="The topic whose records are the lines of event files.")
+@click.option(
+    "--kafka",
+    multiple=True,
+    metavar="KEY=VALUE",
+    envvar="ZKREBALANCER_KAFKA",
+    show_envvar=True,
+    callback=_kafka_settings,
+    help="With --bootstrap: a setting of librdkafka, as security.protocol=SASL_SSL; in the variable more, by spaces.",
+)
 @options.out_option
 @click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
@@ -95,6 +112,7 @@ def watch(
     source: Path | None,
     bootstrap: str | None,
     topic: str | None,
+    kafka: Mapping[str, str],
     out: Path,
     interval_s: float,
     once: bool,
@@ -115,7 +133,7 @@ def watch(
     require("spark")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import watch as watching  # noqa: PLC0415
-    from zkrebalancer.pipeline.topic import require_topic  # noqa: PLC0415
+    from zkrebalancer.pipeline.topic import Place  # noqa: PLC0415
 
     batches = 0
 
@@ -124,14 +142,14 @@ def watch(
         batches += 1
         click.echo(line, err=True)
 
-    if not isinstance(watched, Path):
-        require_topic(*watched)  # before anybody waits for Spark
+    if isinstance(watched, Path):
+        lines = partial(watching.folder_lines, folder=watched)
+    else:
+        place = Place(*watched, kafka)
+        place.require()  # before anybody waits for Spark
+        lines = partial(watching.topic_lines, place=place)
     with session.spark_session(master, memory) as spark:
-        if isinstance(watched, Path):
-            lines = watching.folder_lines(spark, watched)
-        else:
-            lines = watching.topic_lines(spark, *watched)
-        watching.start(spark, lines, out, None if once else interval_s, tell).awaitTermination()
+        watching.start(spark, lines(spark), out, None if once else interval_s, tell).awaitTermination()
     if as_json:
         click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -16,9 +17,9 @@ from pyspark.sql.types import StructType
 
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.columns import spark_schema
-from zkrebalancer.pipeline.source.kafka import FIRST, KafkaReadError, Logs
+from zkrebalancer.pipeline.source.kafka import END, FIRST, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Document, Range
-from zkrebalancer.pipeline.source.options import Options
+from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_settings, require_kafka
 from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -33,19 +34,39 @@ class EventTopicError(RebalancerError):
     """The topic has no longer what was to be read next, or the checkpoint is of something else."""
 
 
-def reading(bootstrap: str, topic: str) -> Options:
-    """Return the options with which the other source's parts read a topic."""
-    return Options(topics=(topic,), agent={"bootstrap": bootstrap, "group": NAME, "client_id": NAME})
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the lines are; `kafka` are librdkafka's own settings, for security for example."""
 
+    bootstrap: str
+    topic: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
 
-def require_topic(bootstrap: str, topic: str) -> None:
-    """Raise KafkaReadError if no broker answers, or there is no such topic."""
-    with Logs(reading(bootstrap, topic)) as logs:
-        logs.partitions([topic])
+    def reading(self) -> Options:
+        """Return the options with which the other source's parts read the topic."""
+        agent = {"bootstrap": self.bootstrap, "group": NAME, "client_id": NAME}
+        return Options(topics=(self.topic,), agent=agent, kafka=self.kafka)
+
+    def require(self) -> None:
+        """Look whether it can be read.
+
+        Raises:
+            ConfigurationError: librdkafka does not take a setting, or it is not the user's to decide.
+            KafkaReadError: no broker answers, or there is no such topic.
+
+        """
+        require_kafka(self.kafka)
+        with Logs(self.reading()) as logs:
+            logs.partitions([self.topic])
+
+    def as_options(self) -> dict[str, str]:
+        """Return it as the options of the source."""
+        kafka = {f"{KAFKA_PREFIX}{key}": text for key, text in self.kafka.items()}
+        return {"bootstrap": self.bootstrap, "topic": self.topic, **kafka}
 
 
 class EventTopic(DataSource):
-    """The records of the topic that is the option `topic`; where Kafka is says the option `bootstrap`."""
+    """The records of a topic; the options are those of `Place.as_options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,7 +79,8 @@ class EventTopic(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
         """Return the reader."""
-        return EventTopicReader(reading(self.options["bootstrap"], self.options["topic"]))
+        place = Place(self.options["bootstrap"], self.options["topic"], kafka_settings(self.options))
+        return EventTopicReader(place.reading())
 
 
 class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -80,7 +102,7 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take no more than what is there now."""
         with Logs(self._options) as logs:
-            self._targets = logs.ends(logs.partitions(self._options.topics))
+            self._targets = logs.offsets(logs.partitions(self._options.topics), END)
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """Return how far to read, or `start` if there is nothing new; a broker that is away later on is waited for.

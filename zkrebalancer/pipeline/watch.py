@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from zkrebalancer.pipeline import batch, ingest
 from zkrebalancer.pipeline.tail import EventFiles
-from zkrebalancer.pipeline.topic import EventTopic
+from zkrebalancer.pipeline.topic import EventTopic, Place
 
 CHECKPOINT = "checkpoint"
 REPEATED_WITHIN = "10 minutes"
@@ -38,13 +38,13 @@ def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:
     )
 
 
-def topic_lines(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+def topic_lines(spark: SparkSession, place: Place) -> DataFrame:
     """Return the lines that are the records of a topic, and those to come, as a stream for `ingest.parse`.
 
     A record's key is the path of its file, if it has one; otherwise its partition is the file.
     """
     spark.dataSource.register(EventTopic)
-    records = spark.readStream.format(EventTopic.name()).option("bootstrap", bootstrap).option("topic", topic).load()
+    records = spark.readStream.format(EventTopic.name()).options(**place.as_options()).load()
     file = F.coalesce(F.col("key").cast("string"), F.concat_ws("/", "topic", "partition"))
     lines = records.select(
         F.when(F.col("key").isNull(), F.lit(".")).otherwise(ingest.run_of(file)).alias("run"),

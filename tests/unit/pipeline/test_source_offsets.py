@@ -42,6 +42,16 @@ def test_a_limit_is_shared_out_evenly() -> None:
     assert offsets.limited({}, 5) == {}
 
 
+def test_where_a_limit_is_not_enough_for_all_partitions_they_take_turns() -> None:
+    unread = {("t", 0): (0, 5), ("t", 1): (0, 100_000), ("t", 2): (7, 100_000)}
+    batches = [offsets.limited(unread, 2, turn) for turn in range(3)]
+    assert batches == [
+        {("t", 0): 1, ("t", 1): 1},
+        {("t", 2): 8, ("t", 0): 1},
+        {("t", 1): 1, ("t", 2): 8},
+    ]
+
+
 @given(ranges, st.integers(1, 20))
 def test_tasks_have_every_offset_once_and_about_as_many_each(whole: list[Range], task_count: int) -> None:
     tasks = offsets.split(whole, task_count)

@@ -21,6 +21,10 @@ def test_names_come_in_any_case() -> None:
     assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
 
 
+def test_a_topic_that_is_named_twice_is_read_once() -> None:
+    assert parse({**REQUIRED, "topics": "a, b,a"}).topics == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

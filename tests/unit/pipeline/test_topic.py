@@ -7,12 +7,14 @@ from typing import Self
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StructType
 
 from zkrebalancer.pipeline import topic
-from zkrebalancer.pipeline.source.kafka import KafkaReadError
+from zkrebalancer.pipeline.source.kafka import FIRST, KafkaReadError, client_settings
 from zkrebalancer.pipeline.source.offsets import Document, Range
 from zkrebalancer.pipeline.source.stream import RangesPartition
-from zkrebalancer.pipeline.topic import EventTopicError, EventTopicReader
+from zkrebalancer.pipeline.topic import EventTopic, EventTopicError, EventTopicReader, Place
+from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 NO_LIMIT = ReadMaxRows(1_000)
@@ -23,6 +25,7 @@ class FakeKafka:
 
     def __init__(self) -> None:
         self.logs: dict[int, tuple[int, int]] | None = {0: (5, 10), 1: (0, 0)}
+        self.is_mute = False  # about where logs end, when it may be asked again
 
     def __call__(self, _options: object) -> FakeKafka:
         return self
@@ -38,12 +41,14 @@ class FakeKafka:
             raise KafkaReadError("nobody answers")
         return [("t", number) for number in self.logs]
 
-    def offsets(self, partitions: Iterable[TopicPartition], _first: int) -> dict[TopicPartition, int]:
+    def offsets(self, partitions: Iterable[TopicPartition], moment: int) -> dict[TopicPartition, int]:
         assert self.logs is not None
-        return {(name, number): self.logs[number][0] for name, number in partitions}
+        return {(name, number): self.logs[number][0 if moment == FIRST else 1] for name, number in partitions}
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         assert self.logs is not None
+        if self.is_mute:
+            return {}
         return {(name, number): self.logs[number][1] for name, number in partitions}
 
 
@@ -55,7 +60,16 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
 
 
 def new_reader() -> EventTopicReader:
-    return EventTopicReader(topic.reading("localhost:9092", "t"))
+    return EventTopicReader(Place("localhost:9092", "t").reading())
+
+
+def test_settings_of_librdkafka_reach_the_clients() -> None:
+    place = Place("localhost:9092", "t", {"security.protocol": "ssl", "client.id": "x"})
+    with pytest.raises(ConfigurationError, match=r"kafka\.\*: client.id is decided"):
+        place.require()
+    reader = EventTopic(place.as_options()).streamReader(StructType())
+    assert isinstance(reader, EventTopicReader)
+    assert client_settings(reader._options)["security.protocol"] == "ssl"
 
 
 def tasks(start: Document, end: Document) -> list[Range]:
@@ -103,6 +117,14 @@ def test_what_is_there_now_is_all_that_is_taken(kafka: FakeKafka) -> None:
     end = reader.latestOffset({}, NO_LIMIT)
     assert lengths(tasks({}, end)) == {0: 5}
     assert reader.latestOffset(end, NO_LIMIT) == end
+
+
+def test_what_is_there_now_is_taken_also_where_kafka_was_mute_at_first(kafka: FakeKafka) -> None:
+    reader = new_reader()
+    kafka.is_mute = True
+    reader.prepareForTriggerAvailableNow()
+    kafka.is_mute = False
+    assert lengths(tasks({}, reader.latestOffset({}, NO_LIMIT))) == {0: 5}
 
 
 def test_a_broker_that_is_away_is_waited_for_but_not_at_the_beginning(kafka: FakeKafka) -> None:

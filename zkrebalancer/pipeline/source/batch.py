@@ -6,7 +6,7 @@ from the group's offset, or where there is none from `startingOffsets`, to the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -14,7 +14,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from consumer_agent.config import parse_offset_reset
 from consumer_agent.storage import Storage
 from zkrebalancer.observe import inspection
-from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.kafka import END, FIRST, DataLossError, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
@@ -37,7 +36,7 @@ class ConsumerGroupReader(DataSourceReader):
         with Logs(self._options) as logs:
             partitions = logs.partitions(self._options.topics)
             ends = logs.offsets(partitions, END)
-            stored = _stored(self._options)
+            stored = self._stored(logs, partitions)
             begins = {**self._where_none_is_stored(logs, set(partitions) - stored.keys()), **stored}
         ranges = [Range(*partition, begins[partition], ends[partition], None) for partition in partitions]
         lost = [whole for whole in ranges if whole.end < whole.begin]
@@ -60,20 +59,16 @@ class ConsumerGroupReader(DataSourceReader):
             raise KafkaReadError(f"{text}, and option startingOffsets is none")
         return logs.offsets(partitions, {"earliest": FIRST, "latest": END}.get(str(where), where))  # type: ignore[arg-type]  # a time
 
-
-def _stored(options: Options) -> dict[TopicPartition, int]:
-    """Return the group's offsets in the topics; where both stores have one the higher counts."""
-    storage = Storage(options.agent.get("offsets_storage", Storage.ZOOKEEPER.value))
-    found: dict[TopicPartition, int] = {}
-    if storage.in_zookeeper:
-        zk = BlockingZk(options.agent["zookeeper"])
-        try:
-            for partition, content in inspection.offset_nodes(zk, options.group, options.topics):
-                found[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
-        finally:
-            zk.close()
-    if storage.in_kafka:
-        for partition, offset in StoredInKafka(options.bootstrap, options.group).read().items():
-            if partition[0] in options.topics:
+    def _stored(self, logs: Logs, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the group's offsets in the topics; where both stores have one the higher counts."""
+        options = self._options
+        storage = Storage(options.agent.get("offsets_storage", Storage.ZOOKEEPER.value))
+        found: dict[TopicPartition, int] = {}
+        if storage.in_zookeeper:
+            with BlockingZk(options.agent["zookeeper"]) as zk:
+                for partition, content in inspection.offset_nodes(zk, options.group, options.topics):
+                    found[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
+        if storage.in_kafka:
+            for partition, offset in logs.committed(partitions).items():
                 found[partition] = max(offset, found.get(partition, 0))
-    return found
+        return found

@@ -55,7 +55,7 @@ def new_client(settings: Mapping[str, Any]) -> Consumer:
     try:
         return Consumer(dict(settings), logger=KafkaLog("librdkafka"))
     except KafkaException as error:
-        raise ConfigurationError(f"consumer_group: kafka.*: {error.args[0].str()}") from None
+        raise ConfigurationError(f"kafka.*: {error.args[0].str()}") from None
 
 
 class Logs:
@@ -117,12 +117,25 @@ class Logs:
             answers = self._ask(partitions, moment) if partitions else []
         except KafkaException as error:
             raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {_text(error)}") from None
-        for answer in answers:
-            if answer.error is not None:
-                raise KafkaReadError(f"{answer.topic}/{answer.partition}: {answer.error.str()}")
+        _require_known(answers)
         found = {(tp.topic, tp.partition): tp.offset for tp in answers}
         young = [partition for partition, offset in found.items() if offset < 0]  # no record is as young as that
         return {**found, **(self.offsets(young, END) if young else {})}
+
+    def committed(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
+        """Return what the group stores in Kafka, of the partitions of which it does.
+
+        Raises:
+            KafkaReadError: Kafka does not answer, or does not know one of the partitions.
+
+        """
+        asked = [TopicPartition(topic, number) for topic, number in sorted(partitions)]
+        try:
+            answers = self._client.committed(asked, timeout=ASK_TIMEOUT_S)
+        except KafkaException as error:
+            raise KafkaReadError(f"no stored offsets from Kafka at {self._bootstrap}: {_text(error)}") from None
+        _require_known(answers)
+        return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0}
 
     def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
         asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
@@ -134,6 +147,12 @@ class Logs:
             self._client.list_topics(topic, timeout=ASK_TIMEOUT_S)
         except KafkaException as error:
             _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, _text(error))
+
+
+def _require_known(answers: Iterable[TopicPartition]) -> None:
+    for answer in answers:
+        if answer.error is not None:
+            raise KafkaReadError(f"{answer.topic}/{answer.partition}: {answer.error.str()}")
 
 
 def _text(error: KafkaException) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.pipeline.source import offsets
-from zkrebalancer.pipeline.source.kafka import DataLossError, Logs
+from zkrebalancer.pipeline.source.kafka import END, DataLossError, Logs
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol.fields import TopicPartition
@@ -42,6 +42,7 @@ class Membership:
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
         self._shorter: set[TopicPartition] = set()  # logs that end before the group's offset, and were told of
+        self._turn = 0  # how many batches were planned
         self.ends: dict[TopicPartition, int] = {}  # of the logs of owned partitions, when they were asked for last
 
     def poll(self, timeout_s: float = 0.0) -> None:
@@ -65,7 +66,7 @@ class Membership:
 
     def log_ends(self) -> dict[TopicPartition, int]:
         """Return where all logs of the topics end; raises KafkaReadError."""
-        return self._logs.ends(self._logs.partitions(self._options.topics))
+        return self._logs.offsets(self._logs.partitions(self._options.topics), END)
 
     def plan(self, limit: int, targets: Mapping[TopicPartition, int] | None) -> list[Range]:
         """Return what to read next of the partitions that are owned at this moment, at most `limit` offsets.
@@ -86,7 +87,8 @@ class Membership:
                 last = end if targets is None else min(end, targets.get(partition, 0))
                 if begin < last:
                     unread[partition] = begin, last
-        wanted = offsets.limited(unread, limit)
+        wanted = offsets.limited(unread, limit, self._turn)
+        self._turn += 1
         advances = self._consumer.advance(wanted)
         ranges = [
             Range(*partition, advance.begin, wanted[partition], advance.generation)

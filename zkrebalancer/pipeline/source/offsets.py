@@ -53,15 +53,20 @@ def decode(document: Any) -> list[Range]:  # noqa: ANN401  # what stands in a ch
         raise CheckpointError(text) from None
 
 
-def limited(open_ranges: Mapping[TopicPartition, tuple[int, int]], limit: int) -> dict[TopicPartition, int]:
+def limited(
+    open_ranges: Mapping[TopicPartition, tuple[int, int]], limit: int, turn: int = 0
+) -> dict[TopicPartition, int]:
     """Return up to where to read of each partition (begin, end of the log), `limit` offsets together at most.
 
-    Every partition gets the same share; what some cannot fill goes to the others.
+    Every partition gets the same share; what some cannot fill goes to the others. If there are more partitions than
+    `limit`, they take turns, `turn` being the number of the batch: none waits for the others to be read to their ends.
     """
-    shares = equal_shares([end - begin for begin, end in open_ranges.values()], limit)
-    return {
-        partition: begin + share for (partition, (begin, _)), share in zip(open_ranges.items(), shares, strict=True)
-    }
+    served = list(open_ranges)
+    if limit < len(served):
+        served = [served[(turn * limit + number) % len(served)] for number in range(limit)]
+    begins = [open_ranges[partition][0] for partition in served]
+    shares = equal_shares([open_ranges[p][1] - begin for p, begin in zip(served, begins, strict=True)], limit)
+    return {partition: begin + share for partition, begin, share in zip(served, begins, shares, strict=True)}
 
 
 def split(ranges: Sequence[Range], task_count: int) -> list[list[Range]]:

@@ -33,7 +33,7 @@ def _boolean(text: str) -> bool:
 
 
 def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(name.strip() for name in text.split(","))
+    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     try:
         config.subscription(topics, None, "")
     except RebalancerError as error:
@@ -96,7 +96,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
     """
     known = {name.lower(): name for name in (*_OWN, *_OF_THE_AGENT)}
-    kafka = {key.lower().removeprefix(KAFKA_PREFIX): text for key, text in given.items() if _is_kafka(key)}
+    kafka = kafka_settings(given)
     texts = {known.get(key.lower(), key): text for key, text in given.items() if not _is_kafka(key)}
     unknown = [name for name in texts if name not in known.values()]
     faults = [f"{name}: there is no such option; known are {', '.join(sorted(known.values()))}" for name in unknown]
@@ -115,6 +115,18 @@ def parse(given: Mapping[str, str]) -> Options:
     if faults:
         raise ConfigurationError(f"consumer_group: {'; '.join(faults)}")
     return Options(agent=agent, kafka=kafka, **own)
+
+
+def kafka_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return librdkafka's own settings, without their prefix."""
+    return {key.lower().removeprefix(KAFKA_PREFIX): text for key, text in given.items() if _is_kafka(key)}
+
+
+def require_kafka(settings: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if one of librdkafka's settings is not the user's to decide."""
+    faults = [fault for fault in config.find_faults({"kafka_config": settings}) if fault.key == "kafka_config"]
+    if faults:
+        raise ConfigurationError(f"{KAFKA_PREFIX}*: {faults[0].text}")
 
 
 def _is_kafka(key: str) -> bool:

@@ -23,6 +23,7 @@ from zkrebalancer.protocol import fields
 ROWS_PER_BATCH = 10_000
 POLL_TIMEOUT_S = 0.5
 SILENCE_LIMIT_S = 120.0  # without a sign of any of the ranges, the task fails and Spark begins it again
+SHORT_LOG_S = 10.0  # of silence: then it is asked whether logs end before their ranges; a new leader may take seconds
 ASK_TIMEOUT_S = 10.0
 MAX_IDLE_CLIENTS = 1  # of a worker
 _GONE = {
@@ -58,17 +59,20 @@ class RangeReader:
             KafkaReadError: Kafka refuses, or nothing came for SILENCE_LIMIT_S.
 
         """
-        heard_s = time.monotonic()
+        heard_s = asked_s = time.monotonic()
         gc.disable()  # each message is an object to it, and of looking at them again and again it took two thirds
         try:
             while self._open:
-                first = self._client.poll(POLL_TIMEOUT_S)
+                first, now_s = self._client.poll(POLL_TIMEOUT_S), time.monotonic()
                 if first is not None:
-                    heard_s = time.monotonic()
                     yield from self._take([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
-                elif time.monotonic() - heard_s > SILENCE_LIMIT_S:
+                    heard_s = asked_s = time.monotonic()  # by now: whoever takes the rows may take minutes for them
+                elif now_s - heard_s > SILENCE_LIMIT_S:
                     (topic, number), offset = min(self._next.items())
                     raise KafkaReadError(f"{topic}/{number}: nothing came at {offset} for {SILENCE_LIMIT_S:g} s")
+                elif now_s - asked_s > SHORT_LOG_S:
+                    self._give_up_short_logs()
+                    asked_s = time.monotonic()
         finally:
             gc.enable()
             if self._open or len(_idle) >= MAX_IDLE_CLIENTS:
@@ -129,6 +133,19 @@ class RangeReader:
         self._client.incremental_unassign([partition])
         partition.offset = low
         self._client.incremental_assign([partition])
+
+    def _give_up_short_logs(self) -> None:
+        """Close ranges beyond the ends of their logs: those of another topic, which has the same name by now."""
+        for (topic, number), whole in list(self._open.items()):
+            try:
+                _low, end = self._client.get_watermark_offsets(TopicPartition(topic, number), timeout=ASK_TIMEOUT_S)
+            except KafkaException as error:
+                _log.warning("%s/%s: Kafka does not say where the log ends: %s", topic, number, error.args[0].str())
+                continue
+            if end < whole.end:
+                text = f"{topic}/{number}: offsets up to {whole.end} were to be read"
+                self._lose(f"{text}, and Kafka's log ends at {end}")
+                self._close(whole)
 
     def _lose(self, text: str) -> None:
         if self._fail_on_data_loss:
