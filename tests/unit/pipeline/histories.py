@@ -19,7 +19,7 @@ def chaos(seed: int) -> History:
         member, partition = chance.choice(MEMBERS), chance.randrange(2)
         first = chance.randrange(0, 20)
         last = first + chance.choice((0, 0, 1, 3, 9))
-        what = chance.randrange(14)
+        what = chance.randrange(16)
         if what < 2:
             history.produced(first, last, partition)
         elif what < 5:
@@ -35,11 +35,18 @@ def chaos(seed: int) -> History:
             history.ended(member)
         elif what < 13:
             history.left(member, chance.choice(("closed", "expired", "evicted")))
-        elif chance.random() < 0.2:
-            history.add("topic_deleted", topic="t", group=None)
+        elif what < 14:
+            history.repositioned(member, first, partition)
         else:
-            history.add("step", name="change", target=member, number=number)
+            _add_of_the_run(history, chance, member, number)
     return history
+
+
+def _add_of_the_run(history: History, chance: random.Random, member: str, number: int) -> None:
+    if chance.random() < 0.2:
+        history.add("topic_deleted", topic="t", group=None)
+    else:
+        history.add("step", name="change", target=member, number=number)
 
 
 def planned() -> History:

@@ -10,43 +10,65 @@ Produced ranges are as many as events, so those that tile a piece of their parti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.deliveries import BOOK
 from zkrebalancer.pipeline.facts.eras import with_era
+from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 PIECE_OFFSETS = 65_536
 
 
-def segments(events: DataFrame, starts: DataFrame, stretches: DataFrame, deletions: DataFrame) -> DataFrame:
+def segments(
+    events: DataFrame, starts: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
+) -> DataFrame:
     """Return (run, group, topic, partition, era, begin, end, due, given): offsets, and how often each of them was.
 
-    `due` counts from the first position at which the group started the partition; it is 0 before.
+    `due` counts from the first position at which the group started the partition; it is 0 before, and where a consumer
+    was repositioned over what was given to nobody.
     """
     firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
-    given = edges(stretches, BOOK).select(*BOOK, "offset", _as("due", F.lit(0)), _as("open", F.lit(0)), "change")
-    opened = firsts.select(*BOOK, F.col("from").alias("offset"), _as("due", F.lit(0)), _as("open", F.lit(1)), _none())
     log = ("run", "topic", "partition", "era")
     produced = with_era(events.where(F.col("kind") == "produced"), deletions).select(
         *log, F.col("first_offset").alias("begin"), (F.col("last_offset") + 1).alias("end")
     )
-    due = edges(joined(produced, log), log).join(firsts, list(log))
-    due = due.select(*BOOK, "offset", F.col("change").alias("due"), _as("open", F.lit(0)), _none())
-    steps = given.unionByName(opened).unionByName(due).groupBy(*BOOK, "offset")
+    changes = {
+        "open": firsts.select(*BOOK, F.col("from").alias("offset"), F.lit(1).alias("change")),
+        "due": edges(joined(produced, log), log).join(firsts, list(log)),
+        "given": edges(stretches, BOOK),
+        "passed": edges(passed_over(legs, stretches), BOOK),
+    }
+    steps = reduce(DataFrame.unionByName, [_of_depth(name, changes) for name in changes])
     window = Window.partitionBy(*BOOK).orderBy("offset")
     so_far = window.rowsBetween(Window.unboundedPreceding, 0)
+    depths = steps.groupBy(*BOOK, "offset").agg(*[F.sum(name).alias(name) for name in changes])
+    depths = depths.select(
+        *BOOK,
+        F.col("offset").alias("begin"),
+        F.lead("offset").over(window).alias("end"),
+        *[F.sum(name).over(so_far).alias(name) for name in changes],
+    )
+    is_passed_over = (F.col("given") == 0) & (F.col("passed") > 0)
+    due = F.when(is_passed_over, F.lit(0)).otherwise(F.col("due") * F.col("open"))
+    found = depths.select(*BOOK, "begin", "end", due.alias("due"), "given")
+    return found.where(F.col("end").isNotNull() & ((F.col("due") > 0) | (F.col("given") > 0)))
+
+
+def passed_over(legs: DataFrame, stretches: DataFrame) -> DataFrame:
+    """Return (*BOOK, begin, end): what lies between where a consumer was and where it was repositioned to."""
+    held = stretches.where(F.col("started_us").isNotNull())
+    ends = held.groupBy(*HOLDER, "started_us").agg(F.max("end").alias("end"))
+    in_hold = Window.partitionBy(*HOLDER, "held_us").orderBy("started_us")
     return (
-        steps.agg(*[F.sum(name).alias(name) for name in ("due", "open", "change")])
-        .select(
-            *BOOK,
-            F.col("offset").alias("begin"),
-            F.lead("offset").over(window).alias("end"),
-            (F.sum("due").over(so_far) * F.sum("open").over(so_far)).alias("due"),
-            F.sum("change").over(so_far).alias("given"),
-        )
-        .where(F.col("end").isNotNull() & ((F.col("due") > 0) | (F.col("given") > 0)))
+        legs.join(ends, [*HOLDER, "started_us"], "left")
+        .withColumn("begin", F.lag(F.greatest("position", "end")).over(in_hold))
+        .where(F.col("begin") < F.col("position"))
+        .select(*BOOK, "begin", F.col("position").alias("end"))
     )
 
 
@@ -99,9 +121,7 @@ def coverage(segments: DataFrame) -> DataFrame:
     )
 
 
-def _as(name: str, value: Column) -> Column:
-    return value.cast("bigint").alias(name)
-
-
-def _none() -> Column:
-    return _as("change", F.lit(0))
+def _of_depth(name: str, changes: Mapping[str, DataFrame]) -> DataFrame:
+    """Return (*BOOK, offset, …): by how much the depth `name` changes at each offset, and 0 for every other one."""
+    values = {each: F.col("change") if each == name else F.lit(0) for each in changes}
+    return changes[name].select(*BOOK, "offset", *[value.cast("bigint").alias(each) for each, value in values.items()])

@@ -1,7 +1,7 @@
-"""Each delivery with the hold that it fell into, and the stretches that deliveries form.
+"""Each delivery with the leg of a hold that it fell into, and the stretches that deliveries form.
 
-A stretch is a sequence of deliveries in one hold of which each begins where the one before it ended. Where all goes
-well a hold is one stretch, however many records it has, so all that follows works on a few rows.
+A stretch is a sequence of deliveries in one leg of which each begins where the one before it ended. Where all goes
+well a hold is one leg and one stretch, however many records it has, so all that follows works on a few rows.
 
 One partition may have nearly all deliveries of a topic. No window here is over a partition: stretches end with the time
 bucket of BUCKET_US that they began in, so a hot partition's deliveries are spread over as many tasks as there are
@@ -21,18 +21,18 @@ BUCKET_US = 10_000_000
 CHUNK_OFFSETS = 4_096  # ranges are cut here, so that what meets can be found by equality and a hot partition is spread
 BOOK = (*PARTITION, "era")  # one account: a partition in a group, until its topic is deleted
 CHUNK = (*BOOK, "chunk")
-_OF_HOLD = ("started_us", "position")
+_OF_LEG = ("started_us", "position")
 # The most selective first: they are compared in this order when rows are sorted.
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
-def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataFrame:
+def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, era, mono_us, block, row, begin, end, started_us, position).
 
-    [begin, end) are offsets; `started_us` and `position` are those of the hold, null if the consumer had none. What a
-    consumer was given of a topic that had been deleted since it started is left out.
+    [begin, end) are offsets; `started_us` and `position` are those of the leg, null if the consumer held nothing. What
+    a consumer was given of a topic that had been deleted since it started is left out.
     """
-    holds = intervals.select(*[F.col(name).alias(f"hold_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_HOLD)
+    begun = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_LEG)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
         *HOLDER,
         "era",
@@ -42,13 +42,13 @@ def held_deliveries(events: DataFrame, intervals: DataFrame, deletions: DataFram
         F.col("first_offset").alias("begin"),
         (F.col("last_offset") + 1).alias("end"),
     )
-    is_open = F.col("hold_until_us").isNull() | (F.col("mono_us") <= F.col("hold_until_us"))
-    is_in = [F.col(name) == F.col(f"hold_{name}") for name in HOLDER]
+    is_open = F.col("leg_until_us").isNull() | (F.col("mono_us") <= F.col("leg_until_us"))
+    is_in = [F.col(name) == F.col(f"leg_{name}") for name in HOLDER]
     is_in += [F.col("started_us") <= F.col("mono_us"), is_open]
     return (
-        delivered.join(holds, is_in, "left")
-        .where(F.col("started_us").isNull() | (F.col("hold_era") == F.col("era")))
-        .select(*delivered.columns, *_OF_HOLD)
+        delivered.join(begun, is_in, "left")
+        .where(F.col("started_us").isNull() | (F.col("leg_era") == F.col("era")))
+        .select(*delivered.columns, *_OF_LEG)
     )
 
 
@@ -83,34 +83,41 @@ def stretches(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def doubtful(stretches: DataFrame, segments: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the deliveries, with their `bucket`, of which the stretches alone do not tell what became of them.
+def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
+    """Return (*_STRETCH, began, last): the stretches that alone do not tell what became of their deliveries.
 
-    Those are of stretches that begin below what their hold had reached and end above it, or that have offsets which
-    were given more than once.
+    They begin below what their leg had reached and end above it, or have offsets which were given more than once.
     """
     crossing = _late(stretches).where(F.col("end") > F.col("reached"))
     met = meeting_doubled(stretches, segments)
     columns = [*_STRETCH, "began", "last"]
-    found = crossing.select(*columns).unionByName(met.select(*columns)).distinct()
-    here = [F.col(name).alias(f"_{name}") for name in columns]
+    return crossing.select(*columns).unionByName(met.select(*columns)).distinct()
+
+
+def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
+    """Return the deliveries, with their `bucket`, of these stretches.
+
+    These are nearly always few, and sent to all tasks so that no delivery has to move; Spark does so if they are. It
+    tells by their size where they were stored.
+    """
+    here = [F.col(name).alias(f"_{name}") for name in suspects.columns]
     rows = with_bucket(deliveries)
     at = F.struct("mono_us", "block", "row")
     is_of = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in _STRETCH]
     is_of += [at >= F.col("_began"), at <= F.col("_last")]
-    return rows.join(F.broadcast(found.select(*here)), is_of, "left_semi")
+    return rows.join(suspects.select(*here), is_of, "left_semi")
 
 
 def _late(stretches: DataFrame) -> DataFrame:
-    """Return the stretches that begin below what their hold had `reached` before."""
-    in_hold = Window.partitionBy(*HOLDER, "started_us", "era").orderBy("began")
-    before = F.max("end").over(in_hold.rowsBetween(Window.unboundedPreceding, -1))
+    """Return the stretches that begin below what their leg had `reached` before."""
+    in_leg = Window.partitionBy(*HOLDER, "started_us", "era").orderBy("began")
+    before = F.max("end").over(in_leg.rowsBetween(Window.unboundedPreceding, -1))
     held = stretches.where(F.col("started_us").isNotNull()).withColumn("reached", F.greatest("position", before))
     return held.where(F.col("begin") < F.col("reached"))
 
 
 def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their hold had reached.
+    """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their leg had reached.
 
     A stretch that lies below it altogether counts with all its deliveries, one above it with none; only of one that
     crosses it are its deliveries looked at.

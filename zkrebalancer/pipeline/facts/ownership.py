@@ -60,6 +60,24 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
     )
 
 
+def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, member, era, held_us, started_us, position, until_us): holds in their legs.
+
+    A hold has one leg, which begins with it, at `held_us`; and another one from each moment at which its consumer was
+    `repositioned`.
+    """
+    keys = [*HOLDER, "era"]
+    hold = [F.col("started_us").alias("held_us"), F.col("until_us")]
+    whole = intervals.select(*keys, *hold, "started_us", "position")
+    seeks = with_era(_fetchers(events, "repositioned"), deletions)
+    seeks = seeks.select(*keys, F.struct(*ORDER).alias("at"), "position")
+    is_held = (F.col("at") > F.col("began")) & (F.col("ceased").isNull() | (F.col("at") < F.col("ceased")))
+    resumed = seeks.join(intervals.select(*keys, *hold, "began", "ceased"), keys).where(is_held)
+    resumed = resumed.select(*keys, "held_us", "until_us", F.col("at.mono_us").alias("started_us"), "position")
+    next_us = F.lead("started_us").over(Window.partitionBy(*HOLDER, "held_us").orderBy("started_us"))
+    return whole.unionByName(resumed).withColumn("until_us", F.least("until_us", next_us - 1))
+
+
 def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_ended") -> DataFrame:
     """Return a row for each partition that the consumer of each event of `kind` ever started."""
     touched = started.select(*HOLDER).distinct()

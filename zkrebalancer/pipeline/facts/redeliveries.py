@@ -1,7 +1,8 @@
-"""Records that were delivered twice although no crash excuses it.
+"""Records that were delivered twice although nothing excuses it.
 
 Only the offsets that were given more than once are looked at, in pieces within which every offset has the same history.
-A redelivery is excused if a crash lies between it and the delivery before it; one crash excuses one redelivery.
+A redelivery is excused if a crash lies between it and the delivery before it, or a consumer was repositioned to it or
+below it there. Each excuses one redelivery.
 """
 
 from __future__ import annotations
@@ -11,40 +12,33 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, meeting_doubled
 from zkrebalancer.pipeline.facts.excuses import HOLD
+from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import PARTITION
 
 
-def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, unexcused): records given again without a crash that excuses it."""
+def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs: DataFrame) -> DataFrame:
+    """Return (run, group, topic, partition, unexcused): records given again without anything that excuses it."""
+    crashes = excuses.withColumnRenamed("started_us", "held_us")
+    crashes = crashes.join(legs.select(*HOLDER, "held_us", "started_us"), [*HOLDER, "held_us"]).drop("held_us")
+    seeks = legs.where(F.col("started_us") > F.col("held_us"))
+    seeks = seeks.select(*BOOK, F.col("started_us").alias("sought_us"), F.col("position").alias("sought"))
     pieces = (
         meeting_doubled(doubtful, segments)
         .withColumn("begin", F.greatest("begin", "from"))
         .withColumn("end", F.least("end", "to"))
         .drop("from", "to", "position", "bucket")
-        .join(excuses, list(HOLD), "left")
+        .join(crashes, list(HOLD), "left")
     )
-    atoms = _atoms(pieces)
+    atoms = _atoms(pieces, seeks)
     within = (F.col("atom_begin") >= F.col("begin")) & (F.col("atom_end") <= F.col("end"))
     given = pieces.join(atoms, list(CHUNK)).where(within)
     order = ["at", "is_excuse", "block", "row"]
-    rows = given.select(
-        *BOOK,
-        "atom_begin",
-        "atom_end",
-        F.col("mono_us").alias("at"),
-        F.lit(col=False).alias("is_excuse"),
-        "block",
-        "row",
-    ).unionByName(
-        given.where(F.col("excused_us").isNotNull() & (F.col("atom_begin") >= F.col("committed"))).select(
-            *BOOK,
-            "atom_begin",
-            "atom_end",
-            F.col("excused_us").alias("at"),
-            F.lit(col=True).alias("is_excuse"),
-            "block",
-            "row",
-        )
+    crashed = given.where(F.col("excused_us").isNotNull() & (F.col("atom_begin") >= F.col("committed")))
+    sought = atoms.join(seeks, list(BOOK)).where(F.col("atom_begin") >= F.col("sought"))
+    rows = (
+        _history(given, "mono_us", is_excuse=False)
+        .unionByName(_history(crashed, "excused_us", is_excuse=True))
+        .unionByName(_history(sought.withColumns({"block": F.lit(0), "row": F.lit(0)}), "sought_us", is_excuse=True))
     )
     before = F.lag("is_excuse").over(Window.partitionBy(*BOOK, "atom_begin").orderBy(*order))
     return (
@@ -55,9 +49,16 @@ def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame) -> D
     )
 
 
-def _atoms(pieces: DataFrame) -> DataFrame:
+def _history(rows: DataFrame, at: str, *, is_excuse: bool) -> DataFrame:
+    atom = [*BOOK, "atom_begin", "atom_end"]
+    return rows.select(*atom, F.col(at).alias("at"), F.lit(is_excuse).alias("is_excuse"), "block", "row")
+
+
+def _atoms(pieces: DataFrame, seeks: DataFrame) -> DataFrame:
     """Return (*CHUNK, atom_begin, atom_end): the ranges between all places where a piece or an excuse begins."""
+    is_within = (F.col("sought") > F.col("begin")) & (F.col("sought") < F.col("end"))
+    at_seeks = pieces.join(seeks, list(BOOK)).where(is_within).select(*CHUNK, F.col("sought").alias("atom_begin"))
     cut = F.explode(F.array("begin", "end", F.greatest("begin", F.least("end", F.coalesce("committed", "begin")))))
-    cuts = pieces.select(*CHUNK, cut.alias("atom_begin")).distinct()
+    cuts = pieces.select(*CHUNK, cut.alias("atom_begin")).unionByName(at_seeks).distinct()
     following = F.lead("atom_begin").over(Window.partitionBy(*CHUNK).orderBy("atom_begin"))
     return cuts.withColumn("atom_end", following).where(F.col("atom_end").isNotNull())
