@@ -81,6 +81,13 @@ def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
         find_runs([tmp_path])
 
 
+def test_a_run_counts_once(tmp_path: Path) -> None:
+    folder = FakeRun("kip848", 1).write(tmp_path)
+    assert len(find_runs([tmp_path, tmp_path])) == 1
+    with pytest.raises(ConfigurationError, match=r"is below .* and .*; name one"):
+        find_runs([tmp_path, folder.parent])
+
+
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     result = json.loads((folder / "result.json").read_text())

@@ -45,16 +45,20 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
     """Return every run below these folders, sorted; those named twice once.
 
     Raises:
-        ConfigurationError: there is none, or a result cannot be read.
+        ConfigurationError: there is none, or a result cannot be read; or one would count twice, by two names.
 
     """
     runs = []
-    for directory in directories:
+    seen: dict[Path, Path] = {}
+    for directory in dict.fromkeys(directories):
         results = sorted(directory.rglob(RESULT))
         if not results:
             raise ConfigurationError(f"{directory} has no run: no {RESULT} below it")
+        for path in results:
+            if seen.setdefault(path.resolve(), directory) != directory:
+                raise ConfigurationError(f"{path.parent} is below {seen[path.resolve()]} and {directory}; name one")
         runs += [_read(path, run_name(directory, path.parent)) for path in results]
-    return sorted(dict.fromkeys(runs), key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
+    return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
 
 
 def run_name(directory: Path, folder: Path) -> str:
