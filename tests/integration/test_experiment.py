@@ -44,7 +44,8 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
     known |= {"seed": 1, "trusted": True, "measures": {}, "details": {"broker": {"kind": "kafka-3.9"}}}
     (there / "result.json").write_text(json.dumps(known))
     wanted = [text for name in (*protocols, "classic-cooperative") for text in ("--protocol", name)]
-    running = experiment.begin(*wanted, "--scenario", "scale-out", "--out", str(out))
+    copies = tmp_path / "copies"
+    running = experiment.begin(*wanted, "--scenario", "scale-out", "--out", str(out), "--events", str(copies))
     output, _ = running.communicate(timeout=300)
     assert running.returncode == 0, experiment.told()
     results = {result["protocol"]: result for result in json.loads(output)["results"]}
@@ -64,6 +65,8 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
         first, *_rest = EventFiles(directory / "events", Problems())
         assert (first["kind"], first["protocol"], first["seed"]) == ("scenario", name, 1)
         assert (directory / "logs" / "kafka.log").exists()
+        events = [{file.name for file in folder.iterdir()} for folder in (directory / "events", copies / name / FOLDER)]
+        assert events[0] == events[1]
     assert results["central-incremental"]["measures"]["stopped_needlessly"] == 0
     assert results["classic-range"]["measures"]["stopped_needlessly"] > 0, "range stops everything"
     assert any("is there already" in line for line in experiment.lines())

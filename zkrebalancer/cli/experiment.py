@@ -128,6 +128,12 @@ def list_everything(*, as_json: bool) -> None:
     show_default=True,
     help="Folder of all runs. What has a complete result there is not run again.",
 )
+@click.option(
+    "--events",
+    "events_directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to which the events of each run are also copied at its end, below the same names as in --out.",
+)
 @options.json_option
 @options.log_level_option
 def run_grid(
@@ -142,6 +148,7 @@ def run_grid(
     broker: BrokerKind | None,
     members_per_process: int,
     out: Path,
+    events_directory: Path | None,
     as_json: bool,
 ) -> None:
     """Run scenarios with protocols, each run on fresh servers, and keep the events and a result of each.
@@ -162,9 +169,11 @@ def run_grid(
         broker,
         members_per_process,
     ).plans()
-    _require_writable(out)
+    options.make_folder(out, "--out")
+    if events_directory is not None:
+        options.make_folder(events_directory, "--events")
     with interrupts_end_here(), GridShow(Console(stderr=True, highlight=False), len(plans)) as show:
-        results, failures = grid.perform(plans, out, show)
+        results, failures = grid.perform(plans, out, show, events_directory)
     if as_json:
         click.echo(json.dumps({"results": results, "failures": failures, "out": str(out)}))
     else:
@@ -176,16 +185,6 @@ def run_grid(
 def _chosen(names: Sequence[str], known: Mapping[str, Named]) -> list[Named]:
     wanted = known if ALL in names else dict.fromkeys(names)
     return [known[name] for name in wanted]
-
-
-def _require_writable(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise click.BadParameter(f"{out}: {error.strerror}", param_hint="--out") from None
 
 
 def _table(results: Iterable[Result]) -> Table:

@@ -98,15 +98,20 @@ def master_option(command: Command) -> Command:
     )(command)
 
 
-def _make_directory(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+def make_folder(folder: Path, option: str) -> None:
+    """Create a folder if it is missing; raises BadParameter, naming the option, if nothing can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: {error.strerror}", param_hint=option) from None
+
+
+def _make_directory(_ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     if value is not None:
-        try:
-            value.mkdir(parents=True, exist_ok=True)
-            probe = value / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise click.BadParameter(f"{value}: {error.strerror}", ctx, param) from None
+        make_folder(value, param.opts[0])
     return value
 
 

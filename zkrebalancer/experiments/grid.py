@@ -65,15 +65,20 @@ class Show(Shape):
         """Say how it went."""
 
 
-def perform(plans: Iterable[Plan], out: Path, show: Show) -> tuple[list[Result], list[str]]:
-    """Perform runs and return their results, and what went wrong with those that were not brought to their end."""
+def perform(
+    plans: Iterable[Plan], out: Path, show: Show, events_directory: Path | None = None
+) -> tuple[list[Result], list[str]]:
+    """Perform runs and return their results, and what went wrong with those that were not brought to their end.
+
+    Events of runs that are performed now are also copied to folders below `events_directory`.
+    """
     results, failures = list[Result](), list[str]()
     for number, plan in enumerate(plans):
         show.begin(number, plan.title)
         try:
             result = read_result(plan, out)
             if result is None:
-                result = Run(plan, out, show.detail).perform()
+                result = Run(plan, out, show.detail, events_directory).perform()
                 show.end(_summary(result))
             else:
                 show.end("is there already")

@@ -11,6 +11,7 @@ import gevent
 
 from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
 from zkrebalancer.experiments.scenarios.model import (
     PATTERN,
@@ -32,7 +33,9 @@ from zkrebalancer.experiments.scenarios.model import (
 )
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.observe.measures import BEFORE, END
+from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
 GROUP = "group"
 COORDINATORS = (1, 2)  # one leads, one stands by
@@ -197,6 +200,8 @@ class Play:
         group = self.protocol.group(self.tuning, is_skewed=self.scenario.hottest > 0)
         if group is not None:
             self.lab.configure(GROUP, group)
+            if self.scenario.has_weights:
+                write_weights(self.lab.zk, GROUP, encode(known_load(self.scenario, self.cast)))
         for number in COORDINATORS:
             self.lab.wait_events_of(self.lab.start_coordinator(number))
         self.lab.wait_leader()
@@ -251,6 +256,14 @@ class Play:
 
     def _is_to_run(self, process: str) -> bool:
         return bool(self.expected.intersection(self.processes[process]))
+
+
+def known_load(scenario: Scenario, cast: Cast) -> Weights:
+    """Return the records that each partition gets in a second, in the form in which they are learned."""
+    partitions = [(TOPIC, number) for number in range(cast.partitions)]
+    parts = shares(partitions, scenario.skew(cast), cast.seed)
+    records_s = RECORDS_PER_PARTITION_S * cast.partitions
+    return Weights(ALWAYS, {TOPIC: [[records_s * parts[partition]] for partition in partitions]})
 
 
 def is_dealt(

@@ -125,15 +125,23 @@ def sent_at_us(value: bytes) -> int:
 def turns(partitions: Sequence[TopicPartition], skew: float, seed: int) -> Iterator[TopicPartition]:
     """Return who gets the next record, without end: each in turn, or by chance where the load is skewed.
 
-    The n-th of them then gets a share in proportion to n ** -skew, after they were shuffled; a seed always gives the
-    same turns.
+    A seed always gives the same turns.
     """
     if not skew:
         return cycle(partitions)
-    random = Random(seed)  # noqa: S311
-    shuffled = random.sample(partitions, len(partitions))
-    weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
+    random, parts = Random(seed), shares(partitions, skew, seed)  # noqa: S311
+    shuffled, weights = list(parts), list(parts.values())
     return (random.choices(shuffled, weights)[0] for _ in iter(int, 1))
+
+
+def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict[TopicPartition, float]:
+    """Return which part of all records each partition gets.
+
+    The n-th of them gets one in proportion to n ** -skew, after they were shuffled as `seed` says.
+    """
+    shuffled = Random(seed).sample(partitions, len(partitions))  # noqa: S311
+    weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
+    return {partition: weight / sum(weights) for partition, weight in zip(shuffled, weights, strict=True)}
 
 
 def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -78,11 +78,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """One run on its way."""
+    """One run on its way; `events_directory` is where copies of its events go."""
 
     plan: Plan
     out: Path
     tell: Callable[[str], None]
+    events_directory: Path | None = None
     doubts: list[str] = field(default_factory=list)
     _result: Result = field(default_factory=dict)
     _began_s: float = field(default_factory=time.monotonic)
@@ -114,6 +115,7 @@ class Run:
         finally:
             self._judge(events)
             self._write()
+            self._copy(events)
         return self._result
 
     def _run(self, events: Path) -> None:
@@ -234,6 +236,12 @@ class Run:
             figures[name] = getattr(verdict, name)
         self._result["steps"], self._result["measures"] = steps, figures
         self._result["problems"] = list(verdict.problems)
+
+    def _copy(self, events: Path) -> None:
+        if self.events_directory is not None:
+            copies = self.events_directory / self.plan.folder
+            shutil.rmtree(copies, ignore_errors=True)  # of an earlier try
+            shutil.copytree(events, copies)
 
     def _write(self) -> None:
         """Write the result in one go, so that it is never half there."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import islice
+
 import pytest
 
 from zkrebalancer.experiments.placement import place
+from zkrebalancer.experiments.play import known_load
+from zkrebalancer.experiments.producer import turns
 from zkrebalancer.experiments.scenarios import SCENARIOS
-from zkrebalancer.experiments.scenarios.model import Cast, Freeze, Join, Kill, Leave, Step, Thaw
+from zkrebalancer.experiments.scenarios.model import TOPIC, Cast, Freeze, Join, Kill, Leave, Step, Thaw
 
 CAST = Cast(members=4, partitions=24, seed=3)
 
@@ -54,6 +59,15 @@ def test_a_skewed_load_keeps_members_busy_alike_in_groups_of_every_size(members:
     hottest = 1 / sum(rank ** -scenario.skew(cast) for rank in range(1, partitions + 1))
     assert hottest * records_s * work_us == pytest.approx(1.15 * 700_000, rel=0.01)
     assert SCENARIOS["steady"].skew(cast) == SCENARIOS["steady"].record_work_us(cast, 1.0) == 0
+
+
+def test_known_weights_are_what_the_producer_sends() -> None:
+    scenario, cast = SCENARIOS["skewed-load-weights"], Cast(4, 12, 3)
+    rates = [rate for [rate] in known_load(scenario, cast).rates[TOPIC]]
+    assert sum(rates) == pytest.approx(2.0 * cast.partitions)
+    sent = islice(turns([(TOPIC, number) for number in range(12)], scenario.skew(cast), cast.seed), 20_000)
+    counts = Counter(number for _topic, number in sent)
+    assert [counts[number] / 20_000 for number in range(12)] == pytest.approx([r / sum(rates) for r in rates], abs=0.01)
 
 
 def test_who_is_killed_lives_alone_and_the_others_share() -> None:

@@ -16,6 +16,7 @@ from zkrebalancer.experiments.scenarios import (
     scale_in,
     scale_out,
     skewed_load,
+    skewed_load_weights,
     slow_consumer,
     steady,
 )
@@ -37,5 +38,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         coordinator_failover,
         slow_consumer,
         skewed_load,
+        skewed_load_weights,
     )
 }

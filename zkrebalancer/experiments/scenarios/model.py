@@ -129,7 +129,8 @@ class Scenario:
 
     `hottest` is the load of the hottest partition, in those of an average member; 0: all partitions get the same.
     `busy_share` is the part of their time that members are busy with records, on the average. Both are of those who are
-    there from the beginning. `before_s`: how long the group is measured at rest before the first step.
+    there from the beginning. `before_s`: how long the group is measured at rest before the first step. `has_weights`:
+    whether the group has weights that tell the load, if a coordinator serves it.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Scenario:
     hottest: float = 0.0
     busy_share: float = 0.0
     before_s: float = 5.0
+    has_weights: bool = False
 
     def skew(self, cast: Cast) -> float:
         """Return the exponent with which the n-th partition's share, in proportion to n ** -skew, makes `hottest`."""

@@ -1,0 +1,14 @@
+"""skewed-load-weights: the same load, and the group has weights that tell it from the beginning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zkrebalancer.experiments.scenarios import skewed_load
+
+SCENARIO = replace(
+    skewed_load.SCENARIO,
+    name="skewed-load-weights",
+    about="the same, and the group has weights that tell the load, as if learned from the hours before",
+    has_weights=True,
+)
