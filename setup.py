@@ -26,6 +26,8 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["zkrebalancer*", "consumer_agent*"]),
+    py_modules=["pyspark_consumer_group"],
+    package_dir={"": "."},  # so that an editable install puts this folder on the path, where Spark looks for the module
     package_data={
         "consumer_agent": ["py.typed"],
         "zkrebalancer": [

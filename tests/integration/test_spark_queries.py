@@ -25,38 +25,31 @@ def source(reader: Any, stage: Stage, **options: str) -> Any:  # either of Spark
     return reader.format("consumer_group").options(**required | options).load()
 
 
-@pytest.fixture
-def session(spark: SparkSession) -> SparkSession:
-    from zkrebalancer.pipeline.source import ConsumerGroupSource  # noqa: PLC0415  # only who asks for it pays
-
-    spark.dataSource.register(ConsumerGroupSource)
-    return spark
-
-
-def test_rows_come_once_with_all_their_columns(session: SparkSession, stage: Stage, tmp_path: Any) -> None:
+def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage, tmp_path: Any) -> None:
+    """Of a format that nobody has registered: Spark finds it."""
     producer = Producer({"bootstrap.servers": stage.cluster.bootstrap})
     moment_ms = int(MOMENT.timestamp() * 1_000)
     producer.produce(stage.topic, b"v", b"k", partition=1, timestamp=moment_ms, headers=[("h", b"1"), ("h", None)])
     producer.produce(stage.topic, None, partition=1, timestamp=moment_ms)
     assert producer.flush(WAIT_S) == 0
-    rows = source(session.readStream, stage, includeHeaders="true")
+    rows = source(spark.readStream, stage, includeHeaders="true")
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "rows"))
     stage.zk.close()
     stage.zk = BlockingZk(stage.cluster.zookeeper)  # Spark has kept this thread, and with it the old session, waiting
     stage.start(stage.wait_member(), 1)
     assert query.awaitTermination(END_DEADLINE_S)
-    first, second = session.read.parquet(str(tmp_path / "rows")).sort("offset").collect()
+    first, second = spark.read.parquet(str(tmp_path / "rows")).sort("offset").collect()
     expected = {"key": bytearray(b"k"), "value": bytearray(b"v"), "topic": stage.topic, "partition": 1, "offset": 0}
     assert {name: first[name] for name in expected} == expected
     assert (first.timestamp.replace(tzinfo=UTC), first.timestampType, first.generation) == (MOMENT, 0, 1)
     assert [(header.key, header.value) for header in first.headers] == [("h", bytearray(b"1")), ("h", None)]
     assert (second.key, second.value, second.offset, second.headers) == (None, None, 1, [])
     stage.produce([0, 1], 3)
-    left = source(session.read, stage).select("partition", "offset", "generation").collect()
+    left = source(spark.read, stage).select("partition", "offset", "generation").collect()
     assert sorted(map(tuple, left)) == [(0, n, None) for n in range(3)] + [(1, n, None) for n in range(2, 5)]
 
 
-def test_a_wrong_option_is_one_error_that_names_it(session: SparkSession, stage: Stage) -> None:
+def test_a_wrong_option_is_one_error_that_names_it(spark: SparkSession, stage: Stage) -> None:
     with pytest.raises(Exception, match=r"ConfigurationError: consumer_group: maxOffsetsPerTrigger: must be 1 to"):
-        source(session.readStream, stage, maxOffsetsPerTrigger="none")
+        source(spark.readStream, stage, maxOffsetsPerTrigger="none")

@@ -13,7 +13,10 @@ PRODUCT = ("zkrebalancer", "consumer_agent")
 TEXT_SUFFIXES = frozenset(
     {".cfg", ".json", ".md", ".properties", ".py", ".pyi", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 )
-TOP_LEVEL_FILES = ("Makefile", ".ci/run", "setup.py", "pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md")
+TOP_LEVEL_FILES = (
+    *("Makefile", ".ci/run", "setup.py", "pyproject.toml", "constraints.txt", "README.md", "CHANGELOG.md"),
+    "pyspark_consumer_group.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
