@@ -74,6 +74,37 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     scenario.verify()
 
 
+def test_why_a_partition_is_where_it_is(scenario: Scenario) -> None:
+    scenario.begin(modes=[INCREMENTAL])
+    (group,) = scenario.groups
+    topic = next(iter(scenario.topics))
+    told = json.loads(groups(scenario, "explain", group, topic, "0").stdout)
+    (holder,) = [m.consumer for m in scenario.report(group).members if m.owners and (topic, 0) in m.owners.partitions]
+    assert told == {
+        "group": group,
+        "topic": topic,
+        "partition": 0,
+        "strategy": "sticky",
+        "holder": holder,
+        "target": holder,
+        "reason": "kept",
+        "alternative": None,
+        "changes": {},
+        "notes": [],
+    }
+    assert groups(scenario, "configure", group, "frozen=true", "strategy=balanced").returncode == 0
+    frozen = json.loads(groups(scenario, "explain", group, topic, "0").stdout)
+    assert (frozen["target"], frozen["reason"]) == (holder, "the group is frozen")
+    assert groups(scenario, "configure", group, "frozen=").returncode == 0
+    lines = groups(scenario, "explain", group, topic, "0", json_wanted=False).stdout.splitlines()
+    assert lines[:2] == [f"{topic}-0 is with {holder}", "balanced leaves it there: kept"]
+    assert "the best other consumer, the cost would change by: load +" in lines[2]
+    for partition, code in (("99", 1), ("-1", 2), ("x", 2)):
+        result = groups(scenario, "explain", group, topic, partition)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.stderr
+    scenario.verify()
+
+
 def test_what_cannot_be_set_is_one_line_and_changes_nothing(scenario: Scenario) -> None:
     scenario.begin(modes=[INCREMENTAL], members=1)
     (group,) = scenario.groups

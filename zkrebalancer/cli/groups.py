@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
-from zkrebalancer.cli.plans import configure, plan
+from zkrebalancer.cli.plans import configure, explain, plan
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
@@ -42,6 +42,7 @@ def groups() -> None:
 
 
 groups.add_command(configure)
+groups.add_command(explain)
 groups.add_command(plan)
 
 

@@ -1,4 +1,4 @@
-"""`zkrebalancer groups plan` and `groups configure`: what a rebalance would move, and settings that would cause one."""
+"""`zkrebalancer groups plan`, `explain` and `configure`: what a rebalance would move, why, and what would cause it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations import configure as operation
-from zkrebalancer.operations.foresight import Foreseen, foresee
+from zkrebalancer.operations.foresight import Foreseen, foresee, foresee_one
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -45,6 +45,39 @@ def plan(group: str, bootstrap: str | None, zookeeper: str, as_json: bool) -> No
         click.echo(json.dumps({"group": group, **_document(foreseen)}))
     else:
         _print(foreseen)
+
+
+@click.command()
+@click.argument("group")
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@bootstrap_option
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def explain(group: str, topic: str, partition: int, bootstrap: str | None, zookeeper: str, as_json: bool) -> None:
+    """Tell why a partition is with its consumer, or would go to another one.
+
+    \b
+    Example:
+      zkrebalancer groups explain payments orders 3 --zookeeper localhost:2181/kafka
+    """
+    with BlockingZk(zookeeper) as zk:
+        report = inspection.read_group(zk, group)
+        why, notes = foresee_one(zk, report, (topic, partition), bootstrap)
+    strategy = report.settings.strategy
+    if as_json:
+        asked = {"group": group, "topic": topic, "partition": partition, "strategy": strategy}
+        click.echo(json.dumps({**asked, **asdict(why), "notes": notes}))
+        return
+    click.echo(f"{topic}-{partition} is with {why.holder or 'nobody'}")
+    verdict = "leaves it there" if why.target == why.holder else f"gives it to {why.target or 'nobody'}"
+    click.echo(f"{strategy} {verdict}: {why.reason}")
+    if why.alternative is not None:
+        terms = ", ".join(f"{term} {change:+.4f}" for term, change in why.changes.items())
+        click.echo(f"with {why.alternative}, the best other consumer, the cost would change by: {terms}")
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zkrebalancer.assignment import WEIGHING, strategy
+from zkrebalancer.assignment.explanation import Explanation, explain
 from zkrebalancer.assignment.loads import lag_of
 from zkrebalancer.assignment.model import Member, Problem, Racks
 from zkrebalancer.assignment.transition import Transition, place
@@ -18,11 +19,15 @@ from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations import loads
 from zkrebalancer.protocol import cluster_nodes, ownership, paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
-from zkrebalancer.protocol.errors import NodeContentError, PatternError
+from zkrebalancer.protocol.errors import NodeContentError, PatternError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.runtime.zk import BlockingZk
+
+
+class UnknownPartitionError(RebalancerError):
+    """A partition that a group has nothing to do with."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,35 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
         KafkaOffsetsError: no broker answers at `bootstrap`, which is asked for lag if the strategy weighs it.
 
     """
+    problem, away, notes = _read_problem(zk, report, settings, bootstrap)
+    transition = place(strategy(settings.strategy), problem)
+    return _compare(report, away, transition, settings, notes)
+
+
+def foresee_one(
+    zk: BlockingZk, report: GroupReport, partition: TopicPartition, bootstrap: str | None
+) -> tuple[Explanation, list[str]]:
+    """Return what the group's strategy says about one partition, and what has to be known besides.
+
+    Raises:
+        UnknownPartitionError: nobody in the group reads or holds a topic that has it.
+        UnknownStrategyError, OptionError, KafkaOffsetsError: as `foresee`.
+
+    """
+    problem, _away, notes = _read_problem(zk, report, report.settings, bootstrap)
+    explanation = explain(report.settings.strategy, problem, partition)
+    if explanation is None:
+        topic, number = partition
+        raise UnknownPartitionError(f"{topic}-{number}: group {report.name} reads and holds no topic that has it")
+    if report.settings.frozen and explanation.holder is not None:
+        explanation = Explanation(explanation.holder, explanation.holder, "the group is frozen")
+    return explanation, notes
+
+
+def _read_problem(
+    zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootstrap: str | None
+) -> tuple[Problem, dict[str, Member], list[str]]:
+    """Return the coordinator's problem as far as it can be read, who in it is away, and what is not as it has it."""
     strategy(settings.strategy)
     subscriptions = _read_topics(zk)
     away = _away(zk, report)
@@ -68,9 +102,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootst
             notes.append(f"weights are not used: {read.refused}")
         for topic, ends in read.ends.items():
             lag[topic] = lag_of(ends, read.committed[topic])
-    problem = Problem(topics, members, lag=lag, rate=rate, racks=racks, options=settings.options)
-    transition = place(strategy(settings.strategy), problem)
-    return _compare(report, away, transition, settings, notes)
+    return Problem(topics, members, lag=lag, rate=rate, racks=racks, options=settings.options), away, notes
 
 
 def _away(zk: BlockingZk, report: GroupReport) -> dict[str, Member]:
