@@ -3,7 +3,8 @@
 The coordinator's machine runs against a ZooKeeper in memory, and strategies in gevent's thread pool, as in the real
 process. Measured are the longest single step of the machine (processor time of its thread), by what it was for, and the
 longest time that another greenlet waited for its turn while a strategy was computing (wall clock: on a loaded machine
-it is longer), beside the same wait while nothing at all is computed.
+it is longer), beside the same wait while nothing at all is computed. And what it costs the loop when the process that
+reads lag has answered.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import gevent
+import msgpack
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from tests.support.zk_model import ZkModel
-from zkrebalancer.assignment import STRATEGIES
+from zkrebalancer.assignment import STRATEGIES, WEIGHING
+from zkrebalancer.assignment.loads import pack
+from zkrebalancer.coordinator.load_reader import loads_read
 from zkrebalancer.coordinator.service import GIL_SWITCH_S
 from zkrebalancer.protocol import calls, command, ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
@@ -39,6 +44,8 @@ from zkrebalancer.rebalance.states import GroupState
 GROUP = "g"
 SIZES = ((1_000, 10), (1_000, 50), (10_000, 50))  # members, partitions for each
 TOPICS = 100
+READINGS = ((100, 5_000), (1_000, 500))  # topics, partitions of each
+READ_TIMES = 5
 HEARTBEAT_S = 0.000_5
 REST_S = 0.5
 PAUSE_US = 10_000_000  # of virtual time between two changes, so that none of them is gathered with another
@@ -66,26 +73,26 @@ class Measured:
 class Lab:
     """One group, its coordinator and agents that answer at once."""
 
-    def __init__(self, members: int, per_member: int, mode: str) -> None:
+    def __init__(self, members: int, per_member: int, group: GroupSettings, topics: int = TOPICS) -> None:
         """Write a group of which nobody owns anything yet."""
         self.zk = ZkModel()
         self.session = self.zk.open()
-        self.machine = Coordinator(Identity(1, "host"))
+        self.machine = Coordinator(Identity(1, "host"), WEIGHING)
         self.now_us = 1_000_000
         self.steps: dict[str, list[float]] = defaultdict(list)
         self.strategy_s = self.wait_s = 0.0
         self.moved = 0
-        self._create_group(mode)
-        for number in range(TOPICS):
-            self.set_topic(f"t{number:04}", members * per_member // TOPICS)
+        self._create_group(group)
+        for number in range(topics):
+            self.set_topic(f"t{number:04}", members * per_member // topics)
         for number in range(members):
             self.join(f"c{number:05}")
 
-    def _create_group(self, mode: str) -> None:
+    def _create_group(self, described: GroupSettings) -> None:
         group = paths.group(GROUP)
         above = ("/consumers", paths.GROUPS, "/brokers", paths.BROKER_TOPICS)
         self._write(*(Create(path) for path in above))
-        self._write(Create(group, settings.encode(GroupSettings(mode=mode))))
+        self._write(Create(group, settings.encode(described)))
         self._write(*(Create(f"{group}/{name}") for name in paths.GROUP_CHILDREN))
 
     def _write(self, *operations: calls.Operation) -> None:
@@ -157,6 +164,13 @@ class Lab:
             1_000 * idle_wait_s(),
         )
 
+    def take_reading(self, content: bytes) -> float:
+        """Take an answer of the process that reads lag; return how long that keeps the loop, in milliseconds."""
+        began = time.thread_time()
+        event = loads_read(GROUP, msgpack.unpackb(content))
+        self.machine.step(event, Now(self.now_us, self.now_us // 1_000))
+        return 1_000 * (time.thread_time() - began)
+
     def _step(self, event: Event) -> None:
         group = self.machine.groups.get(GROUP)
         phase = "plan" if isinstance(event, Computed) else PHASES.get(group.state, "planning") if group else "loading"
@@ -221,7 +235,7 @@ def idle_wait_s() -> float:
 
 def measure(members: int, per_member: int) -> Iterator[Measured]:
     """Measure the changes of one size."""
-    lab = Lab(members, per_member, settings.INCREMENTAL)
+    lab = Lab(members, per_member, GroupSettings(mode=settings.INCREMENTAL))
     yield lab.settle("everything is assigned for the first time", members, per_member)
     lab.join("joiner")
     yield lab.settle("one member joins", members, per_member)
@@ -229,6 +243,21 @@ def measure(members: int, per_member: int) -> Iterator[Measured]:
     yield lab.settle("one member leaves", members, per_member)
     lab.set_topic("t0000", members * per_member // TOPICS + 1)
     yield lab.settle("one partition is added", members, per_member)
+
+
+def reading_ms(topics: int, partitions: int) -> float:
+    """Return how long the loop stands still for a reading of a group that is weighed: the longest of some."""
+    lab = Lab(10, topics * partitions // 10, GroupSettings(strategy="balanced"), topics)
+    lab.run()
+    times_ms = []
+    for number in range(READ_TIMES):
+        offsets = {f"t{topic:04}": np.arange(partitions) * number for topic in range(topics)}
+        packed = pack(offsets)
+        racks = {"sets": [[]], "of_topic": packed}
+        weighed = {"expected": {}, "refused": None, "racks": racks}
+        answered = {"taken_us": 1_000_000 * number, "ends": packed, "committed": packed, **weighed}
+        times_ms.append(lab.take_reading(msgpack.packb(answered)))
+    return max(times_ms)
 
 
 def main() -> None:
@@ -244,8 +273,9 @@ def main() -> None:
         for measured in measure(members, per_member):
             rows.append(measured)
             print(f"{measured.members:,} members: {measured.change}", file=sys.stderr)
+    readings = [(topics, partitions, reading_ms(topics, partitions)) for topics, partitions in READINGS]
     if arguments.json:
-        print(json.dumps([asdict(row) for row in rows]))
+        print(json.dumps({"changes": [asdict(row) for row in rows], "readings": readings}))
         return
     columns = (
         "members",
@@ -265,6 +295,8 @@ def main() -> None:
         values = asdict(row).values()
         table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else f"{value}" for value in values))
     Console(width=140).print(table)
+    for topics, partitions, longest_ms in readings:
+        print(f"lag and rates of {topics:,} topics of {partitions:,} partitions are read: {longest_ms:.1f} ms")
 
 
 if __name__ == "__main__":

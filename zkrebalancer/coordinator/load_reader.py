@@ -52,7 +52,7 @@ class LoadReader:
                 answer = {"error": "the process that reads them has ended"}
             if "error" in answer:
                 self._end_process()
-            self._take(_loads_read(effect.group, answer))
+            self._take(loads_read(effect.group, answer))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:
@@ -87,7 +87,8 @@ def _read(stream: IO[bytes], size: int) -> bytes:
     return content
 
 
-def _loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
+def loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
+    """Return what the process has answered about a group."""
     if "error" in answer:
         return LoadsRead(group, 0, {}, {}, answer["error"])
     ends, committed = unpack(answer["ends"]), unpack(answer["committed"])
