@@ -141,6 +141,17 @@ def test_what_does_not_fit_is_unassigned_the_lightest_first() -> None:
     assert decision(problem, 0).reason == Reason.NO_ROOM
 
 
+def test_what_is_too_much_for_a_member_leaves_it_within_the_limit_of_moves() -> None:
+    for moves in (0, 1, 2):
+        limits = {"max_partitions_per_member": 2, "max_moves_per_rebalance": moves}
+        for partitions in (4, 5, 6):
+            problem = group(partitions, {"a": member(0, 1, 2, 3), "b": member()}, options=limits)
+            expected = {"a": 4 - moves, "b": min(2, moves + partitions - 4)}
+            assert sizes(decide("balanced", problem)) == expected
+    nowhere = group(6, {"a": member(0, 1, 2, 3), "b": member(4, 5)}, options={**limits, "max_moves_per_rebalance": 1})
+    assert sizes(decide("balanced", nowhere)) == {"a": 3, "b": 2}
+
+
 def test_room_is_made_by_members_that_read_more_topics() -> None:
     members = {"a": Member({"x": 1, "y": 1}, {("x", 0): 0, ("x", 1): 0}), "b": Member({"x": 1}, {})}
     problem = Problem({"x": 2, "y": 2}, members, options={"max_partitions_per_member": 2})

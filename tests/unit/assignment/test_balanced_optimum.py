@@ -118,6 +118,21 @@ def test_limits_hold(solved: list[Solved]) -> None:
         assert (plan.target[plan.case.pinned] == owner[plan.case.pinned]).all()
 
 
+def test_both_limits_hold_together_but_for_what_a_member_has_already() -> None:
+    for seed in range(300):
+        small = small_group(seed)
+        options = replace(small.options, max_moves_per_rebalance=seed % 3, max_partitions_per_member=1 + seed % 2)
+        plan = plan_balanced(to_columns(small.problem), options)
+        case, target, owner = plan.case, plan.target, plan.case.columns.owner
+        assert np.count_nonzero((owner >= 0) & (target != owner)) <= seed % 3
+        free = case.free_to_move & (target >= 0)
+        count_of, owned = np.bincount(target[free], minlength=9), np.bincount(owner[owner >= 0], minlength=9)
+        assert (count_of <= np.maximum(owned, 1 + seed % 2)).all(), seed
+        for row in np.flatnonzero((target == NOBODY) & case.free_to_move & (owner == NOBODY)).tolist():
+            readers = case.readers[case.kind[row]]
+            assert (case.counts(target)[readers] > seed % 2).all(), seed
+
+
 def test_what_an_alternative_would_change_is_the_difference_of_two_costs(solved: list[Solved]) -> None:
     for case in solved[:100]:
         plan = case.plan

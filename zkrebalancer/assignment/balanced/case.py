@@ -123,6 +123,11 @@ class Case:
         moved: Flags = (target >= 0) & (self.columns.owner >= 0) & (target != self.columns.owner)
         return moved
 
+    def has_left(self, target: Rows) -> Flags:
+        """Tell which rows a target takes from their owner, also those that nobody gets for want of room, [P]."""
+        left: Flags = (self.columns.owner >= 0) & (target != self.columns.owner)
+        return left
+
     def is_across(self, rows: Indexes, members: Rows) -> Flags:
         """Tell for each row whether its member reads it across racks; a row of NOBODY is not."""
         if not len(self.strength):

@@ -93,7 +93,7 @@ class _Judgement:
         self.utilisation = self.carried / self.strength
         self.counts = case.counts(target)
         limit = case.options.max_moves_per_rebalance
-        self.is_move_left = limit is None or np.count_nonzero(case.is_moved(target)) < limit
+        self.is_move_left = limit is None or np.count_nonzero(case.has_left(target)) < limit
 
     def explain(self, row: int) -> Decision:
         case = self.case

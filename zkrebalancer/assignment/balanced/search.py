@@ -42,7 +42,7 @@ class _Search:
     carried: Floats = field(init=False)  # [M]
     utilisation: Floats = field(init=False)  # [M] load over strength; -1 of a drained member
     counts: Indexes = field(init=False)  # [M]
-    moved: int = field(init=False)  # partitions that are not with their owner
+    left: int = field(init=False)  # partitions that are not with their owner
     held: dict[int, Indexes] = field(init=False)  # rows of members that were looked at
     order: Indexes = field(init=False)  # rows by their member at the beginning
     begins: Indexes = field(init=False)
@@ -52,7 +52,7 @@ class _Search:
         self.carried, self.counts = case.carried(target), case.counts(target)
         self.utilisation = np.full(len(self.carried), -1.0)
         np.divide(self.carried, case.strength, out=self.utilisation, where=case.active)
-        self.moved = int(np.count_nonzero(case.is_moved(target)))
+        self.left = int(np.count_nonzero(case.has_left(target)))
         self.held = {}
         self.order = np.argsort(target, kind="stable")
         self.begins = np.searchsorted(target[self.order], np.arange(len(case.strength) + 1))
@@ -221,7 +221,7 @@ class _Search:
             forbidden |= (grows < 0) & (self.counts[giver] >= options.max_partitions_per_member)
         if options.max_moves_per_rebalance is not None:
             more = given_leaves * (owner[given] >= 0)[:, None] + taken_leaves * (owner[taken] >= 0)
-            forbidden |= (more > 0) & (self.moved + more > options.max_moves_per_rebalance)
+            forbidden |= (more > 0) & (self.left + more > options.max_moves_per_rebalance)
         change[forbidden] = np.inf
         return change
 
@@ -278,7 +278,7 @@ class _Search:
                 self.target[row] = taker
                 self._carry(source, -self.case.load[row], -1)
                 self._carry(taker, self.case.load[row], 1)
-                self.moved += int(owner[row] >= 0) * (int(owner[row] != taker) - int(owner[row] != source))
+                self.left += int(owner[row] >= 0) * (int(owner[row] != taker) - int(owner[row] != source))
 
     def _carry(self, member: int, load: float, count: int) -> None:
         self.carried[member] += load

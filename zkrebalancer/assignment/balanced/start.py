@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from zkrebalancer.assignment.alike import rank_in_run
 from zkrebalancer.assignment.balanced.case import Case, Floats, Indexes
 from zkrebalancer.assignment.balanced.lower_bound import levels
 from zkrebalancer.assignment.balanced.room import make_room
@@ -185,21 +186,41 @@ class _Board:
 
 
 def _take_back(case: Case, target: Rows) -> None:
-    """Give partitions back to their owners, in `target`, until no more move than may: first where it costs least."""
+    """Give partitions back to their owners, in `target`, until no more leave than may: first where it costs least.
+
+    An owner may then have more of its own than fit, but nothing else.
+    """
     limit = case.options.max_moves_per_rebalance
     if limit is None:
         return
     owner = case.columns.owner
-    moved = np.flatnonzero(case.is_moved(target))
-    while len(moved) > limit:
-        count = max(1, int((len(moved) - limit) * TAKEN_BACK_AT_ONCE))
-        back = moved[_cheapest_returns(case, target, moved)[:count]]
+    left = np.flatnonzero(case.has_left(target))
+    while len(left) > limit:
+        count = max(1, int((len(left) - limit) * TAKEN_BACK_AT_ONCE))
+        back = left[_cheapest_returns(case, target, left)[:count]]
         target[back] = owner[back]
-        moved = np.setdiff1d(moved, back, assume_unique=True)
+        left = np.setdiff1d(left, back, assume_unique=True)
+    if case.options.max_partitions_per_member is not None:
+        _make_way(case, target, case.options.max_partitions_per_member)
+        _place(case, target, np.flatnonzero((target == NOBODY) & case.free_to_move & (owner == NOBODY)))
+
+
+def _make_way(case: Case, target: Rows, room: int) -> None:
+    """Take from members above the limit what is not their own, the lightest first: it goes back, or to nobody."""
+    owner = case.columns.owner
+    while True:
+        surplus = case.counts(target) - room
+        rows = np.flatnonzero((target >= 0) & (target != owner) & case.free_to_move)
+        rows = rows[surplus[target[rows]] > 0]
+        if not len(rows):
+            return
+        rows = rows[np.lexsort((case.load[rows], target[rows]))]
+        rows = rows[rank_in_run(target[rows]) < surplus[target[rows]]]
+        target[rows] = owner[rows]
 
 
 def _cheapest_returns(case: Case, target: Rows, moved: Indexes) -> Indexes:
-    """Return the order in which moved rows should go back; to an owner that should not have them only the last ones."""
+    """Return the order in which rows should go back; to an owner that should not have them only the last ones."""
     owner, load = case.columns.owner[moved], case.load[moved]
     across = case.is_across(moved, target[moved]).astype(np.float64) - case.is_across(moved, owner)
     loss = _lost_evenness(case, case.carried(target), target[moved], owner, load)
@@ -207,7 +228,7 @@ def _cheapest_returns(case: Case, target: Rows, moved: Indexes) -> Indexes:
     lacks_room = ~case.active[owner]
     if case.options.max_partitions_per_member is not None:
         lacks_room |= case.counts(target)[owner] >= case.options.max_partitions_per_member
-    return np.lexsort((moved, -gain, lacks_room))
+    return np.lexsort((moved, -gain, target[moved] != NOBODY, lacks_room))
 
 
 def _lost_evenness(case: Case, carried: Floats, giver: Rows, taker: Rows, load: Floats) -> Floats:
