@@ -17,6 +17,7 @@ WITHHELD = "withheld until revoked"
 class Summary:
     """Counts of assigned partitions that stay with their owner (`kept`) or had another one (`moved`), and the rest.
 
+    Of several who claim a partition in one generation each is its owner.
     `unassigned`: topic -> sorted (partition, reason), a reason being NO_SUBSCRIBER or WITHHELD.
     """
 
@@ -29,7 +30,7 @@ def summarize(problem: Problem, assignment: Assignment) -> Summary:
     """Compare an assignment of `problem` with what its members claim."""
     targets = dict(_targets(assignment))
     owners = current_owners(problem)
-    kept = sum(targets.get(topic_partition) == owner for topic_partition, owner in owners.items())
+    kept = sum(_owns(problem, targets.get(partition), partition, owner) for partition, owner in owners.items())
     moved = sum(topic_partition in targets for topic_partition in owners) - kept
     subscribed = {topic for member in problem.members.values() for topic in member.threads}
     unassigned: dict[str, tuple[tuple[int, str], ...]] = {}
@@ -41,6 +42,14 @@ def summarize(problem: Problem, assignment: Assignment) -> Summary:
         if missing:
             unassigned[topic] = missing
     return Summary(kept, moved, unassigned)
+
+
+def _owns(problem: Problem, consumer: str | None, partition: TopicPartition, owner: str) -> bool:
+    """Whether a consumer is the owner of the partition, or claims it in the owner's generation."""
+    if consumer is None or consumer == owner:
+        return consumer == owner
+    member = problem.members[consumer]
+    return partition in member.owned and member.generation == problem.members[owner].generation
 
 
 def _targets(assignment: Assignment) -> Iterator[tuple[TopicPartition, str]]:
