@@ -15,12 +15,12 @@ DEADLINE_S = 60.0
 Result = subprocess.CompletedProcess[str]
 
 
-def begin(program: str, *arguments: object) -> subprocess.Popen[str]:
+def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     """Begin `zkrebalancer` or `consumer-agent`."""
     module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.cli"}[program]
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

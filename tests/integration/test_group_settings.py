@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from tests.integration.commands import Result, run
+from tests.integration.commands import Result, begin, end, run
 from tests.integration.scenario import Scenario
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.weights import write_weights
@@ -71,6 +72,24 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     assert scenario.report(group).settings.rebalance_timeout_ms == 20_000
     assert change_node(scenario, group, {}).items() >= note.items()
     assert json.loads(groups(scenario, "plan", group).stdout)["moves"] == []
+    scenario.verify()
+
+
+@pytest.mark.parametrize(("answer", "timeout_ms", "last_line"), [("y", 20_000, "configured"), ("n", 30_000, "nothing")])
+def test_on_a_terminal_settings_are_written_after_a_yes(
+    scenario: Scenario, answer: str, timeout_ms: int, last_line: str
+) -> None:
+    scenario.begin(modes=[INCREMENTAL], members=1)
+    (group,) = scenario.groups
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, f"{answer}\n".encode())
+    arguments = ("configure", group, "rebalance_timeout_ms=20000", "--zookeeper", scenario.lab.cluster.zookeeper)
+    told = end(begin("zkrebalancer", "groups", *arguments, stdin=terminal))
+    os.close(keyboard)
+    os.close(terminal)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert last_line in told.stdout.splitlines()[-1]
+    assert scenario.report(group).settings.rebalance_timeout_ms == timeout_ms
     scenario.verify()
 
 

@@ -116,7 +116,7 @@ def configure(
             _print_changes(changes)
             _print(foreseen)
             if sys.stdin.isatty() and not (yes or dry_run):
-                click.confirm("Apply?", abort=True)
+                dry_run = not click.confirm("Apply?")
         if not dry_run and changes:
             operation.write_settings(zk, group, node, after)
     if as_json:
