@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from confluent_kafka import Message
@@ -86,7 +86,7 @@ class Batch(Sequence[Record]):
         return {(run.topic, run.partition): Batch([run]) for run in self._runs}
 
 
-_as_record = partial(tuple.__new__, Record)  # Record._make, less the check of the length
+_KIND, _MOMENT = itemgetter(0), itemgetter(1)
 
 
 def _records(run: Run) -> Iterator[Record]:
@@ -102,13 +102,15 @@ def _records(run: Run) -> Iterator[Record]:
         repeat(run.generation),
         strict=False,
     )
-    return map(_as_record, columns)
+    return map(tuple.__new__, repeat(Record), columns)  # as Record._make does, less its check of the length
 
 
 def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
     """Return the timestamp of each message; None of one that has none."""
-    kinds, moments_ms = zip(*map(Message.timestamp, messages), strict=True)
-    return moments_ms if all(kinds) else (at_ms if kind else None for kind, at_ms in map(Message.timestamp, messages))
+    stamps = list(map(Message.timestamp, messages))
+    if all(map(_KIND, stamps)):
+        return map(_MOMENT, stamps)
+    return (at_ms if kind else None for kind, at_ms in stamps)
 
 
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:

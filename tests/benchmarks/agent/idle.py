@@ -31,8 +31,8 @@ from zkrebalancer.localcluster.server import child_environment
 GROUP, TOPIC = "idle", "idle"
 KINDS = AGENT, RAW = "agent", "raw"
 POLL_S = 1.0
-START_DEADLINE_S = 60.0
-SETTLE_DEADLINE_S = 300.0
+START_DEADLINE_S = 300.0
+SETTLE_DEADLINE_S = 1_200.0
 END_DEADLINE_S = 60.0
 
 
