@@ -98,8 +98,8 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 12, 120])
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000], metavar="BYTES")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--megabytes", type=int, default=400, help="in each topic")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=60, help="in each topic")
+    parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as scratch,
