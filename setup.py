@@ -3,7 +3,7 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
-SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.0,<5"]
+SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.2,<5"]  # from 4.2 on a Python source may bound its batches
 EXPERIMENTS = [*SPARK, "matplotlib"]
 DEV = [
     "hypothesis",
