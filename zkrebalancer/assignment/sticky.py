@@ -103,10 +103,12 @@ def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tupl
 
 def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
     """Return the rows of these topics, in their order, that nobody claims."""
-    free = np.flatnonzero(claimed < 0)
-    if len(free) > len(claimed) // MANY:
+    is_free = claimed < 0
+    free_count = np.count_nonzero(is_free)
+    if free_count > len(claimed) // MANY:
         rows = ranges(columns.first[topics], np.diff(columns.first)[topics])
-        return rows[claimed[rows] < 0]
+        return rows if free_count == len(claimed) else rows[is_free[rows]]
+    free = np.flatnonzero(is_free)
     place_of_topic = np.full(len(columns.topics), NOBODY)
     place_of_topic[topics] = np.arange(len(topics))
     place = place_of_topic[columns.topic[free]]
