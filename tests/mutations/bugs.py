@@ -369,7 +369,7 @@ MUTATIONS = (
         "a watch is missed while a group is loaded",
         None,
         (Edit(Group, "watched", "self._missed.add(path)", "pass"),),
-        seeds=10,
+        seeds=100,
     ),
     Mutation(
         "who does not poll stays",
