@@ -101,9 +101,7 @@ class Fetcher:
 
     def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
         """Fetch these partitions no more."""
-        with self._handover.fetcher_wake:
-            self._changes.update(dict.fromkeys(partitions))
-            self._handover.fetcher_wake.notify()
+        self.change(lambda: dict.fromkeys(partitions))
 
     def change(self, decide: Callable[[], Mapping[fields.TopicPartition, int | None]]) -> None:
         """Fetch partitions from other offsets, or (None) no more, as `decide` says, in one go with what it changes.

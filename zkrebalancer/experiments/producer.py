@@ -141,7 +141,8 @@ def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict
     """
     shuffled = Random(seed).sample(partitions, len(partitions))  # noqa: S311
     weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
-    return {partition: weight / sum(weights) for partition, weight in zip(shuffled, weights, strict=True)}
+    whole = sum(weights)
+    return {partition: weight / whole for partition, weight in zip(shuffled, weights, strict=True)}
 
 
 def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -17,9 +17,9 @@ from zkrebalancer.assignment.model import Member, Problem, Racks
 from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.observe.inspection import GroupReport, MemberReport
 from zkrebalancer.operations import loads
+from zkrebalancer.operations.nodes import names_below, read_each
 from zkrebalancer.protocol import cluster_nodes, ownership, paths
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
-from zkrebalancer.protocol.errors import NodeContentError, PatternError, RebalancerError
+from zkrebalancer.protocol.errors import PatternError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -109,19 +109,13 @@ def _away(zk: BlockingZk, report: GroupReport) -> dict[str, Member]:
     """Return the static members that are expected back, by their last consumer's name, with what waits for them."""
     present = {m.registration.instance_id for m in report.members if m.registration}
     held = {tp for m in report.members if m.owners for tp in m.owners.partitions}
-    listed = zk.perform(ListChildren(paths.static(report.name)))
-    instances = [name for name in listed.names if name not in present] if isinstance(listed, Children) else []
-    nodes = zk.perform_all([Get(paths.static(report.name, instance)) for instance in instances])
+    instances = [name for name in names_below(zk, paths.static(report.name)) if name not in present]
+    nodes = {instance: paths.static(report.name, instance) for instance in instances}
     away: dict[str, Member] = {}
-    for instance, node in zip(instances, nodes, strict=True):
-        if isinstance(node, Content):
-            try:
-                record = ownership.decode_static(node.content)
-            except NodeContentError:
-                continue  # the coordinator says so
-            owned = dict.fromkeys(sorted(record.partitions - held), 0)
-            if owned:
-                away[record.consumer] = Member({topic: 1 for topic, _ in owned}, owned, instance_id=instance)
+    for instance, record in read_each(zk, nodes, lambda node: ownership.decode_static(node.content)).items():
+        owned = dict.fromkeys(sorted(record.partitions - held), 0)
+        if owned:
+            away[record.consumer] = Member({topic: 1 for topic, _ in owned}, owned, instance_id=instance)
     return away
 
 
@@ -148,14 +142,10 @@ def _compare(
 
 def _read_topics(zk: BlockingZk) -> Subscriptions:
     subscriptions = Subscriptions()
-    listed = zk.perform(ListChildren(paths.BROKER_TOPICS))
-    names = [name for name in listed.names if paths.is_legal_topic(name)] if isinstance(listed, Children) else []
-    for name, node in zip(names, zk.perform_all([Get(paths.topic(name)) for name in names]), strict=True):
-        if isinstance(node, Content):
-            try:
-                subscriptions.set_topic(name, cluster_nodes.decode_topic(node.content, node.stat.created_zxid))
-            except NodeContentError:
-                continue  # the coordinator leaves it out as well, and says so
+    nodes = {name: paths.topic(name) for name in names_below(zk, paths.BROKER_TOPICS) if paths.is_legal_topic(name)}
+    topics = read_each(zk, nodes, lambda node: cluster_nodes.decode_topic(node.content, node.stat.created_zxid))
+    for name, topic in topics.items():
+        subscriptions.set_topic(name, topic)
     return subscriptions
 
 

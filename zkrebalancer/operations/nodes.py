@@ -1,0 +1,32 @@
+"""Many nodes of one kind, as far as they can be read: the coordinator leaves the others out as well, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.runtime.zk import BlockingZk
+
+Decoded = TypeVar("Decoded")
+
+
+def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
+    """Return the names of a node's children, sorted; none if there is no such node."""
+    listed = zk.perform(ListChildren(path))
+    return listed.names if isinstance(listed, Children) else ()
+
+
+def read_each(zk: BlockingZk, nodes: Mapping[str, str], decode: Callable[[Content], Decoded]) -> dict[str, Decoded]:
+    """Return what the nodes (name -> path) hold, by name, without those that are gone or cannot be read.
+
+    `decode` raises NodeContentError for the latter.
+    """
+    found: dict[str, Decoded] = {}
+    for name, node in zip(nodes, zk.perform_all([Get(path) for path in nodes.values()]), strict=True):
+        if isinstance(node, Content):
+            with suppress(NodeContentError):
+                found[name] = decode(node)
+    return found
