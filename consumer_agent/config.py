@@ -121,6 +121,11 @@ def parse_offset_reset(value: object) -> str | int:
     return int(moment.timestamp() * 1_000)
 
 
+def kafka_key(variable: str) -> str:
+    """Return the setting of librdkafka that the rest of a variable's name means: `SASL_PASSWORD`."""
+    return variable.lower().replace("_", ".")
+
+
 def is_secret(kafka_key: str) -> bool:
     """Whether the value of a setting of librdkafka should not be shown."""
     return _SECRET.search(kafka_key) is not None
@@ -212,7 +217,8 @@ def _path(value: object) -> str | None:
     return None if isinstance(value, str | Path) else f"must be a path, not {value!r:.80}"
 
 
-def _kafka_config(value: object) -> str | None:
+def kafka_config_fault(value: object) -> str | None:
+    """Say what is wrong with a mapping of librdkafka's settings, as far as it can be seen without it."""
     if not isinstance(value, Mapping):
         return f"must be a mapping, not {value!r:.80}"
     for key, setting in value.items():
@@ -243,7 +249,7 @@ _CHECKS: dict[str, Check] = {
     "offsets_storage": choice(*(storage.value for storage in Storage)),
     "suspended_policy": choice("pause", "continue"),
     "events_directory": _optional(_path),
-    "kafka_config": _kafka_config,
+    "kafka_config": kafka_config_fault,
 }
 
 

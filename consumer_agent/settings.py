@@ -98,8 +98,7 @@ def _read_environment(settings: Settings, environment: Mapping[str, str]) -> Non
     for name, text in sorted(environment.items()):
         key = name.removeprefix(PREFIX).lower()
         if name.startswith(KAFKA_PREFIX):
-            kafka_key = name.removeprefix(KAFKA_PREFIX).lower().replace("_", ".")
-            settings.put("kafka_config", {kafka_key: text}, name)
+            settings.put("kafka_config", {configuration.kafka_key(name.removeprefix(KAFKA_PREFIX)): text}, name)
         elif name.startswith(PREFIX) and key in KINDS:
             settings.put(key, _typed(key, text), name)
         elif name.startswith(PREFIX) and name not in NO_SETTINGS:

@@ -356,7 +356,7 @@ def test_commit(examples: Examples) -> None:
     examples.wait_for("all offsets", example, lambda: wanted <= set(output(example).splitlines()))
     examples.interrupt(example)
     assert "not stored" not in output(example)
-    stored = StoredInKafka(examples.lab.cluster.bootstrap, examples.group).read()
+    stored = StoredInKafka({"bootstrap.servers": examples.lab.cluster.bootstrap}, examples.group).read()
     assert stored == {(examples.topic, p): RECORDS for p in range(PARTITIONS)}
 
 

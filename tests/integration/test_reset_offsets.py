@@ -143,7 +143,7 @@ def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(cluster: 
     for number in range(30):
         producer.produce("t", b"", partition=number % 3)
     assert producer.flush(WAIT_S) == 0
-    StoredInKafka(cluster.bootstrap, GROUP).write({("t", 1): 4, ("t", 2): 6})
+    StoredInKafka({"bootstrap.servers": cluster.bootstrap}, GROUP).write({("t", 1): 4, ("t", 2): 6})
     with BlockingZk(cluster.zookeeper) as zk:
         made = [Create(paths.GROUPS), Create(paths.group(GROUP))]  # the broker has made what is above
         made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -31,10 +32,8 @@ MAX_SESSION_TIMEOUT_MS = 600_000
     show_default=True,
     help="After a crash a standby leads once ZooKeeper has waited this long.",
 )
-@click.option(
-    "--bootstrap",
-    type=options.KAFKA,
-    help="Kafka brokers, for strategies that weigh lag and rates; without it all partitions weigh the same.",
+@options.kafka_options(
+    "Kafka brokers, for strategies that weigh lag and rates; without it all partitions weigh the same."
 )
 @options.events_option
 @options.log_level_option
@@ -43,7 +42,7 @@ def coordinator(
     broker_id: int,
     host: str,
     session_timeout_ms: int,
-    bootstrap: str | None,
+    kafka: Mapping[str, str] | None,
     events_directory: Path | None,
 ) -> None:
     """Run one coordinator: it leads, or stands by until the leader is gone.
@@ -57,9 +56,7 @@ def coordinator(
     with BlockingZk(zookeeper):
         pass  # a wrong address or chroot is the user's mistake: say so before standing by for ever
     event_log = EventLog(events_directory, f"coordinator-{broker_id}")
-    service = CoordinatorService(
-        zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, bootstrap
-    )
+    service = CoordinatorService(zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, kafka)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)
     service.run()

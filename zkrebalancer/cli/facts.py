@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,13 +31,6 @@ def memory_option(command: Command) -> Command:
         metavar="SIZE",
         help="Bound of the driver's heap, as 2g; on a local master it does all the work. Default: Spark's, 1g.",
     )(command)
-
-
-def _kafka_settings(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    for pair in pairs:
-        if "=" not in pair:
-            raise click.BadParameter("must be KEY=VALUE", ctx, param)  # what it is may be a secret
-    return dict(pair.split("=", maxsplit=1) for pair in pairs)
 
 
 @click.command(name="run")
@@ -89,17 +82,8 @@ def _print(runs: list[dict[str, Any]]) -> None:
     metavar="DIR",
     help="Folder of *.jsonl files, which may grow and become more.",
 )
-@click.option("--bootstrap", type=options.KAFKA, help="Instead of --events: the Kafka brokers that have --topic.")
+@options.kafka_options("Instead of --events: the Kafka brokers that have --topic.")
 @click.option("--topic", metavar="NAME", help="The topic whose records are the lines of event files.")
-@click.option(
-    "--kafka",
-    multiple=True,
-    metavar="KEY=VALUE",
-    envvar="ZKREBALANCER_KAFKA",
-    show_envvar=True,
-    callback=_kafka_settings,
-    help="With --bootstrap: a setting of librdkafka, as security.protocol=SASL_SSL; in the variable more, by spaces.",
-)
 @options.out_option
 @click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
@@ -110,9 +94,8 @@ def _print(runs: list[dict[str, Any]]) -> None:
 def watch(
     *,
     source: Path | None,
-    bootstrap: str | None,
+    kafka: Mapping[str, str] | None,
     topic: str | None,
-    kafka: Mapping[str, str],
     out: Path,
     interval_s: float,
     once: bool,
@@ -128,7 +111,7 @@ def watch(
     Example:
       zkrebalancer pipeline watch --events run/events --out live
     """
-    watched = _watched(source, bootstrap, topic)
+    watched = _watched(source, kafka, topic)
     _refuse_event_files(out)
     require("spark")
     from zkrebalancer.pipeline import session  # noqa: PLC0415  # after the check
@@ -145,7 +128,7 @@ def watch(
     if isinstance(watched, Path):
         lines = partial(watching.folder_lines, folder=watched)
     else:
-        place = Place(*watched, kafka)
+        place = Place(*watched)
         place.require()  # before anybody waits for Spark
         lines = partial(watching.topic_lines, place=place)
     with session.spark_session(master, memory) as spark:
@@ -154,11 +137,13 @@ def watch(
         click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))
 
 
-def _watched(source: Path | None, bootstrap: str | None, topic: str | None) -> Path | tuple[str, str]:
-    if source is not None and bootstrap is None and topic is None:
+def _watched(
+    source: Path | None, kafka: Mapping[str, str] | None, topic: str | None
+) -> Path | tuple[Mapping[str, str], str]:
+    if source is not None and kafka is None and topic is None:
         return source
-    if source is None and bootstrap is not None and topic is not None:
-        return bootstrap, topic
+    if source is None and kafka is not None and topic is not None:
+        return kafka, topic
     raise click.UsageError("name either --events, or --bootstrap and --topic")
 
 

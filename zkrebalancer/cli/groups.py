@@ -80,7 +80,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
 @click.option("--members", is_flag=True, help="One line per consumer.")
 @click.option("--offsets", is_flag=True, help="With the stored offset of each partition, and with --bootstrap its lag.")
 @click.option("--state", is_flag=True, help="Only the state, the settings and what is wrong.")
-@click.option("--bootstrap", type=options.KAFKA, help="Kafka brokers: ends, lag and Kafka's own offsets.")
+@options.kafka_options("Kafka brokers: ends, lag and Kafka's own offsets.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -89,7 +89,7 @@ def describe(
     members: bool,
     offsets: bool,
     state: bool,
-    bootstrap: str | None,
+    kafka: Mapping[str, str] | None,
     zookeeper: str,
     as_json: bool,
 ) -> None:
@@ -100,13 +100,13 @@ def describe(
       zkrebalancer groups describe payments --members --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
-    if bootstrap is not None and not offsets:
+    if kafka is not None and not offsets:
         raise click.UsageError("--bootstrap is of use with --offsets only")
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
         if offsets:
             inspection.read_offsets(zk, report)
-    lag = group_lag.read_lag(report, bootstrap) if bootstrap is not None else None
+    lag = group_lag.read_lag(report, kafka) if kafka is not None else None
     if as_json:
         click.echo(json.dumps(_document(report, lag)))
         return
@@ -161,10 +161,8 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
     callback=lambda _context, _option, moment: _require_kafka_time(moment),
     help="To a time.",
 )
-@click.option(
-    "--bootstrap",
-    type=options.KAFKA,
-    help="Kafka brokers: needed for all but --to-offset, and to reset the offsets that Kafka itself stores.",
+@options.kafka_options(
+    "Kafka brokers: needed for all but --to-offset, and to reset the offsets that Kafka itself stores."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.zookeeper_option
@@ -175,7 +173,7 @@ def reset(
     target: str | None,
     to_offset: int | None,
     to_datetime: datetime | None,
-    bootstrap: str | None,
+    kafka: Mapping[str, str] | None,
     dry_run: bool,
     zookeeper: str,
     as_json: bool,
@@ -189,20 +187,20 @@ def reset(
     """
     if sum(choice is not None for choice in (target, to_offset, to_datetime)) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset and --to-datetime")
-    if to_offset is None and bootstrap is None:
+    if to_offset is None and kafka is None:
         raise click.UsageError("--bootstrap is needed to ask Kafka for its offsets")
 
     def new_offsets(partitions: list[fields.TopicPartition]) -> Mapping[fields.TopicPartition, int]:
-        if to_offset is not None or bootstrap is None:
+        if to_offset is not None or kafka is None:
             return dict.fromkeys(partitions, to_offset or 0)
         if to_datetime is not None:
-            return kafka_offsets.offsets_at(bootstrap, partitions, to_datetime)
-        ends = kafka_offsets.log_ends(bootstrap, partitions)
+            return kafka_offsets.offsets_at(kafka, partitions, to_datetime)
+        ends = kafka_offsets.log_ends(kafka, partitions)
         return {partition: low if target == "earliest" else high for partition, (low, high) in ends.items()}
 
     with BlockingZk(zookeeper) as zk:
-        kafka = StoredInKafka(bootstrap, group) if bootstrap is not None else None
-        changes = reset_offsets(zk, group, new_offsets, dry_run, kafka)
+        in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
+        changes = reset_offsets(zk, group, new_offsets, dry_run, in_kafka)
     if not changes:
         where = "in ZooKeeper; with --bootstrap those in Kafka are looked for too" if kafka is None else "anywhere"
         click.echo(f"group {group} has no offset stored {where}", err=True)

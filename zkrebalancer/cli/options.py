@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
 from zkrebalancer.protocol import addresses
+from zkrebalancer.protocol.addresses import KAFKA_VARIABLES
 
 Command = TypeVar("Command", bound=Callable[..., object])
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -33,6 +35,7 @@ class Address(click.ParamType[str]):
 
 ZOOKEEPER = Address("HOST:PORT[,…][/CHROOT]", addresses.zookeeper_fault)
 KAFKA = Address("HOST:PORT[,…]", addresses.servers_fault)
+KAFKA_PAIRS = f"{__name__}.kafka"  # where click keeps what `--kafka` has until `--bootstrap` is read
 
 
 def zookeeper_option(command: Command) -> Command:
@@ -45,6 +48,32 @@ def zookeeper_option(command: Command) -> Command:
         show_envvar=True,
         help="The ZooKeeper servers, and the chroot that Kafka uses.",
     )(command)
+
+
+def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Add `--bootstrap` and `--kafka`; the command gets `kafka`, librdkafka's settings, None without `--bootstrap`.
+
+    Those of the environment are in it, and `bootstrap.servers`. What librdkafka would refuse is refused.
+    """
+
+    def add(command: Command) -> Command:
+        note = click.option(
+            "--kafka",
+            "kafka_pairs",
+            multiple=True,
+            metavar="KEY=VALUE",
+            is_eager=True,  # `--bootstrap` takes it
+            expose_value=False,
+            callback=_note_kafka_pairs,
+            help="With --bootstrap: a setting of librdkafka, as security.protocol=SASL_SSL. Secrets are better in the"
+            f" environment: {KAFKA_VARIABLES}SASL_PASSWORD=….",
+        )
+        take = click.option(
+            "--bootstrap", "kafka", type=KAFKA, required=required, callback=_gather_kafka, help=help_text
+        )
+        return take(note(command))
+
+    return add
 
 
 def events_option(command: Command) -> Command:
@@ -107,6 +136,41 @@ def make_folder(folder: Path, option: str) -> None:
         probe.unlink()
     except OSError as error:
         raise click.BadParameter(f"{folder}: {error.strerror}", param_hint=option) from None
+
+
+def _note_kafka_pairs(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> None:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter("must be KEY=VALUE", ctx, param)  # what it is may be a secret
+    ctx.meta[KAFKA_PAIRS] = pairs
+
+
+def _gather_kafka(ctx: click.Context, _param: click.Parameter, bootstrap: str | None) -> dict[str, str] | None:
+    pairs: tuple[str, ...] = ctx.meta[KAFKA_PAIRS]
+    if bootstrap is None and pairs:
+        raise click.UsageError("--kafka is of use with --bootstrap only")
+    if bootstrap is None:
+        return None
+    variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith(KAFKA_VARIABLES)}
+    given = _kafka_settings(variables, pairs) if variables or pairs else {}
+    return {**given, "bootstrap.servers": bootstrap}
+
+
+def _kafka_settings(variables: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
+    """Return librdkafka's settings; a flag replaces a variable."""
+    from consumer_agent import config  # noqa: PLC0415  # most commands ask nothing of Kafka
+    from zkrebalancer.runtime import kafka  # noqa: PLC0415
+
+    origins = {config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}
+    settings = {key: variables[name] for key, name in origins.items()}
+    flags = dict(pair.split("=", maxsplit=1) for pair in pairs)
+    settings |= flags
+    origins |= {key: f"--kafka {key}" for key in flags}
+    fault = config.kafka_config_fault(settings) or kafka.fault(settings)
+    if fault is not None:
+        named = max((key for key in origins if key in fault), key=len, default=None)
+        raise click.BadParameter(fault, param_hint="--kafka" if named is None else origins[named])
+    return settings
 
 
 def _make_directory(_ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:

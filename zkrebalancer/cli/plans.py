@@ -20,18 +20,16 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_MOVES_SHOWN = 20
 
-bootstrap_option = click.option(
-    "--bootstrap", type=options.KAFKA, help="Kafka brokers, asked for lag if the strategy weighs it."
-)
+kafka_options = options.kafka_options("Kafka brokers, asked for lag if the strategy weighs it.")
 
 
 @click.command()
 @click.argument("group")
-@bootstrap_option
+@kafka_options
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def plan(group: str, bootstrap: str | None, zookeeper: str, as_json: bool) -> None:
+def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool) -> None:
     """Show what a rebalance of a group would move now, without doing it.
 
     \b
@@ -40,7 +38,7 @@ def plan(group: str, bootstrap: str | None, zookeeper: str, as_json: bool) -> No
     """
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
-        foreseen = foresee(zk, report, report.settings, bootstrap)
+        foreseen = foresee(zk, report, report.settings, kafka)
     if as_json:
         click.echo(json.dumps({"group": group, **_document(foreseen)}))
     else:
@@ -51,11 +49,13 @@ def plan(group: str, bootstrap: str | None, zookeeper: str, as_json: bool) -> No
 @click.argument("group")
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
-@bootstrap_option
+@kafka_options
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
-def explain(group: str, topic: str, partition: int, bootstrap: str | None, zookeeper: str, as_json: bool) -> None:
+def explain(
+    group: str, topic: str, partition: int, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
+) -> None:
     """Tell why a partition is with its consumer, or would go to another one.
 
     \b
@@ -64,7 +64,7 @@ def explain(group: str, topic: str, partition: int, bootstrap: str | None, zooke
     """
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
-        why, notes = foresee_one(zk, report, (topic, partition), bootstrap)
+        why, notes = foresee_one(zk, report, (topic, partition), kafka)
     strategy = report.settings.strategy
     if as_json:
         asked = {"group": group, "topic": topic, "partition": partition, "strategy": strategy}
@@ -85,7 +85,7 @@ def explain(group: str, topic: str, partition: int, bootstrap: str | None, zooke
 @click.argument("pairs", metavar="KEY=VALUE…", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only show the plan that the settings would cause.")
 @click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
-@bootstrap_option
+@kafka_options
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -94,7 +94,7 @@ def configure(
     pairs: tuple[str, ...],
     dry_run: bool,
     yes: bool,
-    bootstrap: str | None,
+    kafka: Mapping[str, str] | None,
     zookeeper: str,
     as_json: bool,
 ) -> None:
@@ -110,7 +110,7 @@ def configure(
     with BlockingZk(zookeeper) as zk:
         before, node = operation.read_settings(zk, group)
         after = operation.changed(before, pairs)
-        foreseen = foresee(zk, inspection.read_group(zk, group), after, bootstrap)
+        foreseen = foresee(zk, inspection.read_group(zk, group), after, kafka)
         changes = _changes(before, after)
         if not as_json:
             _print_changes(changes)

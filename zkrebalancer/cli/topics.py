@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from zkrebalancer.cli import options
@@ -20,7 +22,7 @@ def topics() -> None:
 
 
 @topics.command()
-@click.option("--bootstrap", required=True, type=options.KAFKA, help="Kafka brokers to ask first.")
+@options.kafka_options("Kafka brokers to ask first.", required=True)
 @options.zookeeper_option
 @click.option(
     "--interval",
@@ -32,14 +34,14 @@ def topics() -> None:
     help="Time between two looks at Kafka.",
 )
 @options.log_level_option
-def mirror(bootstrap: str, zookeeper: str, interval_s: float) -> None:
+def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     """Keep /brokers/topics and /brokers/ids equal to Kafka's metadata, until interrupted.
 
     Needed only where brokers do not write them: Kafka in KRaft mode.
 
     Example: zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181
     """
-    topic_mirror.run(bootstrap, zookeeper, interval_s)
+    topic_mirror.run(kafka, zookeeper, interval_s)
 
 
 if __name__ == "__main__":  # how a local cluster begins it, wherever the commands are installed

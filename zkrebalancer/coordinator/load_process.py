@@ -1,4 +1,4 @@
-"""The process that reads lag for a coordinator: `python -m zkrebalancer.coordinator.load_process ZOOKEEPER BOOTSTRAP`.
+"""The process that reads lag for a coordinator: `python -m zkrebalancer.coordinator.load_process`.
 
 A process of its own, because what it does grows with the partitions of a group: thousands of reads, and objects for
 each of their answers, that would make every other group wait. It answers one request after another, in frames on its
@@ -23,10 +23,9 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    zookeeper, bootstrap = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which then ends this process
     while (request := _read()) is not None:
-        content = msgpack.packb(_answer(zookeeper, bootstrap, request["group"], request["topics"]))
+        content = msgpack.packb(_answer(**request))
         sys.stdout.buffer.write(LENGTH.pack(len(content)) + content)
         sys.stdout.buffer.flush()
 
@@ -40,10 +39,10 @@ def _read() -> dict[str, Any] | None:
     return request
 
 
-def _answer(zookeeper: str, bootstrap: str, group: str, topics: Mapping[str, int]) -> dict[str, object]:
+def _answer(zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]) -> dict[str, object]:
     try:
         with BlockingZk(zookeeper) as zk:
-            read = loads.read_loads(zk, bootstrap, group, topics)
+            read = loads.read_loads(zk, kafka, group, topics)
     except RebalancerError as error:
         return {"error": str(error)}
     racks = {"sets": [sorted(names) for names in read.racks.sets], "of_topic": pack(read.racks.of_topic)}

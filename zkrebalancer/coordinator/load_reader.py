@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import gevent
@@ -17,15 +17,17 @@ from zkrebalancer.assignment.model import Racks
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
 READ_TIMEOUT_S = 120.0  # for one group; a process that takes longer is replaced
+COMMAND = (sys.executable, "-m", "zkrebalancer.coordinator.load_process")
 LENGTH = struct.Struct(">I")  # before each frame
 
 
 class LoadReader:
     """Performs `ReadLoads`, each of which is answered."""
 
-    def __init__(self, zookeeper: str, bootstrap: str, take: Callable[[LoadsRead], None]) -> None:
-        """Start no process before the first request."""
-        self._command = [sys.executable, "-m", "zkrebalancer.coordinator.load_process", zookeeper, bootstrap]
+    def __init__(self, zookeeper: str, kafka: Mapping[str, str], take: Callable[[LoadsRead], None]) -> None:
+        """Start no process before the first request; `kafka` are librdkafka's settings, with the brokers in them."""
+        # In each request, for others can see what a process is called with, and there may be passwords in it.
+        self._servers = {"zookeeper": zookeeper, "kafka": dict(kafka)}
         self._take = take
         self._waiting: SimpleQueue[ReadLoads] = SimpleQueue()  # at most one of each group
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,7 +47,7 @@ class LoadReader:
             effect = self._waiting.get()
             try:
                 with gevent.Timeout(READ_TIMEOUT_S):
-                    answer = self._ask({"group": effect.group, "topics": dict(effect.topics)})
+                    answer = self._ask({**self._servers, "group": effect.group, "topics": dict(effect.topics)})
             except gevent.Timeout:
                 answer = {"error": f"not read within {READ_TIMEOUT_S:g} s"}
             except (OSError, EOFError):
@@ -56,7 +58,7 @@ class LoadReader:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         content = msgpack.packb(request)
         requests, answers = _pipes(self._process)
         requests.write(LENGTH.pack(len(content)) + content)

@@ -64,13 +64,16 @@ class CoordinatorService:
         session_timeout_ms: int,
         strategies: Mapping[str, Strategy],
         event_log: EventLog,
-        bootstrap: str | None = None,
+        kafka: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag."""
-        self.coordinator = Coordinator(identity, WEIGHING if bootstrap is not None else frozenset())
+        """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag.
+
+        `kafka`: librdkafka's settings, with `bootstrap.servers` among them.
+        """
+        self.coordinator = Coordinator(identity, WEIGHING if kafka is not None else frozenset())
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
-        self._load_reader = LoadReader(zookeeper, bootstrap, self._events.put) if bootstrap is not None else None
+        self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None
         self._strategies = strategies
         self._event_log = event_log
         self._failpoint = Failpoint(os.environ.get(VARIABLE))

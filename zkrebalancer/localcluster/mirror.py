@@ -34,12 +34,14 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.runtime.kafka import BOOTSTRAP, Complaints
 from zkrebalancer.runtime.zk import BlockingZk
 
 REQUEST_TIMEOUT_S = 5.0
 SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # what Kafka 3.x writes
 BROKER_NODE_VERSION = 5
+PLAINTEXT = "PLAINTEXT"
 _URL_SAFE = str.maketrans("+/", "-_")  # Kafka writes ids in the URL-safe alphabet, librdkafka in the ordinary one
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,12 @@ class Broker:
     host: str
     port: int
     rack: str | None
+    protocol: str = PLAINTEXT
+
+    @property
+    def endpoint(self) -> str:
+        """Where and how it is reached."""
+        return f"{self.protocol}://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], n
         existing = nodes.brokers.get(str(number))
         if existing is None:
             changes.append((Create(path, _encode_broker(broker, now_ms), ephemeral=True),))
-        elif _broker_address(existing) != (broker.host, broker.port, broker.rack):
+        elif _broker_address(existing) != ([broker.endpoint], broker.rack):
             changes.append((SetContent(path, _encode_broker(broker, now_ms)),))
     gone = [f"{paths.BROKER_IDS}/{name}" for name in nodes.brokers if name not in map(str, kafka.brokers)]
     gone += [paths.topic(name) for name in missing_topics(kafka, nodes) & missing_before]
@@ -131,13 +139,14 @@ def _encode_topic(topic: Topic) -> bytes:
 
 
 def _encode_broker(broker: Broker, now_ms: int) -> bytes:
+    is_plain = broker.protocol == PLAINTEXT  # Kafka names host and port for clients that know nothing else
     document: dict[str, object] = {
         "features": {},
-        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
-        "endpoints": [f"PLAINTEXT://{broker.host}:{broker.port}"],
+        "listener_security_protocol_map": {broker.protocol: broker.protocol},
+        "endpoints": [broker.endpoint],
         "jmx_port": -1,
-        "port": broker.port,
-        "host": broker.host,
+        "port": broker.port if is_plain else -1,
+        "host": broker.host if is_plain else None,
         "version": BROKER_NODE_VERSION,
         "timestamp": str(now_ms),
     }
@@ -146,9 +155,9 @@ def _encode_broker(broker: Broker, now_ms: int) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _broker_address(content: bytes) -> tuple[object, object, object]:
+def _broker_address(content: bytes) -> tuple[object, object]:
     document = _read_document(content)
-    return document.get("host"), document.get("port"), document.get("rack")
+    return document.get("endpoints"), document.get("rack")
 
 
 def _read_document(content: bytes) -> dict[str, object]:
@@ -160,21 +169,25 @@ def _read_document(content: bytes) -> dict[str, object]:
     return document if isinstance(document, dict) else {}
 
 
-def run(bootstrap: str, zookeeper: str, interval_s: float) -> None:
-    """Mirror until interrupted, one round every `interval_s`.
+def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
+    """Mirror until interrupted, one round every `interval_s`; `kafka` are librdkafka's settings.
 
     Raises:
         ZooKeeperUnavailableError, ChrootMissingError: at the start; later troubles are logged and outlived.
 
     """
-    kafka = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    complaints = Complaints()
+    admin = AdminClient(complaints.settings(kafka))
+    protocol = kafka.get("security.protocol", PLAINTEXT).upper()
     missing: frozenset[str] = frozenset()
     with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
         while True:
             # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
-            metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (kafka,))
+            metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
+            heard = complaints.heard(admin)  # in every round, for librdkafka keeps it until then
             if isinstance(metadata, KafkaException):
-                _log.warning("Kafka at %s does not answer (%s), trying again", bootstrap, metadata.args[0].str())
+                reason = f"{metadata.args[0].str()}{heard}"
+                _log.warning("Kafka at %s does not answer: %s; trying again", kafka[BOOTSTRAP], reason)
             else:
                 missing = _mirror_once(client, metadata, missing)
             gevent.sleep(interval_s)
@@ -191,27 +204,27 @@ def _mirror_once(client: BlockingZk, metadata: KafkaMetadata, missing_before: fr
     return missing_topics(metadata, nodes)
 
 
-def _try_read_kafka(kafka: AdminClient) -> KafkaMetadata | KafkaException:
+def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaException:
     """Return the error instead of raising it: the thread pool would print its traceback."""
     try:
-        return read_kafka(kafka)
+        return read_kafka(admin, protocol)
     except KafkaException as error:
         return error
 
 
-def read_kafka(kafka: AdminClient) -> KafkaMetadata:
-    """Read brokers, topics and replicas.
+def read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata:
+    """Read brokers, topics and replicas; the brokers are reached by this security protocol.
 
     Raises:
         KafkaException: Kafka did not answer one of the requests within REQUEST_TIMEOUT_S; that ends its future too.
 
     """
-    cluster = kafka.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
-    brokers = {node.id: Broker(node.host, node.port, node.rack) for node in cluster.nodes}
-    names = frozenset(kafka.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
+    cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
+    brokers = {node.id: Broker(node.host, node.port, node.rack, protocol) for node in cluster.nodes}
+    names = frozenset(admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
     topics: dict[str, Topic] = {}
     if names:
-        described = kafka.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
+        described = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S)
         for name, future in described.items():
             try:
                 description = future.result()

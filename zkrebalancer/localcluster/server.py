@@ -16,6 +16,7 @@ from pathlib import Path
 from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
 from zkrebalancer.localcluster.ports import HOST, is_free
 from zkrebalancer.localcluster.processes import ProcessRecord, record
+from zkrebalancer.protocol import addresses
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
@@ -206,5 +207,9 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with which a Python child finds the same packages."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """Return this process's environment, with which a Python child finds the same packages.
+
+    Without what is set for Kafka's clients: a local cluster's broker knows nothing of it.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(addresses.KAFKA_VARIABLES)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

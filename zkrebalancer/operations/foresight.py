@@ -41,21 +41,23 @@ class Foreseen:
     notes: list[str] = field(default_factory=list)
 
 
-def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootstrap: str | None) -> Foreseen:
+def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None) -> Foreseen:
     """Return what the group's next rebalance would move under these settings.
+
+    `kafka`: settings of librdkafka's clients, which ask it for lag if the strategy weighs it.
 
     Raises:
         UnknownStrategyError, OptionError: the settings' strategy or options.
-        KafkaOffsetsError: no broker answers at `bootstrap`, which is asked for lag if the strategy weighs it.
+        KafkaOffsetsError: no broker answers.
 
     """
-    problem, away, notes = _read_problem(zk, report, settings, bootstrap)
+    problem, away, notes = _read_problem(zk, report, settings, kafka)
     transition = place(strategy(settings.strategy), problem)
     return _compare(report, away, transition, settings, notes)
 
 
 def foresee_one(
-    zk: BlockingZk, report: GroupReport, partition: TopicPartition, bootstrap: str | None
+    zk: BlockingZk, report: GroupReport, partition: TopicPartition, kafka: Mapping[str, str] | None
 ) -> tuple[Explanation, list[str]]:
     """Return what the group's strategy says about one partition, and what has to be known besides.
 
@@ -64,7 +66,7 @@ def foresee_one(
         UnknownStrategyError, OptionError, KafkaOffsetsError: as `foresee`.
 
     """
-    problem, _away, notes = _read_problem(zk, report, report.settings, bootstrap)
+    problem, _away, notes = _read_problem(zk, report, report.settings, kafka)
     explanation = explain(report.settings.strategy, problem, partition)
     if explanation is None:
         topic, number = partition
@@ -75,7 +77,7 @@ def foresee_one(
 
 
 def _read_problem(
-    zk: BlockingZk, report: GroupReport, settings: GroupSettings, bootstrap: str | None
+    zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None
 ) -> tuple[Problem, dict[str, Member], list[str]]:
     """Return the coordinator's problem as far as it can be read, who in it is away, and what is not as it has it."""
     strategy(settings.strategy)
@@ -89,12 +91,12 @@ def _read_problem(
     notes, lag, rate, racks = list(report.problems), {}, {}, Racks()
     if away:
         notes.append(f"static members that are away: {len(away)}; what they had waits for them for a while")
-    if settings.strategy in WEIGHING and bootstrap is None:
+    if settings.strategy in WEIGHING and kafka is None:
         notes.append(
             f"{settings.strategy} weighs lag, rates and racks, which are not known here; --bootstrap tells more"
         )
-    elif settings.strategy in WEIGHING and bootstrap is not None:
-        read = loads.read_loads(zk, bootstrap, report.name, topics)
+    elif settings.strategy in WEIGHING and kafka is not None:
+        read = loads.read_loads(zk, kafka, report.name, topics)
         rate, racks = dict(read.expected), read.racks
         known = "those of the group's weights" if rate else "known to the coordinator only"
         notes.append(f"rates are {known}; lag is as of now")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zkrebalancer.observe.inspection import GroupReport
@@ -25,9 +26,9 @@ class PartitionLag:
         return None if stored is None or self.log_end_offset is None else max(0, self.log_end_offset - stored)
 
 
-def read_lag(report: GroupReport, bootstrap: str) -> dict[TopicPartition, PartitionLag]:
+def read_lag(report: GroupReport, kafka: Mapping[str, str]) -> dict[TopicPartition, PartitionLag]:
     """Return all partitions that the group owns or has an offset of, sorted; raises KafkaOffsetsError."""
-    in_kafka = StoredInKafka(bootstrap, report.name).read()
+    in_kafka = StoredInKafka(kafka, report.name).read()
     partitions = sorted(report.owned().keys() | report.offsets.keys() | in_kafka.keys())
-    ends = kafka_offsets.known_log_ends(bootstrap, partitions)
+    ends = kafka_offsets.known_log_ends(kafka, partitions)
     return {tp: PartitionLag(report.offsets.get(tp), in_kafka.get(tp), ends.get(tp)) for tp in partitions}

@@ -1,10 +1,14 @@
-"""Offsets asked of Kafka: where partitions begin and end, and were at some time, and what a group stores there."""
+"""Offsets asked of Kafka: where partitions begin and end, and were at some time, and what a group stores there.
+
+`kafka` are the settings of its clients, with `bootstrap.servers` among them (`runtime/kafka.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as NoAnswerError
 from datetime import datetime
+from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -12,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime.kafka import BOOTSTRAP, Complaints
 
 ASK_TIMEOUT_S = 10.0
 FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
@@ -22,7 +27,9 @@ class KafkaOffsetsError(RebalancerError):
     """The brokers gave no answer, or refused."""
 
 
-def log_ends(bootstrap: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, tuple[int, int]]:
+def log_ends(
+    kafka: Mapping[str, str], partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int, int]]:
     """Return partition -> (first offset, offset after the last record).
 
     Raises:
@@ -30,36 +37,38 @@ def log_ends(bootstrap: str, partitions: Iterable[TopicPartition]) -> Mapping[To
 
     """
     asked = list(partitions)
-    first, end = _ask(bootstrap, asked, FIRST), _ask(bootstrap, asked, END)
+    first, end = _ask(kafka, asked, FIRST), _ask(kafka, asked, END)
     return {partition: (first[partition], end[partition]) for partition in asked}
 
 
-def known_log_ends(bootstrap: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def known_log_ends(kafka: Mapping[str, str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the offset after the last record of those partitions that Kafka knows; raises KafkaOffsetsError."""
-    answers = _answers(bootstrap, list(partitions), END)
+    answers = _answers(kafka, list(partitions), END)
     return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
 
 
-def offsets_at(bootstrap: str, partitions: list[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int]:
+def offsets_at(
+    kafka: Mapping[str, str], partitions: list[TopicPartition], moment: datetime
+) -> Mapping[TopicPartition, int]:
     """Return for each partition the first offset at or after `moment`, its end if there is none.
 
     Raises:
         KafkaOffsetsError: Kafka does not answer, or does not know one of the partitions.
 
     """
-    found = _ask(bootstrap, partitions, int(moment.timestamp() * 1_000))
+    found = _ask(kafka, partitions, int(moment.timestamp() * 1_000))
     late = [partition for partition, offset in found.items() if offset == NO_OFFSET]
-    return {**found, **(_ask(bootstrap, late, END) if late else {})}
+    return {**found, **(_ask(kafka, late, END) if late else {})}
 
 
 class StoredInKafka:
     """The offsets of one group in Kafka's own store."""
 
-    def __init__(self, bootstrap: str, group: str) -> None:
+    def __init__(self, kafka: Mapping[str, str], group: str) -> None:
         """Prepare; nothing is asked yet."""
-        self._bootstrap = bootstrap
         self._group = group
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._complaints = Complaints()
+        self._admin = AdminClient(self._complaints.settings(kafka))
 
     def read(self) -> dict[TopicPartition, int]:
         """Return every stored offset; raises KafkaOffsetsError."""
@@ -68,7 +77,7 @@ class StoredInKafka:
             answers = self._admin.list_consumer_group_offsets(request, request_timeout=ASK_TIMEOUT_S)
             found = answers[self._group].result(2 * ASK_TIMEOUT_S).topic_partitions
         except (KafkaException, NoAnswerError) as error:
-            raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {_reason(error)}") from None
+            raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
         return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -79,34 +88,37 @@ class StoredInKafka:
             answers = self._admin.alter_consumer_group_offsets(request, request_timeout=ASK_TIMEOUT_S)
             refused = [tp for tp in answers[self._group].result(2 * ASK_TIMEOUT_S).topic_partitions if tp.error]
         except (KafkaException, NoAnswerError) as error:
-            raise KafkaOffsetsError(f"Kafka did not take the offsets of {self._group}: {_reason(error)}") from None
+            raise KafkaOffsetsError(f"Kafka did not take the offsets of {self._group}: {self._reason(error)}") from None
         if refused:
             where = f"{refused[0].topic}/{refused[0].partition}"
             raise KafkaOffsetsError(f"Kafka did not take the offset of {where}: {refused[0].error.str()}")
 
+    def _reason(self, error: KafkaException | NoAnswerError) -> str:
+        in_vain = f"no answer within {2 * ASK_TIMEOUT_S:g} s"
+        text = error.args[0].str() if isinstance(error, KafkaException) else in_vain
+        return f"{text}{self._complaints.heard(self._admin)}"
 
-def _ask(bootstrap: str, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-    answers = _answers(bootstrap, partitions, time_ms)
+
+def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+    answers = _answers(kafka, partitions, time_ms)
     for answer in answers:
         if answer.error is not None:
             where = f"{answer.topic}/{answer.partition}"
-            raise KafkaOffsetsError(f"no offset of {where} from Kafka at {bootstrap}: {answer.error.str()}")
+            raise KafkaOffsetsError(f"no offset of {where} from Kafka at {kafka[BOOTSTRAP]}: {answer.error.str()}")
     return {(answer.topic, answer.partition): answer.offset for answer in answers}
 
 
-def _answers(bootstrap: str, partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
-    consumer = _consumer(bootstrap)
+def _answers(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
+    complaints = Complaints()
+    consumer = _consumer(complaints.settings(kafka))
     try:
         return consumer.offsets_for_times([KafkaPartition(*tp, time_ms) for tp in partitions], timeout=ASK_TIMEOUT_S)
     except KafkaException as error:
-        raise KafkaOffsetsError(f"no offsets from Kafka at {bootstrap}: {_reason(error)}") from None
+        reason = f"{error.args[0].str()}{complaints.heard(consumer)}"
+        raise KafkaOffsetsError(f"no offsets from Kafka at {kafka[BOOTSTRAP]}: {reason}") from None
     finally:
         consumer.close()
 
 
-def _reason(error: Exception) -> str:
-    return error.args[0].str() if isinstance(error, KafkaException) else f"no answer within {2 * ASK_TIMEOUT_S:g} s"
-
-
-def _consumer(bootstrap: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": "zkrebalancer-offsets", "enable.auto.commit": False})
+def _consumer(settings: dict[str, Any]) -> Consumer:
+    return Consumer({**settings, "group.id": "zkrebalancer-offsets", "enable.auto.commit": False})

@@ -37,10 +37,10 @@ class StoredLoads:
     racks: Racks
 
 
-def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, int]) -> StoredLoads:
+def read_loads(zk: BlockingZk, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]) -> StoredLoads:
     """Read the ends of partitions, the higher of the two offsets that the group may have stored of each, and racks.
 
-    `topics`: topic -> number of partitions.
+    `kafka`: librdkafka's settings; `topics`: topic -> number of partitions.
 
     Raises:
         KafkaOffsetsError: no broker answers.
@@ -51,8 +51,8 @@ def read_loads(zk: BlockingZk, bootstrap: str, group: str, topics: Mapping[str, 
     partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
     ends: dict[TopicPartition, int] = {}
     for begin in range(0, len(partitions), MAX_PARTITIONS_AT_ONCE):
-        ends |= kafka_offsets.known_log_ends(bootstrap, partitions[begin : begin + MAX_PARTITIONS_AT_ONCE])
-    committed = StoredInKafka(bootstrap, group).read()
+        ends |= kafka_offsets.known_log_ends(kafka, partitions[begin : begin + MAX_PARTITIONS_AT_ONCE])
+    committed = StoredInKafka(kafka, group).read()
     for partition, content in offset_nodes(zk, group, topics):
         if content.isdigit():
             committed[partition] = max(int(content), committed.get(partition, UNKNOWN))

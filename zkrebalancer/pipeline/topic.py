@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -19,7 +19,7 @@ from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.columns import spark_schema
 from zkrebalancer.pipeline.source.kafka import END, FIRST, KafkaReadError, Logs
 from zkrebalancer.pipeline.source.offsets import Document, Range
-from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_settings, require_kafka
+from zkrebalancer.pipeline.source.options import KAFKA_PREFIX, Options, kafka_settings
 from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -36,33 +36,30 @@ class EventTopicError(RebalancerError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the lines are; `kafka` are librdkafka's own settings, for security for example."""
+    """Where the lines are; `kafka` are librdkafka's own settings, with `bootstrap.servers` among them."""
 
-    bootstrap: str
+    kafka: Mapping[str, str]
     topic: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
 
     def reading(self) -> Options:
         """Return the options with which the other source's parts read the topic."""
-        agent = {"bootstrap": self.bootstrap, "group": NAME, "client_id": NAME}
+        agent = {"bootstrap": self.kafka["bootstrap.servers"], "group": NAME, "client_id": NAME}
         return Options(topics=(self.topic,), agent=agent, kafka=self.kafka)
 
     def require(self) -> None:
         """Look whether it can be read.
 
         Raises:
-            ConfigurationError: librdkafka does not take a setting, or it is not the user's to decide.
             KafkaReadError: no broker answers, or there is no such topic.
 
         """
-        require_kafka(self.kafka)
         with Logs(self.reading()) as logs:
             logs.partitions([self.topic])
 
     def as_options(self) -> dict[str, str]:
         """Return it as the options of the source."""
         kafka = {f"{KAFKA_PREFIX}{key}": text for key, text in self.kafka.items()}
-        return {"bootstrap": self.bootstrap, "topic": self.topic, **kafka}
+        return {"topic": self.topic, **kafka}
 
 
 class EventTopic(DataSource):
@@ -79,7 +76,7 @@ class EventTopic(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # PySpark's signature
         """Return the reader."""
-        place = Place(self.options["bootstrap"], self.options["topic"], kafka_settings(self.options))
+        place = Place(kafka_settings(self.options), self.options["topic"])
         return EventTopicReader(place.reading())
 
 

@@ -7,6 +7,7 @@ import re
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/,\[\]]+):([0-9]{1,5})")
 _CHROOT = re.compile(r"/|(/[^/\s]+)+")
 MAX_PORT = 65_535
+KAFKA_VARIABLES = "ZKREBALANCER_KAFKA_"  # and a setting of librdkafka in capitals: SASL_PASSWORD
 
 
 def servers_fault(text: str) -> str | None:

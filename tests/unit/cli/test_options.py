@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from zkrebalancer.cli.options import events_option, json_option, log_level_option, zookeeper_option
+from zkrebalancer.cli.options import events_option, json_option, kafka_options, log_level_option, zookeeper_option
+from zkrebalancer.localcluster.server import child_environment
 
 
 @click.command()
@@ -70,3 +72,80 @@ def test_a_log_level_is_checked_and_not_passed_on() -> None:
 def test_json_is_a_flag() -> None:
     assert shown("--zookeeper", "h:1", "--json")["as_json"] is True
     assert shown("--zookeeper", "h:1")["as_json"] is False
+
+
+# ---- --bootstrap and --kafka
+
+
+@click.command()
+@kafka_options("Brokers.")
+def ask(kafka: object) -> None:
+    click.echo(json.dumps(kafka))
+
+
+BROKERS = ("--bootstrap", "h:1")
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "me",
+    "sasl.password": "p=q r",
+}
+VARIABLES = {f"ZKREBALANCER_KAFKA_{key.upper().replace('.', '_')}": text for key, text in SASL.items()}
+FLAGS = [text for key, value in SASL.items() for text in ("--kafka", f"{key}={value}")]
+
+
+def asked(*arguments: str, env: Mapping[str, str] | None = None) -> object:
+    result = CliRunner().invoke(ask, arguments, env=env)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_settings_of_librdkafka_come_by_flags_and_by_the_environment() -> None:
+    everything = {**SASL, "bootstrap.servers": "h:1"}
+    assert asked(*FLAGS, *BROKERS) == everything
+    assert asked(*BROKERS, env=VARIABLES) == everything
+    assert asked(*BROKERS, "--kafka", "sasl.username=you", env=VARIABLES) == {**everything, "sasl.username": "you"}
+    assert asked(*BROKERS) == {"bootstrap.servers": "h:1"}
+
+
+def test_without_brokers_the_environment_is_not_looked_at() -> None:
+    assert asked(env={"ZKREBALANCER_KAFKA_PORT": "tcp://10.0.0.1:9092"}) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "line"),
+    [
+        (["no.such=1"], {}, 'Invalid value for --kafka no.such: No such configuration property: "no.such"'),
+        (["security.protocol=TLS"], {}, "Invalid value for --kafka security.protocol: Invalid value"),
+        (["client.id=me"], {}, "Invalid value for --kafka client.id: client.id is decided"),
+        (["sasl.mechanism=PLAIN", "security.protocol=SASL_SSL"], {}, "sasl.username and sasl.password must be set"),
+        (["error_cb=print"], {}, "error_cb"),
+        (["session.timeout.ms=900000"], {}, "`max.poll.interval.ms`must be >= `session.timeout.ms`"),
+        ([], {"ZKREBALANCER_KAFKA_PORT": "tcp"}, "Invalid value for ZKREBALANCER_KAFKA_PORT: No such configuration"),
+        (["hunter2"], {}, "must be KEY=VALUE"),
+        (["sasl.passwd=hunter2"], {}, "No such configuration property"),
+        (
+            ["ssl.key.pem=hunter2", "security.protocol=ssl"],
+            {},
+            "Invalid value for --kafka ssl.key.pem: ssl.key.pem failed",
+        ),
+    ],
+)
+def test_what_librdkafka_would_refuse_is_refused_and_no_secret_is_shown(
+    flags: list[str], env: dict[str, str], line: str
+) -> None:
+    result = CliRunner().invoke(ask, [*BROKERS, *(text for flag in flags for text in ("--kafka", flag))], env=env)
+    assert result.exit_code == 2
+    assert line in result.stderr
+    assert "hunter2" not in result.stderr
+
+
+def test_settings_of_librdkafka_without_brokers_are_a_mistake() -> None:
+    result = CliRunner().invoke(ask, ["--kafka", "security.protocol=ssl"])
+    assert (result.exit_code, "--kafka is of use with --bootstrap only" in result.stderr) == (2, True)
+
+
+def test_a_local_cluster_does_not_get_what_is_set_for_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in VARIABLES.items():
+        monkeypatch.setenv(name, text)
+    assert not VARIABLES.keys() & child_environment().keys()

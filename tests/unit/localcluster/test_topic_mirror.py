@@ -76,6 +76,16 @@ def test_a_broker_is_an_ephemeral_node_that_clients_can_use() -> None:
     assert (document["host"], document["port"], document["endpoints"]) == ("h", 9092, ["PLAINTEXT://h:9092"])
 
 
+def test_a_broker_that_is_reached_by_tls_says_so_and_has_no_plain_address() -> None:
+    metadata = replace(kafka(), brokers={1: Broker("h", 9093, None, "SSL")})
+    nodes = mirrored(metadata)
+    document = json.loads(nodes.brokers["1"])
+    assert (document["host"], document["port"], document["endpoints"]) == (None, -1, ["SSL://h:9093"])
+    assert document["listener_security_protocol_map"] == {"SSL": "SSL"}
+    assert plan(metadata, nodes, frozenset(), NOW_MS) == []
+    assert len(plan(kafka(), nodes, frozenset(), NOW_MS)) == 1
+
+
 def test_nothing_is_written_when_nothing_changed() -> None:
     metadata = kafka(t=topic("id1", 3))
     assert plan(metadata, mirrored(metadata), frozenset(), NOW_MS + 5) == []
@@ -135,7 +145,7 @@ def test_a_kafka_that_does_not_answer_is_kafkas_error_which_the_mirror_outlives(
     monkeypatch.setattr(mirror, "REQUEST_TIMEOUT_S", 0.3)
     (port,) = free_ports(1)
     with pytest.raises(KafkaException):
-        mirror.read_kafka(AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}))
+        mirror.read_kafka(AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}), "PLAINTEXT")
 
 
 topics = st.builds(topic, st.sampled_from(["id1", "id2"]), st.integers(1, 4))

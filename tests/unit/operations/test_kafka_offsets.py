@@ -12,6 +12,7 @@ from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import END, FIRST, NO_OFFSET, KafkaOffsetsError, log_ends, offsets_at
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+KAFKA = {"bootstrap.servers": "b:1"}
 ENDS = {FIRST: 3, END: 90}
 
 
@@ -44,7 +45,7 @@ class Brokers:
 def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
     def prepare(*answers: Answer) -> Brokers:
         brokers = Brokers(*answers)
-        monkeypatch.setattr(kafka_offsets, "_consumer", lambda _bootstrap: brokers)
+        monkeypatch.setattr(kafka_offsets, "_consumer", lambda _settings: brokers)
         return brokers
 
     return prepare
@@ -52,7 +53,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
 
 def test_a_time_after_the_last_record_is_the_end(answering: Callable[..., Brokers]) -> None:
     brokers = answering(Answer(0, 17), Answer(1, NO_OFFSET))
-    assert offsets_at("b:1", [("t", 0), ("t", 1)], MOMENT) == {("t", 0): 17, ("t", 1): 90}
+    assert offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT) == {("t", 0): 17, ("t", 1): 90}
     assert brokers.closed == 2
 
 
@@ -60,11 +61,11 @@ def test_a_partition_that_kafka_does_not_know_is_an_error(answering: Callable[..
     """Its answer holds a negative number, which must not be stored as an offset."""
     brokers = answering(Answer(0, 17), Answer(1, -1001, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
     with pytest.raises(KafkaOffsetsError, match="no offset of t/1 from Kafka at b:1"):
-        offsets_at("b:1", [("t", 0), ("t", 1)], MOMENT)
+        offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT)
     assert brokers.closed == 1
 
 
 def test_both_ends_of_all_partitions_are_two_questions(answering: Callable[..., Brokers]) -> None:
     brokers = answering()
-    assert log_ends("b:1", [("t", 0), ("t", 1)]) == {("t", 0): (3, 90), ("t", 1): (3, 90)}
+    assert log_ends(KAFKA, [("t", 0), ("t", 1)]) == {("t", 0): (3, 90), ("t", 1): (3, 90)}
     assert brokers.closed == 2

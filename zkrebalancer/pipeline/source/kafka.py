@@ -13,6 +13,7 @@ from consumer_agent.kafka_client import KafkaLog
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
+from zkrebalancer.runtime.kafka import Complaints
 
 ASK_TIMEOUT_S = 10.0
 FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
@@ -64,7 +65,8 @@ class Logs:
     def __init__(self, options: Options) -> None:
         """Prepare; nothing is asked yet."""
         self._bootstrap = options.bootstrap
-        self._client = new_client(client_settings(options))
+        self._complaints = Complaints()
+        self._client = new_client({**client_settings(options), "error_cb": self._complaints.hear})
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -87,7 +89,7 @@ class Logs:
             try:
                 metadata = self._client.list_topics(topic, timeout=ASK_TIMEOUT_S).topics[topic]
             except KafkaException as error:
-                raise KafkaReadError(f"no Kafka broker answered at {self._bootstrap}: {_text(error)}") from None
+                raise KafkaReadError(f"no Kafka broker answered at {self._bootstrap}: {self._text(error)}") from None
             if metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise KafkaReadError(f"there is no topic {topic} at {self._bootstrap}")
             if metadata.error is not None:
@@ -100,7 +102,7 @@ class Logs:
         try:
             answers = self._ask(partitions, END) if partitions else []
         except KafkaException as error:
-            _log.warning("Kafka at %s does not say where logs end: %s", self._bootstrap, _text(error))
+            _log.warning("Kafka at %s does not say where logs end: %s", self._bootstrap, self._text(error))
             return {}
         for topic in {answer.topic for answer in answers if answer.error is not None}:
             self._hear_of(topic)
@@ -116,7 +118,7 @@ class Logs:
         try:
             answers = self._ask(partitions, moment) if partitions else []
         except KafkaException as error:
-            raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {_text(error)}") from None
+            raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {self._text(error)}") from None
         _require_known(answers)
         found = {(tp.topic, tp.partition): tp.offset for tp in answers}
         young = [partition for partition, offset in found.items() if offset < 0]  # no record is as young as that
@@ -133,11 +135,12 @@ class Logs:
         try:
             answers = self._client.committed(asked, timeout=ASK_TIMEOUT_S)
         except KafkaException as error:
-            raise KafkaReadError(f"no stored offsets from Kafka at {self._bootstrap}: {_text(error)}") from None
+            raise KafkaReadError(f"no stored offsets from Kafka at {self._bootstrap}: {self._text(error)}") from None
         _require_known(answers)
         return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0}
 
     def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
+        self._complaints.heard(self._client)  # what is over
         asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
         return self._client.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
 
@@ -146,14 +149,13 @@ class Logs:
         try:
             self._client.list_topics(topic, timeout=ASK_TIMEOUT_S)
         except KafkaException as error:
-            _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, _text(error))
+            _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, self._text(error))
+
+    def _text(self, error: KafkaException) -> str:
+        return f"{error.args[0].str()}{self._complaints.heard(self._client)}"
 
 
 def _require_known(answers: Iterable[TopicPartition]) -> None:
     for answer in answers:
         if answer.error is not None:
             raise KafkaReadError(f"{answer.topic}/{answer.partition}: {answer.error.str()}")
-
-
-def _text(error: KafkaException) -> str:
-    return str(error.args[0].str())

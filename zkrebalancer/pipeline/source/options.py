@@ -122,12 +122,5 @@ def kafka_settings(given: Mapping[str, str]) -> dict[str, str]:
     return {key.lower().removeprefix(KAFKA_PREFIX): text for key, text in given.items() if _is_kafka(key)}
 
 
-def require_kafka(settings: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if one of librdkafka's settings is not the user's to decide."""
-    faults = [fault for fault in config.find_faults({"kafka_config": settings}) if fault.key == "kafka_config"]
-    if faults:
-        raise ConfigurationError(f"{KAFKA_PREFIX}*: {faults[0].text}")
-
-
 def _is_kafka(key: str) -> bool:
     return key.lower().startswith(KAFKA_PREFIX)
