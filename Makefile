@@ -77,7 +77,7 @@ model: setup
 campaign: setup
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
-# The same scenarios with every protocol, on real servers: 17 minutes; LARGE=1 takes a night. Can be resumed.
+# The same scenarios with every protocol, on real servers: 15 minutes; LARGE=1 takes a night. Can be resumed.
 ifdef LARGE
 GRID := --scenario all --settings default --settings tuned --members 20 --partitions 240 --repeat 3
 else

@@ -41,7 +41,12 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
         "protocol": "classic-cooperative",
         "settings": "tuned",
     }
-    known |= {"seed": 1, "trusted": True, "measures": {}, "details": {"broker": {"kind": "kafka-3.9"}}}
+    known |= {
+        "seed": 1,
+        "trusted": True,
+        "measures": {},
+        "details": {"broker": {"kind": "kafka-3.9"}, "members_per_process": 5},
+    }
     (there / "result.json").write_text(json.dumps(known))
     wanted = [text for name in (*protocols, "classic-cooperative") for text in ("--protocol", name)]
     copies = tmp_path / "copies"
@@ -101,6 +106,7 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
             "--partitions 8 is less",
         ),
         (("--protocol", "all", "--scenario", "steady", "--out", "setup.py/x"), "setup.py/x"),
+        (("--protocol", "all", "--scenario", "steady", "--out", "tests", "--events", "tests"), "tests is --out, too"),
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments: tuple[str, ...], told: str) -> None:

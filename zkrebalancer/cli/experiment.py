@@ -172,6 +172,8 @@ def run_grid(
     options.make_folder(out, "--out")
     if events_directory is not None:
         options.make_folder(events_directory, "--events")
+        if events_directory.samefile(out):
+            raise click.UsageError(f"--events {events_directory} is --out, too: copies would replace the runs")
     with interrupts_end_here(), GridShow(Console(stderr=True, highlight=False), len(plans)) as show:
         results, failures = grid.perform(plans, out, show, events_directory)
     if as_json:

@@ -75,6 +75,8 @@ def run(command: click.Command) -> NoReturn:
         _fail(f"{error.format_message()}", error.exit_code)
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
+    except OSError as error:  # a disk that is full, a file that is gone
+        _fail(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", INTERRUPTED)
     sys.exit(0)

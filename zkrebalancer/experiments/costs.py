@@ -75,8 +75,10 @@ class Costs(Repeating):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the thread and the process that reads the broker's counters."""
-        super().__exit__(kind, error, trace)
-        self._broker.end()
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._broker.end()
 
     def take(self) -> None:
         """Write what was spent until now; who has just ended, or does not answer, is passed over."""

@@ -71,6 +71,10 @@ def perform(
     """Perform runs and return their results, and what went wrong with those that were not brought to their end.
 
     Events of runs that are performed now are also copied to folders below `events_directory`.
+
+    Raises:
+        RebalancerError, OSError: what cleaning up behind an interrupt ended with; no further run begins.
+
     """
     results, failures = list[Result](), list[str]()
     for number, plan in enumerate(plans):
@@ -83,11 +87,20 @@ def perform(
             else:
                 show.end("is there already")
         except (RebalancerError, OSError) as error:  # a full disk is the run's failure, too
+            if is_of_interrupt(error):
+                raise
             failures.append(f"{plan.title}: {error}")
             show.end(f"failed: {error}")
             continue
         results.append(result)
     return results, failures
+
+
+def is_of_interrupt(error: BaseException | None) -> bool:
+    """Whether an error has taken the place of an interrupt, while what that one left was cleaned up."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _summary(result: Result) -> str:

@@ -7,6 +7,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from zkrebalancer.protocol.errors import RebalancerError
+
+
+class RepeatingError(RebalancerError):
+    """What was to be done again and again was not: there was an error, whose traceback was printed."""
+
 
 class Repeating:
     """Calls `action` at an interval from a thread of its own; a context manager."""
@@ -16,6 +22,7 @@ class Repeating:
         self._action = action
         self._interval_s = interval_s
         self._ended = threading.Event()
+        self._is_done = False
         self._thread = threading.Thread(target=self._repeat, name=type(self).__name__, daemon=True)
 
     def __enter__(self) -> Self:
@@ -26,10 +33,13 @@ class Repeating:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the thread, after the call that is under way."""
+        """End the thread, after the call that is under way; raises RepeatingError if it has ended by itself."""
         self._ended.set()
         self._thread.join()
+        if error is None and not self._is_done:
+            raise RepeatingError(f"{self._thread.name} has failed; the traceback stands above")
 
     def _repeat(self) -> None:
         while not self._ended.wait(self._interval_s):
             self._action()
+        self._is_done = True

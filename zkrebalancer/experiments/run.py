@@ -33,6 +33,7 @@ from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.measures import measure
@@ -45,6 +46,7 @@ COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's own default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
+LOCK = ".lock"
 Result = dict[str, Any]
 
 
@@ -97,13 +99,18 @@ class Run:
         """Run it and return the result, which also stands in the run's folder, in the place of an earlier one.
 
         Raises:
-            RebalancerError: it could not be brought to its end; the result says so too.
+            RebalancerError: it could not be brought to its end, and the result says so too; or another process runs it.
 
         """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with locked(self.directory / LOCK, 0.0, lambda _line: None):
+            return self._perform()
+
+    def _perform(self) -> Result:
         events = self.directory / EVENTS
         for old in (events, self.directory / LOGS):
             shutil.rmtree(old, ignore_errors=True)
-        events.mkdir(parents=True)
+        events.mkdir()
         self._result = self._describe()
         self._write()
         try:
@@ -114,8 +121,8 @@ class Run:
             raise
         finally:
             self._judge(events)
+            self._copy(events)  # before the result: a run that has one is not run again
             self._write()
-            self._copy(events)
         return self._result
 
     def _run(self, events: Path) -> None:
@@ -228,7 +235,9 @@ class Run:
         """Put what the events say into the result."""
         try:
             verdict = check(directory)
-            figures, steps = measure(EventFiles(directory, Problems()))
+            unread = Problems()
+            figures, steps = measure(EventFiles(directory, unread))
+            self.doubts += [f"an event cannot be read: {line}" for line in unread.lines()[:1]]
             self.doubts += find_doubts(EventFiles(directory, Problems()))
         except NoEventsError:
             return
@@ -257,7 +266,7 @@ def read_result(plan: Plan, out: Path) -> Result | None:
     """Return the result of a run that got to its end.
 
     Raises:
-        ConfigurationError: what is there cannot be read, or is of a run on another broker.
+        ConfigurationError: what is there cannot be read, or is of a run on another broker or in other processes.
 
     """
     file = out / plan.folder / RESULT
@@ -265,11 +274,15 @@ def read_result(plan: Plan, out: Path) -> Result | None:
         return None
     try:
         result = json.loads(file.read_text())
-        is_complete, broker = result["complete"], result["details"]["broker"]["kind"]
+        is_complete, details = result["complete"], result["details"]
+        found = details["broker"]["kind"], details["members_per_process"]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{file}: not a result ({error!r}); remove it to run this anew") from None
-    if is_complete and broker != plan.broker:
-        raise ConfigurationError(f"{file} is of a run on {broker}, not {plan.broker}; name another folder with --out")
+    wanted = plan.broker, plan.members_per_process
+    if is_complete and found != wanted:
+        text = "{} with {} members in a process".format
+        there = f"{file} is of a run on {text(*found)}, not on {text(*wanted)}"
+        raise ConfigurationError(f"{there}; name another folder with --out")
     return dict(result) if is_complete else None
 
 

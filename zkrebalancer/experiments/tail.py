@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from zkrebalancer.observe.reading import Event
@@ -25,5 +27,12 @@ class EventTail:
                 complete, _newline, _torn = file.read().rpartition(b"\n")
             if complete:
                 self._offsets[path] = self._offsets.get(path, 0) + len(complete) + 1
-                events += map(json.loads, complete.splitlines())
+                events += _parsed(complete)
         return sorted(events, key=lambda event: event["mono_us"])
+
+
+def _parsed(lines: bytes) -> Iterator[Event]:
+    """Parse lines; what a full disk has cut is left out here, and the verdict on the run tells of it."""
+    for line in lines.splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)

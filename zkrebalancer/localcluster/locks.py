@@ -30,7 +30,7 @@ def locked(path: Path, deadline_s: float, report: Callable[[str], None]) -> Iter
                 report(f"waiting for another zkrebalancer that holds {path}")
                 has_told = True
             if time.monotonic() > give_up_at:
-                raise LocalClusterError(f"another zkrebalancer has held {path} for {deadline_s:g} s")
+                raise LocalClusterError(f"another zkrebalancer holds {path} (waited {deadline_s:g} s)")
             time.sleep(ASK_INTERVAL_S)
         yield
 

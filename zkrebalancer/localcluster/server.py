@@ -114,18 +114,27 @@ class Program:
             LocalClusterError: it runs on after `timeout_s`.
 
         """
-        try:
-            code = self._begun().wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise LocalClusterError(f"{self.name} (pid {self.pid}) did not end within {timeout_s:g} s") from None
+        code = self._wait(timeout_s)
         if code != 0:
             raise self._failure(f"ended with exit code {code}")
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL) and wait until it is gone; nothing happens if it is not running."""
+        """End the process at once (SIGKILL) and wait until it is gone; nothing happens if it is not running.
+
+        Raises:
+            LocalClusterError: it is still there after STOP_DEADLINE_S.
+
+        """
         if self.is_running:
             self._begun().kill()
-            self._begun().wait(STOP_DEADLINE_S)
+            self._wait(STOP_DEADLINE_S)
+
+    def _wait(self, timeout_s: float) -> int:
+        """Return the exit code."""
+        try:
+            return self._begun().wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise LocalClusterError(f"{self.name} (pid {self.pid}) did not end within {timeout_s:g} s") from None
 
     def _begun(self) -> subprocess.Popen[bytes]:
         if self._child is None:

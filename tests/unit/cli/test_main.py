@@ -103,6 +103,7 @@ def test_without_arguments_the_help_is_shown(
         (LocalClusterError("the port\nis taken"), 1, "Error: the port is taken\n"),
         (ZooKeeperUnavailableError("nobody answers"), 1, "Error: nobody answers\n"),
         (ChrootMissingError("no such chroot"), 2, "Error: no such chroot\n"),
+        (OSError(28, "No space left on device", "a.csv"), 1, "Error: [Errno 28] No space left on device: 'a.csv'\n"),
         (click.UsageError("that way not"), 2, "Error: that way not\n"),
         (KeyboardInterrupt(), 130, "Error: interrupted\n"),
         (click.Abort(), 130, "Error: interrupted\n"),

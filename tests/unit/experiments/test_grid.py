@@ -51,7 +51,8 @@ class Told:
 def write_result(folder: Path, broker: str, *, is_complete: bool = True) -> Path:
     folder.mkdir(parents=True)
     file = folder / "result.json"
-    file.write_text(json.dumps({"complete": is_complete, "details": {"broker": {"kind": broker}}}))
+    details = {"broker": {"kind": broker}, "members_per_process": 5}
+    file.write_text(json.dumps({"complete": is_complete, "details": details}))
     return file
 
 
@@ -96,10 +97,41 @@ def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
     assert told.lines[5] == "failed: kafka ended"
 
 
+@pytest.mark.parametrize("failure", [RunFailedError("kafka does not end"), OSError("disk full")])
+def test_an_interrupt_ends_the_grid_also_when_cleaning_up_behind_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    run: list[Plan] = []
+
+    def perform(self: Run) -> Result:
+        run.append(self.plan)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            clean_up()
+
+    def clean_up() -> None:
+        try:
+            raise failure
+        except (RunFailedError, OSError) as error:
+            raise RunFailedError(str(error)) from None
+
+    monkeypatch.setattr(Run, "perform", perform)
+    with pytest.raises(RunFailedError):
+        grid.perform(make().plans(), tmp_path, Told())
+    assert len(run) == 1
+
+
 def test_a_result_that_cannot_be_read_or_is_of_another_broker_is_named(tmp_path: Path) -> None:
     (plan,) = make(seeds=[1], protocols=[PROTOCOLS["classic-range"]]).plans()
     file = write_result(tmp_path / plan.folder, "kafka-4")
-    for text, told in (("{", "not a result"), ("[]", "not a result"), (file.read_text(), "kafka-4, not kafka-3.9")):
+    others = json.dumps({"complete": True, "details": {"broker": {"kind": "kafka-3.9"}, "members_per_process": 1}})
+    for text, told in (
+        ("{", "not a result"),
+        ("[]", "not a result"),
+        (file.read_text(), "is of a run on kafka-4 with 5 members in a process, not on kafka-3.9 with 5"),
+        (others, "is of a run on kafka-3.9 with 1 members in a process, not on kafka-3.9 with 5"),
+    ):
         file.write_text(text)
         results, failures = grid.perform([plan], tmp_path, Told())
         assert results == []

@@ -43,3 +43,8 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     append(tmp_path / "notes.txt", "no event\n")
     assert moments(EventTail(tmp_path)) == []
+
+
+def test_a_line_that_a_full_disk_has_cut_is_left_out(tmp_path: Path) -> None:
+    append(tmp_path / "a.jsonl", line(1)[:8] + line(2) + line(3))
+    assert moments(EventTail(tmp_path)) == [3]
