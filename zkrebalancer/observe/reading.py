@@ -18,6 +18,7 @@ Event = dict[str, Any]
 
 REORDERED_LINES = 1_000  # threads of one process may write so many lines out of order
 MAX_PROBLEMS = 100
+MAX_NUMBER = 2**53  # what every reader of JSON has exactly; no time and no offset comes near
 
 _COMMON: dict[str, type] = {"mono_us": int, "kind": str}
 _RANGE: dict[str, type] = {"topic": str, "partition": int, "first_offset": int, "last_offset": int}
@@ -136,10 +137,12 @@ def find_flaw(event: object) -> str | None:
         value = event.get(key)
         if type(value) is not kind:
             return f"event {event.get('kind')!r}: {key} is {value!r}, not of type {kind.__name__}"
+    if abs(event["mono_us"]) > MAX_NUMBER:
+        return f"event {event['kind']!r}: mono_us {event['mono_us']} is no time"
     if "positions" in event and "partitions" in event:
         partitions, positions = event["partitions"], event["positions"]
         if len(partitions) != len(positions) or any(type(number) is not int for number in partitions + positions):
             return f"event {event['kind']!r}: partitions and positions are not integers of equal number"
-    if "first_offset" in event and not 0 <= event["first_offset"] <= event["last_offset"]:
+    if "first_offset" in event and not 0 <= event["first_offset"] <= event["last_offset"] <= MAX_NUMBER:
         return f"event {event['kind']!r}: offsets {event['first_offset']} to {event['last_offset']}"
     return None

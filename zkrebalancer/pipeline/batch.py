@@ -68,12 +68,12 @@ def run(spark: SparkSession, source: str, out: str, report: Callable[[str], None
     def keep(name: str, table: DataFrame) -> DataFrame:
         report(name)
         table.write.mode("overwrite").parquet(f"{out}/{name}")
-        return spark.read.schema(table.schema).parquet(f"{out}/{name}")
+        return ingest.read_table(spark, f"{out}/{name}", table.schema)
 
     tables(ingest.read_events(spark, f"{out}/{EVENTS}"), keep)
 
 
 def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:
     """Iterate over the table of runs, one dictionary each: as many as there are runs."""
-    for row in spark.read.parquet(f"{out}/{RUNS}").orderBy("run").toLocalIterator():
+    for row in ingest.read_table(spark, f"{out}/{RUNS}").orderBy("run").toLocalIterator():
         yield row.asDict(recursive=True)

@@ -6,10 +6,12 @@ alone `line_numbers` tells the line, so nobody has to count lines while reading 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
+from pyspark.sql.types import StructType
 
 from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline.schema import BULK, COMMON, NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, REST, STORED, flaw
@@ -29,7 +31,8 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
         folder = str(Path(folder).absolute())
         if next(Path(folder).rglob("*.jsonl"), None) is None:
             raise NoEventsError(f"{folder} has no event file (*.jsonl)")
-    lines = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl").text(folder)
+    files = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl")
+    lines = files.option("lineSep", "\n").text(_literal(folder))  # else a lone \r ends one, too, and nowhere else
     # Columns, one after the other: what is used twice in an expression is computed twice, for each line.
     placed = lines.select(
         F.regexp_replace("_metadata.file_path", r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "").alias("path"),
@@ -62,7 +65,7 @@ def parse(lines: DataFrame) -> DataFrame:
     kind = F.when(F.col("flaw").isNotNull(), REJECTED).when(F.col("kind").isin(*NEEDED), F.col("kind")).otherwise(OTHER)
     return (
         parsed.withColumn("flaw", flaw())
-        .withColumn("text", F.when(F.col("flaw").isNotNull() | ~F.col("kind").isin(*NEEDED), F.col("text")))
+        .withColumn("text", F.when(F.col("flaw").isNotNull() | ~F.col("kind").isin(*NEEDED), F.make_valid_utf8("text")))
         .withColumn("kind", kind)
         .select(*STORED.names)
     )
@@ -78,8 +81,19 @@ def write_events(events: DataFrame, folder: str) -> None:
 
 def read_events(spark: SparkSession, folder: str) -> DataFrame:
     """Read what `write_events` wrote, with a column for every key."""
-    stored = spark.read.schema(STORED).parquet(folder)
+    stored = read_table(spark, folder, STORED)
     return stored.select(*[name for name in STORED.names if name != "rest"], "rest.*")
+
+
+def read_table(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:
+    """Read the Parquet files of a folder, a path; without a schema they are asked for theirs."""
+    reader = spark.read if schema is None else spark.read.schema(schema)
+    return reader.parquet(_literal(folder))
+
+
+def _literal(folder: str) -> str:
+    """Return a path so that Spark does not take it for a pattern; a URL may be one."""
+    return folder if "://" in folder else re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", folder)
 
 
 def blocks(events: DataFrame) -> DataFrame:

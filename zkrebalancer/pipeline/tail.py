@@ -119,7 +119,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lines = file.readlines(min(left, _CHUNK_BYTES))  # a little more, and whole lines
                 lines = _up_to(lines, left)
                 left -= sum(map(len, lines))
-                texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in lines]
+                texts = [line.removesuffix(b"\n").decode(errors="replace") for line in lines]
                 files, rows = [partition.file] * len(texts), list(range(row, row + len(texts)))
                 columns: dict[str, list[Any]] = {"file": files, "row": rows, "text": texts}
                 yield pa.RecordBatch.from_pydict(columns)

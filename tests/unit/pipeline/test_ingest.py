@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.unit.observe.history import moved
 from tests.unit.pipeline.frames import rows
-from zkrebalancer.observe.reading import NoEventsError
+from zkrebalancer.observe.reading import NoEventsError, find_flaw
 from zkrebalancer.pipeline.ingest import blocks, parse, read_events, read_lines, rejects, write_events
 
 BROKEN = {
@@ -26,16 +26,22 @@ BROKEN = {
         '{"mono_us": 1, "kind": "produced", "topic": "t", "partition": 0, "first_offset": 2, "last_offset": 1}',
         "are no range",
     ),
+    91: (
+        '{"mono_us":1,"kind":"produced","topic":"t","partition":0,"first_offset":2,"last_offset":9223372036854775807}',
+        "are no range",
+    ),
+    92: ('{"mono_us": -9223372036854775808, "kind": "fault", "name": "kill", "target": "a"}', "mono_us is no time"),
 }
+RUNS = "runs [1]{x}*"  # Spark would take it for a pattern
 
 
 def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path) -> None:
     lines = ['{"mono_us": 1, "kind": "new", "more": {"a": [1]}}'] * 99
     for number, (line, _reason) in BROKEN.items():
         lines[number - 1] = line
-    events = tmp_path / "runs" / "kip848" / "one + 1" / "events"
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "b.jsonl").write_text("".join(json.dumps(event) + "\n" for event in moved().events))
+    events = tmp_path / RUNS / "kip848" / "one + 1" / "events"
+    (tmp_path / RUNS).mkdir()
+    (tmp_path / RUNS / "b.jsonl").write_text("".join(json.dumps(event) + "\n" for event in moved().events))
     events.mkdir(parents=True)
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")
@@ -43,11 +49,11 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
     spark.conf.set("spark.sql.files.maxPartitionBytes", "1000")
     spark.conf.set("spark.sql.files.openCostInBytes", "1")
     try:
-        write_events(parse(read_lines(spark, str(tmp_path / "runs"))), str(tmp_path / "out"))
+        write_events(parse(read_lines(spark, str(tmp_path / RUNS))), str(tmp_path / "out?"))
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
         spark.conf.unset("spark.sql.files.openCostInBytes")
-    table = read_events(spark, str(tmp_path / "out"))
+    table = read_events(spark, str(tmp_path / "out?"))
     assert table.select("file", "block").distinct().count() > 5
     found = rows(rejects(table, blocks(table)), "line", "run", "file", "text", "reason", "is_torn")
     name = ("kip848/one + 1", "kip848/one + 1/events/a é.jsonl")
@@ -62,6 +68,12 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
     assert kinds["rejected"] == len(BROKEN) + 1
     assert sum(kinds.values()) == 100 + len(moved().events)
     assert rows(table.where("run = '.'").groupBy("run").count(), "run", "count") == [(".", len(moved().events))]
+
+
+def test_the_plain_checker_refuses_the_same_lines() -> None:
+    broken = [json.loads(line) for line, reason in BROKEN.values() if reason != "not a JSON object"]
+    assert len(broken) == len(BROKEN) - 2
+    assert None not in map(find_flaw, broken)
 
 
 def test_nothing_can_be_made_of_a_folder_without_events(spark: SparkSession, tmp_path: Path) -> None:
