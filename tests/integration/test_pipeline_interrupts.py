@@ -18,6 +18,7 @@ from tests.unit.pipeline.histories import planned, write_run
 
 DEADLINE_S = 300.0
 ASK_INTERVAL_S = 0.02
+JVM = "org.apache.spark.deploy.SparkSubmit"
 OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"  # printed whenever Spark starts
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 
@@ -35,12 +36,12 @@ def starts_spark(process: psutil.Process, _out: Path) -> bool:
 
 def has_a_jvm(process: psutil.Process, _out: Path) -> bool:
     """Whether there is Spark's JVM, which has not met PySpark yet."""
-    return runs("org.apache.spark.deploy.SparkSubmit", process.children())
+    return bool(having(JVM, process.children()))
 
 
 def computes(process: psutil.Process, _out: Path) -> bool:
     """Whether executors run Python."""
-    return runs("pyspark.daemon", process.children(recursive=True))
+    return bool(having("pyspark.daemon", process.children(recursive=True)))
 
 
 def makes_tables(_process: psutil.Process, out: Path) -> bool:
@@ -48,12 +49,13 @@ def makes_tables(_process: psutil.Process, out: Path) -> bool:
     return (out / "events" / "batch=0" / "_SUCCESS").exists()
 
 
-def runs(argument: str, processes: list[psutil.Process]) -> bool:
+def having(argument: str, processes: list[psutil.Process]) -> list[psutil.Process]:
+    found = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             if argument in process.cmdline():
-                return True
-    return False
+                found.append(process)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -74,13 +76,24 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(
 ) -> None:
     write_run(tmp_path / "in", planned())
     events = [str(tmp_path / "in")] if "--events" in command else []
-    running = pipeline.begin(*command, *events, "--out", str(tmp_path / "out"), "--master", "local[2]")
-    wait_for(is_time, running, tmp_path / "out", pipeline)
-    running.send_signal(number)
-    running.send_signal(number)  # an impatient user
-    output, _ = running.communicate(timeout=DEADLINE_S)
-    assert (running.returncode, output) == (130, "")
+    begun = pipeline.begin(*command, *events, "--out", str(tmp_path / "out"), "--master", "local[2]")
+    wait_for(is_time, begun, tmp_path / "out", pipeline)
+    begun.send_signal(number)
+    begun.send_signal(number)  # an impatient user
+    output, _ = begun.communicate(timeout=DEADLINE_S)
+    assert (begun.returncode, output) == (130, "")
     assert [line for line in pipeline.lines() if line not in {"", OF_THE_JVM}] == ["Error: interrupted"]
+    assert pipeline.is_clean()
+
+
+def test_a_jvm_that_dies_is_told(pipeline: WatchedCommand, tmp_path: Path) -> None:
+    command = pipeline.begin("sweep", "--repeat", "50", "--out", str(tmp_path / "out"), "--master", "local[2]")
+    wait_for(computes, command, tmp_path / "out", pipeline)
+    (jvm,) = having(JVM, psutil.Process(command.pid).children())
+    jvm.kill()  # as the kernel does when there is no memory
+    output, _ = command.communicate(timeout=DEADLINE_S)
+    assert (command.returncode, output) == (1, "")
+    assert pipeline.lines()[-1].startswith("Error: Spark's JVM has ended by itself"), pipeline.told()
     assert pipeline.is_clean()
 
 

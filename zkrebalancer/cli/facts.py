@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.table import Table
@@ -21,23 +21,12 @@ SHOWN = ("run", "events", "rejected", "torn", "produced", "delivered", "lost", "
 MAX_ROWS_SHOWN = 50
 MAX_RUNS_TOLD = 10_000
 
-Command = TypeVar("Command", bound=Callable[..., object])
-
-
-def memory_option(command: Command) -> Command:
-    """Add `--memory`."""
-    return click.option(
-        "--memory",
-        metavar="SIZE",
-        help="Bound of the driver's heap, as 2g; on a local master it does all the work. Default: Spark's, 1g.",
-    )(command)
-
 
 @click.command(name="run")
 @click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files, of one run or many.")
 @options.out_option
 @options.master_option
-@memory_option
+@options.memory_option
 @options.json_option
 @options.log_level_option
 def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_json: bool) -> None:
@@ -52,7 +41,9 @@ def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_
     _refuse_event_files(out)
     require("spark")
     from zkrebalancer.pipeline import batch, progress, session  # noqa: PLC0415  # after the check
+    from zkrebalancer.pipeline.watch import require_unwatched  # noqa: PLC0415
 
+    require_unwatched(out)
     began_s = time.monotonic()
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "events and facts"):
         batch.run(spark, source, str(out))
@@ -88,7 +79,7 @@ def _print(runs: list[dict[str, Any]]) -> None:
 @click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
 @options.master_option
-@memory_option
+@options.memory_option
 @options.json_option
 @options.log_level_option
 def watch(
@@ -131,7 +122,7 @@ def watch(
         place = Place(*watched)
         place.require()  # before anybody waits for Spark
         lines = partial(watching.topic_lines, place=place)
-    with session.spark_session(master, memory) as spark:
+    with watching.claimed(out), session.spark_session(master, memory) as spark:
         watching.start(spark, lines(spark), out, None if once else interval_s, tell).awaitTermination()
     if as_json:
         click.echo(json.dumps({"out": str(out), "master": master, "batches": batches}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,8 @@ from zkrebalancer.protocol import addresses
 from zkrebalancer.protocol.addresses import KAFKA_VARIABLES
 
 Command = TypeVar("Command", bound=Callable[..., object])
+_MASTER = r"local(-cluster)?(\[.+\])?|yarn|\w+://.+"
+_SIZE = r"[1-9][0-9]*[kKmMgGtT]"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -123,8 +126,30 @@ def master_option(command: Command) -> Command:
         metavar="URL",
         default="local[*]",
         show_default=True,
+        callback=_checked(_MASTER, "is none of local[N], spark://…, yarn, k8s://…"),
         help="Spark's master: local[N], spark://…, yarn, k8s://….",
     )(command)
+
+
+def memory_option(command: Command) -> Command:
+    """Add `--memory`."""
+    return click.option(
+        "--memory",
+        metavar="SIZE",
+        callback=_checked(_SIZE, "is no size like 512m or 2g"),
+        help="Bound of the driver's heap, as 2g; on a local master it does all the work. Default: Spark's, 1g.",
+    )(command)
+
+
+def _checked(pattern: str, fault: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a callback that refuses what does not match, before anybody waits for Spark."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is not None and re.fullmatch(pattern, value) is None:
+            raise click.BadParameter(f"{value!r:.80} {fault}", ctx, param)
+        return value
+
+    return check
 
 
 def make_folder(folder: Path, option: str) -> None:

@@ -28,9 +28,12 @@ MAX_REPEATS = 1_000
 @click.option("--repeat", type=click.IntRange(1, MAX_REPEATS), default=3, show_default=True, help="Seeds of each cell.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same table.")
 @options.master_option
+@options.memory_option
 @options.json_option
 @options.log_level_option
-def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, as_json: bool) -> None:
+def sweep(
+    *, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, memory: str | None, as_json: bool
+) -> None:
     """Replace members of many groups, by every strategy and by three protocols in a cost model; one table, one page.
 
     \b
@@ -43,7 +46,7 @@ def sweep(*, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: s
 
     cells = grid.read_grid(axes).cells(repeat)
     began_s = time.monotonic()
-    with session.spark_session(master) as spark, progress.shown(spark.sparkContext, f"{len(cells)} cells"):
+    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, f"{len(cells)} cells"):
         result = job.sweep(spark, cells, seed).toPandas()  # as many rows as the grid has, which is bounded
     output.write(result, out)
     told: dict[str, object] = {"cells": len(cells), "rows": len(result), "seed": seed, "master": master}

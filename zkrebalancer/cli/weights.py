@@ -37,9 +37,19 @@ NOTES = {"delivered": " (none tells what was produced)", "committed": " (none te
     help="Write them for --group there. Without it they are only left in --out.",
 )
 @options.master_option
+@options.memory_option
 @options.json_option
 @options.log_level_option
-def weights(*, source: str, out: Path, group: str | None, zookeeper: str | None, master: str, as_json: bool) -> None:
+def weights(
+    *,
+    source: str,
+    out: Path,
+    group: str | None,
+    zookeeper: str | None,
+    master: str,
+    memory: str | None,
+    as_json: bool,
+) -> None:
     """Learn from past hours what rate to expect of each partition, and test it on hours that were held out.
 
     \b
@@ -52,7 +62,7 @@ def weights(*, source: str, out: Path, group: str | None, zookeeper: str | None,
     from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
-    with session.spark_session(master) as spark, progress.shown(spark.sparkContext, "weights"):
+    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "weights"):
         past = model.history(ingest.parse(ingest.read_lines(spark, source)), group)
         errors = model.back_test(past)
         chosen, learned = model.learn(past, errors)

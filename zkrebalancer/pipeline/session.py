@@ -28,6 +28,11 @@ LOCAL = "local[*]"
 SHIPPED_PACKAGES = ("zkrebalancer", "consumer_agent")
 _HERE = Path(__file__).parent
 _OURS = re.compile(r"^zkrebalancer\.[\w.]+Error: (.*)$", re.MULTILINE)
+_CAUSES = re.compile(r"^(?:Caused by)?: (?:[\w.$]+: )?(.*)$", re.MULTILINE)  # of a JVM's exception
+_FAULTS = {
+    "[JAVA_GATEWAY_EXITED]": "its JVM has ended; what that one said stands above",
+    "a stopped SparkContext": "the master does not answer",
+}
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -59,7 +64,7 @@ def spark_session(
 
     Raises:
         MissingToolError: there is no JDK, or it is too old.
-        SparkFailedError: the master cannot be reached, or Spark does not start.
+        SparkFailedError: the master cannot be reached, Spark does not start, or what was asked of it has failed.
 
     """
     java = Path(find_java())
@@ -84,7 +89,7 @@ def spark_session(
             spark = builder.config(map=options).getOrCreate()
             take()
         except (PySparkException, Py4JError) as error:
-            raise SparkFailedError(f"Spark cannot be started on {master}: {first_line(error)}") from error
+            raise SparkFailedError(f"Spark cannot be started on {master}: {_why_not(error)}") from error
         try:
             if not master.startswith("local["):
                 spark.sparkContext.addPyFile(str(pack_code(Path(scratch))))
@@ -92,7 +97,20 @@ def spark_session(
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(first_line(error)) from error
         finally:
-            spark.stop()
+            _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """End Spark; raises SparkFailedError in the place of whatever else was said of a JVM that is gone."""
+    try:
+        spark.stop()
+    except (Py4JError, ConnectionError):
+        raise SparkFailedError("Spark's JVM has ended by itself; if it lacked memory, --memory gives it more") from None
+
+
+def _why_not(error: BaseException) -> str:
+    """Return why Spark does not start; of two faults it says itself only what they led to."""
+    return next((why for sign, why in _FAULTS.items() if sign in str(error)), first_line(error))
 
 
 def pack_code(folder: Path) -> Path:
@@ -108,8 +126,11 @@ def pack_code(folder: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of Spark says, without its frames; of an error of ours that it has wrapped, that one."""
+    """Return what an error of Spark says, and its first cause; of an error of ours that it has wrapped, that one."""
     ours = _OURS.search(str(error))
     if ours is not None:
         return ours[1]
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    causes = _CAUSES.findall(str(error))
+    told = [causes[0] if causes and isinstance(error, Py4JError) else said, *causes[-1:]]  # Py4J tells what it called
+    return ": ".join(dict.fromkeys(told))

@@ -13,20 +13,45 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from pyspark.sql.streaming.query import StreamingQuery
 
+from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.pipeline import batch, ingest
 from zkrebalancer.pipeline.tail import EventFiles
 from zkrebalancer.pipeline.topic import EventTopic, Place
+from zkrebalancer.protocol.errors import ConfigurationError
 
 CHECKPOINT = "checkpoint"
+LOCK = ".lock"
 REPEATED_WITHIN = "10 minutes"
 _ID_DIGITS = 16
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[None]:
+    """Let nobody else keep the tables below `out` up to date while the block runs.
+
+    Raises:
+        LocalClusterError: somebody does.
+        ConfigurationError: the tables there were made by a batch.
+
+    """
+    if (out / batch.EVENTS).exists() and not (out / CHECKPOINT).exists():
+        raise ConfigurationError(f"--out {out} has tables that no watcher has made; name a folder of its own")
+    with locked(out / LOCK, 0.0, lambda _line: None):
+        yield
+
+
+def require_unwatched(out: Path) -> None:
+    """Raise ConfigurationError if a watcher's tables are below `out`: it would go on behind what it has read."""
+    if (out / CHECKPOINT).exists():
+        raise ConfigurationError(f"--out {out} has the tables of a watcher; name a folder of its own")
 
 
 def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:
@@ -101,7 +126,7 @@ def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
         for each in ids:
             shutil.rmtree(folder / f"run_id={each}", ignore_errors=True)
         table.withColumn("run_id", run_id).write.mode("append").partitionBy("run_id").parquet(str(folder))
-        stored = spark.read.schema(table.schema.add("run_id", "string")).parquet(str(folder))
+        stored = ingest.read_table(spark, str(folder), table.schema.add("run_id", "string"))
         return stored.where(F.col("run_id").isin(ids)).drop("run_id")
 
     stored = ingest.read_events(spark, f"{out.absolute()}/{batch.EVENTS}")

@@ -10,7 +10,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from zkrebalancer.cli.options import events_option, json_option, kafka_options, log_level_option, zookeeper_option
+from zkrebalancer.cli.options import (
+    events_option,
+    json_option,
+    kafka_options,
+    log_level_option,
+    master_option,
+    memory_option,
+    zookeeper_option,
+)
 from zkrebalancer.localcluster.server import child_environment
 
 
@@ -21,6 +29,31 @@ from zkrebalancer.localcluster.server import child_environment
 @json_option
 def show(**values: object) -> None:
     click.echo(json.dumps(values, default=str))
+
+
+@click.command()
+@master_option
+@memory_option
+def compute(**values: object) -> None:
+    click.echo(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn", "spark://h:7077", "k8s://https://h"],
+)
+def test_spark_is_asked_for_where_it_can_be(master: str) -> None:
+    result = CliRunner().invoke(compute, ["--master", master, "--memory", "512m"])
+    assert json.loads(result.stdout) == {"master": master, "memory": "512m"}
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("--master", "localhost"), ("--master", ""), ("--memory", "4"), ("--memory", "0g")]
+)
+def test_what_spark_cannot_start_with_is_refused_before_it_starts(option: str, text: str) -> None:
+    result = CliRunner().invoke(compute, [option, text])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': '{text}' is no" in result.stderr
 
 
 def shown(*arguments: str) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from zkrebalancer.pipeline.session import first_line
 
@@ -10,6 +11,23 @@ WRAPPED = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed to
   File "worker.py", line 1, in main
 zkrebalancer.pipeline.topic.EventTopicError: t/0 is gone; begin anew
  SQLSTATE: 38000"""
+
+FULL_DISK = """An error occurred while calling o57480.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to /out
+\tat org.apache.spark.sql.Writer.write(Writer.scala:1)
+Caused by: java.lang.RuntimeException: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.write(Native Method)
+Caused by: java.io.IOException: No space left on device
+\t... 14 more
+"""
+
+
+def test_the_cause_is_told_and_not_what_was_called() -> None:
+    told = "[TASK_WRITE_FAILED] Task failed while writing rows to /out: No space left on device"
+    assert first_line(Py4JError(FULL_DISK)) == told
+    assert first_line(ValueError("[STREAM_FAILED] a query\nCaused by: java.io.IOException: gone\n\tat x")) == (
+        "[STREAM_FAILED] a query: gone"
+    )
 
 
 @pytest.mark.parametrize(

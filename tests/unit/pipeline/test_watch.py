@@ -10,8 +10,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from tests.unit.pipeline.conftest import Made
 from tests.unit.pipeline.frames import differences
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import ingest, tail, watch
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
+from zkrebalancer.protocol.errors import ConfigurationError
 
 
 @pytest.mark.long
@@ -100,3 +102,32 @@ def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, mad
         counted = watch.store(spark, ingest.parse(lines), tmp_path, 7)
     assert counted == (1, ["r"])
     assert ingest.read_events(spark, str(tmp_path / "events" / "batch=7")).count() == 1
+
+
+def test_tables_are_kept_by_one_watcher_and_no_batch_comes_between(tmp_path: Path) -> None:
+    with watch.claimed(tmp_path):
+        with pytest.raises(LocalClusterError, match="another zkrebalancer holds"), watch.claimed(tmp_path):
+            pass
+        watch.require_unwatched(tmp_path)
+    (tmp_path / "events").mkdir()
+    with pytest.raises(ConfigurationError, match="no watcher has made"), watch.claimed(tmp_path):
+        pass
+    (tmp_path / "checkpoint").mkdir()
+    with watch.claimed(tmp_path), pytest.raises(ConfigurationError, match="tables of a watcher"):
+        watch.require_unwatched(tmp_path)
+
+
+@pytest.mark.timeout(400)
+def test_bytes_that_are_no_text_are_the_same_lines_in_a_stream_and_in_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(b"\xff\x00\r{\xe2\x82\n\r\n\ntwo\rparts\r\n")
+    batch = ingest.parse(ingest.read_lines(spark, str(tmp_path / "in")))
+    rejected = ingest.rejects(batch, ingest.blocks(batch)).orderBy("line").collect()
+    found = [(row["line"], row["text"]) for row in rejected]
+    reader = EventFileReader(tmp_path / "in")
+    end = reader.latestOffset({}, ReadAllAvailable())
+    assert found == [(row, text) for _file, row, text in lines_between(reader, {}, end)]
+    assert found[0] == (1, "\ufffd\x00\r{\ufffd")
+    assert len(found) == 4
