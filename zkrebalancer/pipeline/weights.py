@@ -66,11 +66,12 @@ def history(events: DataFrame, group: str | None = None) -> History:
     """Count records by hour; `group`: whose reading counts where nothing tells what was produced, None for all.
 
     Raises:
-        TooLittleHistoryError: fewer than MIN_HOURS whole hours.
+        TooLittleHistoryError: fewer than MIN_HOURS whole hours, or no record in them.
 
     """
     is_ours = (F.col("group") == group) if group is not None else F.lit(col=True)
-    told = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours))
+    is_dated = F.col("ts_us").isNotNull()  # which no other fact needs
+    told = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours) & is_dated)
     spans = told.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
     if not spans:
         raise TooLittleHistoryError(f"no event tells of records: {' or '.join(SOURCES)} is needed")
@@ -81,7 +82,10 @@ def history(events: DataFrame, group: str | None = None) -> History:
         raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events, {MIN_HOURS} are needed")
     cut = last - min(MAX_HELD_OUT, (last - first) // MIN_HOURS)
     counted = (_grown if source == COMMITTED else _counted)(told.where(F.col("kind") == source))
-    return History(_rates(counted, first, last), source, first, cut, last)
+    rates = _rates(counted, first, last)
+    if rates.isEmpty():
+        raise TooLittleHistoryError(f"no offset grows in the {source} events: they tell of no records")
+    return History(rates, source, first, cut, last)
 
 
 def _counted(rows: DataFrame) -> DataFrame:

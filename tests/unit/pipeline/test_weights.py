@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.weights import (
     SAME_AS_NOW,
@@ -126,3 +127,8 @@ def test_too_little_history_is_said(spark: SparkSession) -> None:
         history(events(spark, 3, lambda *_: 1))
     with pytest.raises(TooLittleHistoryError, match="no event tells of records"):
         history(events(spark, 3, lambda *_: 0))
+    with pytest.raises(TooLittleHistoryError, match="no offset grows in the committed events"):
+        history(commits(spark))  # of a group that nobody sends anything
+    undated = events(spark, 5, lambda *_: 1).withColumn("ts_us", F.lit(None).cast("bigint"))
+    with pytest.raises(TooLittleHistoryError, match="no event tells of records"):
+        history(undated)
