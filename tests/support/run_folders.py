@@ -25,6 +25,7 @@ class FakeRun:
     members: int = 3
     partitions: int = 6
     trusted: bool = True
+    broker: str = "kafka-3.9"
 
     def write(self, out: Path) -> Path:
         """Write it below `out` and return its folder."""
@@ -38,6 +39,7 @@ class FakeRun:
             "protocol": self.protocol, "scenario": self.scenario, "settings": "default", "members": self.members,
             "partitions": self.partitions, "seed": self.seed, "versions": {"kafka": "3.9.1"},
             "machine": {"processors": 2, "load_before": 0.5 + self.seed}, "complete": True, "trusted": self.trusted,
+            "details": {"broker": {"kind": self.broker}, "members_per_process": 5},
             "doubts": [] if self.trusted else ["the machine stood still"],
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result))

@@ -22,9 +22,10 @@ from zkrebalancer.cli.extras import require
 )
 @options.out_option
 @options.master_option
+@options.memory_option
 @options.json_option
 @options.log_level_option
-def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: bool) -> None:
+def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str | None, as_json: bool) -> None:
     """Compare all runs below some folders: tables, one page with pictures, and what this project won and lost.
 
     \b
@@ -35,9 +36,9 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: boo
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
-    from zkrebalancer.pipeline.report.sentences import losses, told_losses  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.sentences import counted, losses, told_losses  # noqa: PLC0415
 
-    with session.spark_session(master) as spark, progress.shown(spark.sparkContext, "facts"):
+    with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "facts"):
         found = report.compare(spark, directories, out)
     output.write(found, out)
     doubted = [run for run in found.runs if run.doubts]
@@ -61,9 +62,12 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, as_json: boo
     if as_json:
         click.echo(json.dumps(told))
         return
+    if not found.verdicts:
+        click.echo(output.NOTHING_COMPARED)
     for setting, lines in told_losses(found.verdicts).items():
         click.echo("\n  ".join([f"{setting}, lost:", *lines]))
     marked = f", {len(doubted)} not trusted" if doubted else ""
     click.echo(
-        f"{len(found.runs)} runs{marked}; {len(losses(found.verdicts))} losses of this project; see {told['page']}"
+        f"{counted(len(found.runs), 'run')}{marked}; comparisons that this project loses: "
+        f"{len(losses(found.verdicts))}; see {told['page']}"
     )

@@ -17,7 +17,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 RUNS = [
     *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in (1, 2, 3)),
-    *(FakeRun("kip848", 500 + 10 * seed, seed) for seed in (1, 2, 3)),
+    *(FakeRun("kip848", 500 + 10 * seed, seed, broker="kafka-4") for seed in (1, 2, 3)),
     *(FakeRun("classic-range", 6_000 + 10 * seed, seed) for seed in (1, 2, 3)),
     FakeRun("classic-range", 1, 4, trusted=False),
 ]
@@ -55,6 +55,7 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     assert "time to settled: 2,020 ms against kip848 520 ms (ours 3.88 times worse)" in lost
     assert "classic-range" not in lost
     assert '<td class="bad">520 ms<small>' in page
+    assert "<tr><td>broker</td><td>kafka-3.9</td><td>kafka-3.9</td><td>kafka-4</td></tr>" in page
     assert "classic-range, seed 4: the machine stood still" in page
     assert page.count("<svg") == 3  # runs, delays, owners
     assert all(fetching not in page for fetching in ('href="http', "src=", "@import"))
@@ -70,8 +71,9 @@ def test_a_report_of_runs_none_of_which_is_trusted_says_so(tmp_path: Path) -> No
     runs = find_runs([tmp_path / "runs"])
     output.write(Comparison(runs, pd.DataFrame({"run": [runs[0].name]}), {}, [], {}, {}, {}), tmp_path)
     page = (tmp_path / output.PAGE).read_text()
-    assert "0 runs of 0 protocols" in page
-    assert "1 more are not trusted" in page
+    assert "0 runs of 0 protocols under 0 settings. Not trusted, and counted nowhere: 1 more" in page
+    assert output.NOTHING_COMPARED in page
+    assert "What this project loses" not in page
     assert "kip848, seed 1: the machine stood still" in page
     assert pd.read_csv(tmp_path / "comparison.csv").empty
 
@@ -88,11 +90,26 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
         find_runs([tmp_path, folder.parent])
 
 
+def test_runs_on_different_brokers_are_not_taken_together(tmp_path: Path) -> None:
+    for folder, broker in (("a", "kafka-3.9"), ("b", "kafka-4")):
+        FakeRun("classic-range", 1, broker=broker).write(tmp_path / folder)
+    with pytest.raises(ConfigurationError, match=r"was run on kafka-3.9 .* on kafka-4 .*: compare them apart"):
+        find_runs([tmp_path / "a", tmp_path / "b"])
+    FakeRun("kip848", 1, broker="kafka-4").write(tmp_path / "a")
+    FakeRun("classic-range", 1, seed=2, broker="kafka-4", trusted=False).write(tmp_path / "a")
+    assert len(find_runs([tmp_path / "a"])) == 3, (
+        "another protocol has its own broker, and what is not trusted counts nowhere"
+    )
+
+
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"members": "3"}))
     with pytest.raises(ConfigurationError, match=r"result\.json: members is missing or of another type"):
+        find_runs([tmp_path])
+    (folder / "result.json").write_text(json.dumps(result | {"details": {}}))
+    with pytest.raises(ConfigurationError, match=r"result\.json: details of the broker .* missing"):
         find_runs([tmp_path])
 
 

@@ -82,7 +82,7 @@ def _facts(
     def keep(name: str, table: DataFrame) -> DataFrame:
         report(name)
         table.write.mode("overwrite").parquet(f"{folder}/{name}")
-        tables[name] = spark.read.schema(table.schema).parquet(f"{folder}/{name}")
+        tables[name] = ingest.read_table(spark, f"{folder}/{name}", table.schema)
         return tables[name]
 
     batch.tables(tables[batch.EVENTS], keep)
@@ -99,10 +99,11 @@ def _lines(spark: SparkSession, directory: Path) -> DataFrame:
 def _of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     rows = [
         (run.name, run.setting.scenario, run.setting.settings, run.setting.members, run.setting.partitions,
-         run.protocol, run.seed, not run.doubts, "; ".join(run.doubts))
+         run.protocol, run.broker, run.members_per_process, run.seed, not run.doubts, "; ".join(run.doubts))
         for run in runs
     ]  # fmt: skip
-    names = ["run", "scenario", "settings", "members", "partitions", "protocol", "seed", "trusted", "doubts"]
+    setting = ("scenario", "settings", "members", "partitions")
+    names = ["run", *setting, "protocol", "broker", "members_per_process", "seed", "trusted", "doubts"]
     return pd.DataFrame(rows, columns=names)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from zkrebalancer.protocol.errors import ConfigurationError
 
 RESULT = "result.json"
+EVENTS = "events"
 _TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "partitions": int, "seed": int}
 
 
@@ -36,16 +37,24 @@ class Run:
     protocol: str
     setting: Setting
     seed: int
+    broker: str
+    members_per_process: int
     doubts: tuple[str, ...]
     versions: str
     machine: str
+
+    @property
+    def way(self) -> str:
+        """What else it was run with, which is the same for all runs of a protocol that are taken together."""
+        return f"on {self.broker} with {self.members_per_process} members in a process"
 
 
 def find_runs(directories: Iterable[Path]) -> list[Run]:
     """Return every run below these folders, sorted; those named twice once.
 
     Raises:
-        ConfigurationError: there is none, or a result cannot be read; or one would count twice, by two names.
+        ConfigurationError: there is none, or a result cannot be read; one would count twice, by two names; or trusted
+            ones of a protocol would be taken together that were run in different ways.
 
     """
     runs = []
@@ -58,7 +67,16 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
             if seen.setdefault(path.resolve(), directory) != directory:
                 raise ConfigurationError(f"{path.parent} is below {seen[path.resolve()]} and {directory}; name one")
         runs += [_read(path, run_name(directory, path.parent)) for path in results]
+    _require_one_way(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
+
+
+def _require_one_way(runs: Iterable[Run]) -> None:
+    first: dict[tuple[Setting, str], Run] = {}
+    for run in runs:
+        other = first.setdefault((run.setting, run.protocol), run)
+        if run.way != other.way:
+            raise ConfigurationError(f"{other.name} was run {other.way}, {run.name} {run.way}: compare them apart")
 
 
 def run_name(directory: Path, folder: Path) -> str:
@@ -74,14 +92,22 @@ def _read(path: Path, name: str) -> Run:
     for key, kind in _TYPES.items():
         if not isinstance(document, dict) or not isinstance(document.get(key), kind):
             raise ConfigurationError(f"{path}: {key} is missing or of another type")
-    doubts = [str(doubt) for doubt in document.get("doubts", ())]
+    match document.get("details"):
+        case {"broker": {"kind": str(broker)}, "members_per_process": int(members_per_process)}:
+            pass
+        case _:
+            raise ConfigurationError(f"{path}: details of the broker and the processes are missing or of another type")
+    doubts = [str(doubt) for doubt in document.get("doubts") or ()]
     if not document.get("complete"):
         doubts.append("it was not brought to its end")
     if not document.get("trusted") and not doubts:
         doubts.append("it is marked as not to be trusted")
+    if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
+        doubts.append("its events are gone")
     setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
     told = [_told(document.get(key)) for key in ("versions", "machine")]
-    return Run(name, document["protocol"], setting, document["seed"], tuple(doubts), *told)
+    way = (broker, members_per_process)
+    return Run(name, document["protocol"], setting, document["seed"], *way, tuple(doubts), *told)
 
 
 def _told(values: Any) -> str:  # noqa: ANN401  # whatever stands in the document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zkrebalancer.pipeline import page
@@ -18,6 +18,7 @@ from zkrebalancer.pipeline.report.sentences import (
     WINS,
     Values,
     Verdict,
+    counted,
     in_order,
     shown,
     told_losses,
@@ -39,6 +40,10 @@ those without a difference, some will look like one.
 over its changes. What servers, coordinators and members spend counts, what the producers spend does not. Requests are
 those to ZooKeeper, and those of groups to the broker. *At rest* is the time before the first change.
 """
+NOTHING_COMPARED = (
+    "Nothing was compared: that takes trusted runs of this project and of another protocol, of the same scenario, "
+    "settings and size."
+)
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_SAYS = (
     f"Who owned what in the run in the middle: a line for a partition (at most {MAX_TIMELINE_PARTITIONS} of them), "
@@ -73,10 +78,14 @@ def _parts(found: Comparison) -> Iterator[str]:
 def _summary(found: Comparison) -> Iterator[str]:
     trusted = [run for run in found.runs if not run.doubts]
     protocols = {run.protocol for run in trusted}
-    says = f"{len(trusted)} runs of {len(protocols)} protocols under {len(found.values)} settings."
+    numbers = {"run": len(trusted), "protocol": len(protocols), "setting": len(found.values)}
+    says = "{} of {} under {}.".format(*(counted(number, noun) for noun, number in numbers.items()))
     if len(trusted) < len(found.runs):
-        says += f" {len(found.runs) - len(trusted)} more are not trusted and count nowhere: see the end."
+        says += f" Not trusted, and counted nowhere: {len(found.runs) - len(trusted)} more; see the end."
     yield page.prose(says)
+    if not found.verdicts:
+        yield page.prose(NOTHING_COMPARED)
+        return
     lost = told_losses(found.verdicts)
     yield page.heading("What this project loses")
     for setting, lines in lost.items():
@@ -108,7 +117,8 @@ def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
 
 def _setting(found: Comparison, setting: Setting, values: dict[str, Values], palette: Palette) -> Iterator[str]:
     of_setting = [verdict for verdict in found.verdicts if verdict.setting == setting]
-    yield _table(values, of_setting)
+    trusted = [run for run in found.runs if run.setting == setting and not run.doubts]
+    yield _table(values, of_setting, {run.protocol: run.broker for run in trusted})
     parted = [verdict for verdict in of_setting if verdict.how_often_by_chance]
     for told in sorted({f"Chance alone parts {one.runs} in {one.how_often_by_chance}." for one in parted}):
         yield page.prose(told)
@@ -127,7 +137,7 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         yield page.picture(figure, TIMELINE_SAYS)
 
 
-def _table(values: dict[str, Values], of_setting: list[Verdict]) -> str:
+def _table(values: dict[str, Values], of_setting: list[Verdict], brokers: Mapping[str, str]) -> str:
     protocols = in_order(values)
     verdicts = {(verdict.other, verdict.measure): verdict for verdict in of_setting}
     rows: list[list[str | page.Cell]] = []
@@ -137,7 +147,8 @@ def _table(values: dict[str, Values], of_setting: list[Verdict]) -> str:
             told = [verdicts.get((protocol, measure)) for protocol in protocols]
             rows.append([name, *(_cell(of_one, unit, verdict) for of_one, verdict in zip(of_all, told, strict=True))])
     counts = [str(max((len(of_one) for of_one in values[protocol].values()), default=0)) for protocol in protocols]
-    return page.table(["", *protocols], [["runs", *counts], *rows])
+    broker = [brokers[protocol] for protocol in protocols]
+    return page.table(["", *protocols], [["broker", *broker], ["runs", *counts], *rows])
 
 
 def _cell(values: Sequence[float], unit: str, verdict: Verdict | None) -> page.Cell:

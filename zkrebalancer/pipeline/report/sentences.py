@@ -162,5 +162,10 @@ def shown(value: float, unit: str) -> str:
     return f"{number}{unit}" if unit.startswith("/") else f"{number} {unit}".rstrip()
 
 
+def counted(count: int, noun: str) -> str:
+    """Write how many there are of something."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _times(ours: float, other: float) -> str:
     return f"{max(ours, other) / min(ours, other):.3g} times" if min(ours, other) > 0 else ""
