@@ -30,6 +30,7 @@ from tests.unit.pipeline.histories import chaos, planned, write_run
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.pipeline import batch, watch
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
@@ -43,7 +44,7 @@ SEEDS = range(6)
 TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # What is compiled for a handful of rows takes longer than they do without it.
-UNCOMPILED = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+UNCOMPILED = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
 pytestmark = pytest.mark.timeout(DEADLINE_S)
@@ -73,9 +74,12 @@ def assert_equal(spark: SparkSession, expected: Path, found: Path) -> None:
     assert differences(*tables) == {}
 
 
-def begin(*arguments: object) -> subprocess.Popen[bytes]:
+def begin(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
+    """Begin a command; `folder` is for all that is temporary, which those that are killed leave there."""
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", *map(str, arguments)]
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": UNCOMPILED}
+    executors = f"--conf spark.executor.extraJavaOptions=-Djava.io.tmpdir={folder}"
+    submit = {"PYSPARK_SUBMIT_ARGS": f"{UNCOMPILED} {executors} pyspark-shell"}
+    environment = {**child_environment(), **submit, "TMPDIR": str(folder)}
     return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=environment)
 
 
@@ -165,7 +169,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(
             (grown / file).parent.mkdir(parents=True, exist_ok=True)
             with (grown / file).open("ab") as appended:
                 appended.write(lines)
-        watcher = begin(*arguments, "--once")
+        watcher = begin(tmp_path, *arguments, "--once")
         if half == 0:
             wait_for("the first batch's intervals", lambda: any(out.glob("intervals/*/*.parquet")), watcher)
             kill(watcher)  # while it makes tables
@@ -199,11 +203,12 @@ def no_work_stays() -> Iterator[None]:
 def test_executors_that_are_killed_change_nothing(
     spark: SparkSession, events: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    job = begin("run", "--events", events, "--out", tmp_path / "out", "--master", "local-cluster[2,1,1024]")
+    out = tmp_path / "out"
+    job = begin(tmp_path, "run", "--events", events, "--out", out, "--master", "local-cluster[2,1,1024]")
     killed: set[int] = set()
 
     def kill_some() -> None:
-        wait_for("the first table", lambda: any((tmp_path / "out").glob("intervals/_SUCCESS")), job)
+        wait_for("the first table", lambda: any(out.glob("intervals/_SUCCESS")), job)
         while len(killed) < KILLS and job.poll() is None:
             for executor in _executors(job.pid):
                 if executor.pid not in killed and len(killed) < KILLS:
@@ -217,7 +222,7 @@ def test_executors_that_are_killed_change_nothing(
     killer.join()
     assert job.returncode == 0, errors.decode()[-2_000:]
     assert len(killed) == KILLS
-    assert_equal(spark, undisturbed, tmp_path / "out")
+    assert_equal(spark, undisturbed, out)
 
 
 @pytest.mark.long
@@ -226,7 +231,7 @@ def test_a_sweep_on_executors_gives_the_table_of_one_process(spark: SparkSession
     axes = ("members=3,8", "partitions=20", "skew=0,1", "strategy=sticky,balanced")
     grid = [text for axis in axes for text in ("--grid", axis)]
     on_executors = ("--master", "local-cluster[2,1,1024]")
-    job = begin("sweep", "--out", tmp_path, *grid, "--repeat", 1, "--seed", 5, *on_executors)
+    job = begin(tmp_path, "sweep", "--out", tmp_path, *grid, "--repeat", 1, "--seed", 5, *on_executors)
     _out, errors = job.communicate(timeout=DEADLINE_S)
     assert job.returncode == 0, errors.decode()[-2_000:]
     expected = sweep(spark, read_grid(axes).cells(1), 5).toPandas()

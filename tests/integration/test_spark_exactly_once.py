@@ -5,16 +5,19 @@ They are added and killed while both write; then the table is compared with what
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
 from tests.integration.scenario import Scenario
 from tests.integration.test_examples import FLUSH_DEADLINE_S, FOLDER, Examples, Sink
+from tests.support.command import processes_naming
 from zkrebalancer.localcluster.server import Program
 
 PARTITIONS = 6
@@ -34,6 +37,8 @@ class Company:
         self.lab.create_topic(self.examples.topic, PARTITIONS)
         self.sink = Sink(folder / "sink.db")
         self.folder = folder
+        self.temporary = folder / "spark"  # of JVMs, which leave what they have there if they are killed
+        self.temporary.mkdir()
         self.produced = 0
 
     def start(self, file: str, name: str) -> Program:
@@ -41,7 +46,17 @@ class Company:
         work_s = "0.3" if file == SPARK else "0.001"  # a batch; a record
         checkpoint = str(self.folder / f"checkpoint-{name}")
         settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
+        java = f"--driver-java-options -Djava.io.tmpdir={self.temporary}"
+        settings["PYSPARK_SUBMIT_ARGS"] = f"{java} --conf spark.local.dir={self.temporary} pyspark-shell"
         return self.examples.start(file, **settings, WORK_S=work_s)
+
+    def end_jvms(self) -> None:
+        """End those that have outlived their drivers: they clean up for a while, in a folder that is to be removed."""
+        jvms = processes_naming(self.temporary)
+        for jvm in jvms:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                jvm.kill()
+        psutil.wait_procs(jvms, START_DEADLINE_S)
 
     def produce(self) -> None:
         producer = Producer({"bootstrap.servers": self.lab.cluster.bootstrap})
@@ -76,7 +91,9 @@ class Company:
 
 @pytest.fixture
 def company(scenario: Scenario, folder: Path) -> Iterator[Company]:
-    yield Company(scenario, folder)
+    company = Company(scenario, folder)
+    yield company
+    company.end_jvms()
     scenario.stop(*scenario.coordinators)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,7 @@ def source(reader: Any, stage: Stage, **options: str) -> Any:  # either of Spark
     return reader.format("consumer_group").options(**required | options).load()
 
 
-def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage, tmp_path: Any) -> None:
+def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage, tmp_path: Path) -> None:
     """Of a format that nobody has registered: Spark finds it."""
     producer = Producer({"bootstrap.servers": stage.cluster.bootstrap})
     moment_ms = int(MOMENT.timestamp() * 1_000)
@@ -48,6 +49,16 @@ def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage
     stage.produce([0, 1], 3)
     left = source(spark.read, stage).select("partition", "offset", "generation").collect()
     assert sorted(map(tuple, left)) == [(0, n, None) for n in range(3)] + [(1, n, None) for n in range(2, 5)]
+
+
+def test_a_trigger_that_never_says_that_its_batch_is_done_is_refused(
+    spark: SparkSession, stage: Stage, tmp_path: Path
+) -> None:
+    writer = source(spark.readStream, stage).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(once=True).start()
+    with pytest.raises(Exception, match=r"ConfigurationError: consumer_group: trigger\(once=True\) never says"):
+        query.awaitTermination(END_DEADLINE_S)
+    assert stage.members() == ()
 
 
 def test_a_wrong_option_is_one_error_that_names_it(spark: SparkSession, stage: Stage) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,6 +281,25 @@ def delete_records(stage: Stage, below: int) -> None:
     admin: Any = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
     for future in admin.delete_records([TopicPartition(stage.topic, 0, below)]).values():
         future.result(WAIT_S)
+
+
+def test_events_tell_of_each_batch_its_ranges_its_lag_and_the_generation(stage: Stage, tmp_path: Path) -> None:
+    stage.produce([0], 10)
+    query = Query(stage, maxOffsetsPerTrigger="6", events=str(tmp_path / "events"), clientId="etl")
+    query.plan()
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    query.finish(query.wait_batch())
+    assert query.reader.reportLatestOffset() == {stage.topic: {"0": 10}}
+    query.reader.stop()
+    (file,) = (tmp_path / "events").glob("etl-batches-*.jsonl")
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {(event["group"], event["topic"], event["generation"]) for event in told} == {(stage.group, stage.topic, 1)}
+    keys = ("kind", "partitions", "positions", "ends", "lags")
+    assert [[event[key] for key in keys] for event in told] == [
+        ["batch_planned", [0], [0], [6], [4]],
+        ["batch_finished", [0], [0], [6], [4]],
+        ["batch_planned", [0], [6], [10], [0]],
+    ]
 
 
 def test_what_spark_is_asked_for_at_most(stage: Stage) -> None:

@@ -47,16 +47,20 @@ class WatchedCommand:
             time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
-        """Every process whose command line names the folder."""
-        return [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
-        ]
+        return processes_naming(self.folder)
 
     def is_clean(self) -> bool:
         is_mounted = str(self.folder) in Path("/proc/mounts").read_text()
         return not is_mounted and self.processes() == [] and list(self.folder.iterdir()) == []
+
+
+def processes_naming(folder: Path) -> list[psutil.Process]:
+    """Every process whose command line names the folder."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder) in argument for argument in process.info["cmdline"] or ())
+    ]
 
 
 @contextmanager
