@@ -51,7 +51,7 @@ class AsyncConsumer(ConsumerBase):
                     step = core.next(limit)
                 if isinstance(step, Notice):
                     await self._run(step)
-                elif step or time.monotonic() >= deadline_s:
+                elif step or core.is_closed or time.monotonic() >= deadline_s:
                     return step
                 else:
                     await self._change(deadline_s)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from consumer_agent.batch import Record
 from consumer_agent.buffer import Finished
-from consumer_agent.config import max_records_fault
+from consumer_agent.config import ConsumerConfig, max_records_fault
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS
 
 MAX_OFFSET = 2**63 - 1
+MAX_TIMEOUT_S = 1e9  # thirty years: more than that overflows the clocks of some waits
+
+
+def check_config(config: object) -> None:
+    """Require a configuration, or None."""
+    if config is not None and not isinstance(config, ConsumerConfig):
+        text = f"a ConsumerConfig is expected, or settings by name (group=…), not {type(config).__name__}"
+        raise ConfigurationError(text)
 
 
 def check_timeout(method: str, timeout_s: object) -> None:
     """Require a number of seconds."""
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if not is_number or not 0 <= timeout_s < math.inf:  # type: ignore[operator]  # it is a number
-        raise ConfigurationError(f"{method}: timeout_s must be a number of at least 0, not {timeout_s!r:.80}")
+    if not is_number or not 0 <= timeout_s <= MAX_TIMEOUT_S:  # type: ignore[operator]  # it is a number
+        limits = f"a number of seconds, 0 to {MAX_TIMEOUT_S:.0f}"
+        raise ConfigurationError(f"{method}: timeout_s must be {limits}, not {timeout_s!r:.80}")
 
 
 def check_max_records(max_records: object) -> None:
@@ -30,11 +38,11 @@ def check_max_records(max_records: object) -> None:
         raise ConfigurationError(f"poll: max_records {fault}")
 
 
-def check_callbacks(callbacks: Mapping[str, object]) -> None:
+def check_callbacks(method: str, callbacks: Mapping[str, object]) -> None:
     """Require callables, or None."""
     for name, callback in callbacks.items():
         if callback is not None and not isinstance(callback, Callable):  # type: ignore[arg-type]  # it is a protocol
-            raise ConfigurationError(f"subscribe: {name} must be callable, not {callback!r:.80}")
+            raise ConfigurationError(f"{method}: {name} must be callable, not {callback!r:.80}")
 
 
 def check_run(handler: object, threads: object) -> None:

@@ -151,4 +151,5 @@ class ConsumerBase:
             CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, what is known at once.
 
         """
-        self._core.begin_commit(what, on_commit or log_failed_commit)
+        arguments.check_callbacks("commit_async", {"on_commit": on_commit})
+        self._core.begin_commit(what, log_failed_commit if on_commit is None else on_commit)

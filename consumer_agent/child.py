@@ -62,7 +62,9 @@ class Child:
         except OSError as error:
             raise ChildEndedError(f"{words[0]:.200} cannot be started: {error.strerror}") from None
         self.codec = codec
-        self._out: deque[bytes] = deque()  # bounded by what may be given to a child
+        self._out: deque[memoryview] = (
+            deque()
+        )  # views, whose rests are no copies; bounded by what may be given to a child
         pipes: Any = process  # typeshed says that they may be None, but Popen has opened them here
         self._process = process
         self._stdin, self._stdout = pipes.stdin, pipes.stdout
@@ -77,7 +79,7 @@ class Child:
     def send(self, data: bytes) -> None:
         """Queue bytes for its input."""
         if data:
-            self._out.append(data)
+            self._out.append(memoryview(data))
 
     def exchange(self, timeout_s: float) -> Iterator[Frame]:
         """Write what it takes and yield what it has said, waiting for either for at most `timeout_s` seconds.

@@ -198,9 +198,11 @@ def main() -> NoReturn:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at its end
+        if isinstance(error, BrokenPipeError):  # whoever read our output has gone
+            sys.exit(1)
+        _fail(f"the output cannot be written: {error.strerror or error}", 1)
     sys.exit(0)
 
 

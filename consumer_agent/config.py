@@ -11,18 +11,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaException
+
 from consumer_agent.buffer import Fairness, Prefetch
 from consumer_agent.storage import Storage
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
+from zkrebalancer.protocol.fields import write_document
 from zkrebalancer.protocol.registration import BLACK_LIST, MAX_SESSION_TIMEOUT_MS, MAX_THREADS, STATIC, WHITE_LIST
 
 KafkaSetting = str | int | float | bool
 MAX_POLL_RECORDS = 100_000
 NO_LIMIT = -1
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
+MAX_SUBSCRIPTION_BYTES = 900_000  # as it is registered: ZooKeeper breaks the connection at a node of 1 MiB
 REQUIRED = ("zookeeper", "bootstrap", "group")
-_SECRET = re.compile(r"password|secret|token|jaas|oauthbearer\.config|key\.pem")
+_SECRET = re.compile(r"password|passphrase|secret|token|jaas|oauthbearer\.config|key\.pem", re.IGNORECASE)
 _DECIDED_BY_THE_CONSUMER = frozenset(
     (
         "auto.offset.reset",
@@ -37,6 +42,8 @@ _DECIDED_BY_THE_CONSUMER = frozenset(
         "metadata.broker.list",
     )
 )
+# librdkafka looks at each setting by itself before it finds that these contradict each other, and starts nothing.
+_UNSTARTABLE: dict[str, KafkaSetting] = {"group.id": "-", "session.timeout.ms": 2, "max.poll.interval.ms": 1}
 
 
 class Fault(NamedTuple):
@@ -78,7 +85,7 @@ class ConsumerConfig:
     offsets_storage: str = "zookeeper"  # or "kafka", or "dual": both
     suspended_policy: str = "pause"
     events_directory: str | Path | None = None
-    kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict)  # librdkafka's own settings
+    kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # librdkafka's; has passwords
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -138,7 +145,10 @@ def _refuse(faults: list[Fault]) -> None:
 
 def _value_faults(values: Mapping[str, Any]) -> list[Fault]:
     found = ((key, check(values[key])) for key, check in _CHECKS.items() if key in values)
-    return [Fault(key, text) for key, text in found if text is not None]
+    kafka = values.get("kafka_config")
+    return [Fault(key, text) for key, text in found if text is not None] + [
+        Fault("kafka_config", text) for text in (kafka_config_faults(kafka) if isinstance(kafka, Mapping) else [])
+    ]
 
 
 # ---- one check a setting: what is wrong with its value, None if nothing is
@@ -217,16 +227,41 @@ def _path(value: object) -> str | None:
     return None if isinstance(value, str | Path) else f"must be a path, not {value!r:.80}"
 
 
-def kafka_config_fault(value: object) -> str | None:
-    """Say what is wrong with a mapping of librdkafka's settings, as far as it can be seen without it."""
-    if not isinstance(value, Mapping):
-        return f"must be a mapping, not {value!r:.80}"
-    for key, setting in value.items():
+def _kafka_config(value: object) -> str | None:
+    return None if isinstance(value, Mapping) else f"must be a mapping, not {type(value).__name__}"
+
+
+def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
+    """Return all that is wrong with settings of librdkafka; each text begins with the setting's name."""
+    found: list[str] = []
+    plain: dict[str, KafkaSetting] = {}
+    for key, setting in settings.items():
         if not isinstance(key, str) or not isinstance(setting, str | int | float | bool):
-            return f"{key!r:.80} must be a text with a plain value, not {type(setting).__name__}"
-        if key in _DECIDED_BY_THE_CONSUMER:
-            return f"{key} is decided by the consumer and may not be set"
-    return None
+            hint = f' (quotation marks for names with dots: "{key}.…")' if isinstance(setting, Mapping) else ""
+            found.append(f"{key!s:.80} must be a text with a plain value, not {type(setting).__name__}{hint}")
+        elif key in _DECIDED_BY_THE_CONSUMER:
+            found.append(f"{key} is decided by the consumer and may not be set")
+        else:
+            plain[key] = setting
+    usual = _refusal({})
+    while (text := _refusal(plain)) not in {usual, ""}:
+        key = next((key for key in plain if key in text.replace('"', " ").split()), None)
+        found.append(f"librdkafka refuses it: {text}" if key is None else f"{key} is refused by librdkafka: {text}")
+        if key is None:
+            break
+        del plain[key]
+    return found
+
+
+def _refusal(settings: Mapping[str, KafkaSetting]) -> str:
+    """Return what librdkafka has to say to these settings, nothing of which is started."""
+    try:
+        KafkaConsumer({**settings, **_UNSTARTABLE}).close()
+    except KafkaException as error:
+        return str(error.args[0].str())
+    except (TypeError, AttributeError) as error:  # the name of a callback, whose value is a text
+        return str(error)
+    return ""
 
 
 _CHECKS: dict[str, Check] = {
@@ -249,7 +284,7 @@ _CHECKS: dict[str, Check] = {
     "offsets_storage": choice(*(storage.value for storage in Storage)),
     "suspended_policy": choice("pause", "continue"),
     "events_directory": _optional(_path),
-    "kafka_config": kafka_config_fault,
+    "kafka_config": _kafka_config,
 }
 
 
@@ -272,7 +307,7 @@ def subscription(
     """Check what `Consumer.subscribe` was given.
 
     Raises:
-        ConfigurationError: neither or both of topics and pattern, or a number of threads out of range.
+        ConfigurationError: neither or both of topics and pattern, too many names, or threads out of range.
         InvalidNameError: a topic name with characters that are not allowed.
         PatternError: the pattern does not compile.
 
@@ -298,6 +333,12 @@ def subscription(
     for topic, count in counts.items():
         paths.validate_name("topic", topic, paths.MAX_TOPIC_LENGTH)
         _threads(topic, count)
+    size_bytes = len(write_document(counts))
+    if size_bytes > MAX_SUBSCRIPTION_BYTES:
+        text = (
+            f"the names of {len(counts)} topics take {size_bytes} bytes, at most {MAX_SUBSCRIPTION_BYTES} are allowed"
+        )
+        raise ConfigurationError(f"subscribe: {text}; a pattern takes any number of topics")
     return Subscription(STATIC, counts)
 
 

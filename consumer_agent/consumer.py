@@ -75,7 +75,7 @@ class Consumer(ConsumerBase):
             while True:
                 with lock:
                     step = core.next(max_records, draws=True)
-                    if not step and (remaining_s := deadline_s - time.monotonic()) > 0:
+                    if not step and not core.is_closed and (remaining_s := deadline_s - time.monotonic()) > 0:
                         changed.wait(remaining_s)
                         continue
                 if not isinstance(step, Notice):

@@ -75,6 +75,7 @@ class Core:
         """
         if config is not None and settings:
             raise ConfigurationError("give a ConsumerConfig or settings, not both")
+        arguments.check_config(config)
         self.config = config or ConsumerConfig.from_settings(settings)
         self.listeners: list[Callable[[], object]] = []  # told whenever there may be something to do; see `Condition`
         self.handover = self._new_handover()
@@ -97,7 +98,7 @@ class Core:
 
     def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
         """Take in what to read, and whom to tell."""
-        arguments.check_callbacks({f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
         if self.is_closed:
             raise ConsumerStateError("subscribe: the consumer is closed")
         self.require_process("subscribe")
@@ -179,6 +180,8 @@ class Core:
 
         """
         engine = self.require_engine("poll")
+        if self.is_closed:  # by another thread or task, which runs the callbacks from now on
+            return Batch()
         if self.handover.is_out:
             self.handover.is_out = False
             self._member = f"{self.config.client_id}-{uuid.uuid4()}"
@@ -313,6 +316,7 @@ class Core:
             text = "may not be called from within a handler: what that has returned from is stored by itself"
             raise ConsumerStateError(f"{method} {text}")
         self.require_process(method)
+        self._require_no_poll(method)
         return self.engine
 
     @property
@@ -333,7 +337,9 @@ class Core:
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
-        was_closed, self.is_closed = self.is_closed, True
+        with self.handover.changed:
+            was_closed, self.is_closed = self.is_closed, True
+            self.handover.changed.notify()  # a poll of another thread or task ends
         return not was_closed and self.engine is not None
 
     def begin_leaving(self, *, is_finished: bool) -> None:
@@ -367,7 +373,11 @@ class Core:
             raise ConsumerStateError(f"{method}: the consumer is closed")
         if self.in_callback:
             raise ConsumerStateError(f"{method} may not be called from within a callback")
-        if self._in_poll:
+        self._require_no_poll(method)
+
+    def _require_no_poll(self, method: str) -> None:
+        """Refuse what would run callbacks, or finish records, beside the thread or task that is in a poll."""
+        if self._in_poll and not self.in_callback:
             raise ConsumerStateError(f"{method}: another poll is under way; one thread at a time uses a consumer")
 
     def require_process(self, method: str) -> None:

@@ -79,7 +79,10 @@ class LetterFile:
         self._group = group
         self._written: list[Place] = []
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+            size_bytes = os.fstat(self._file).st_size
+            if size_bytes and os.pread(self._file, 1, size_bytes - 1) != b"\n":
+                os.write(self._file, b"\n")  # the disk was full: what follows half a line could not be read either
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
@@ -136,6 +139,9 @@ class LetterTopic:
         }
         try:
             self._producer = Producer(settings, logger=KafkaLog("librdkafka"))
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka_config: for dead letters in a topic: {error.args[0].str()}") from None
+        try:
             found = self._producer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
         except KafkaException as error:
             raise DeadLetterError(f"no Kafka broker answered at {config.bootstrap}: {error.args[0].str()}") from None

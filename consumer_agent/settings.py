@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_agent import config as configuration
+from consumer_agent.buffer import Prefetch
 from consumer_agent.config import Check, ConsumerConfig, Fault, choice, integer
 from consumer_agent.frames import CODECS
 from consumer_agent.sidecar import SidecarSettings
@@ -136,7 +137,7 @@ def find_faults(settings: Settings) -> list[str]:
 
 
 def _origin(settings: Settings, fault: Fault) -> str:
-    kafka_key = fault.text.partition(" ")[0].strip("'")
+    kafka_key = fault.text.partition(" ")[0]
     if f"{fault.key}.{kafka_key}" in settings.origins:
         return settings.origins[f"{fault.key}.{kafka_key}"]
     if fault.key in settings.origins:
@@ -148,6 +149,8 @@ def _origin(settings: Settings, fault: Fault) -> str:
 def _relations(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
     """Look at what does not fit together; only at what is right by itself."""
     found = _child_faults(values, refused)
+    if values.get("prefetch") == Prefetch.NONE.value:
+        found.append(Fault("prefetch", "none is for programs that have others read; this command would read nothing"))
     if not refused & {"topics", "pattern", "pattern_type"}:
         found += _subscription_faults(values)
     return found

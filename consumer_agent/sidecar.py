@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,7 @@ class Sidecar:
         self._silent_ends = 0  # children in a row that answered nothing
         self._start_at_ms = 0
         self._revoking: set[TopicPartition] = set()
+        self._unanswered: Counter[TopicPartition] = Counter()  # revokes of which the child has not said `revoked` yet
         self._give_up_s: float | None = None  # known once the agent is to stop
         self._left_behind = 0
 
@@ -150,7 +152,8 @@ class Sidecar:
 
     def _take_in(self, frame: Frame, now_ms: int) -> None:
         if isinstance(frame, Revoked):
-            self._revoking -= frame.partitions
+            self._unanswered -= Counter(frame.partitions)
+            self._revoking &= self._unanswered.keys()
             return
         count = 0
         if isinstance(frame, Ack):
@@ -188,6 +191,7 @@ class Sidecar:
         self._kill()
         held = self._ledger.child_ended(reason)
         self._revoking.clear()
+        self._unanswered.clear()
         if self._signal_count():
             self._left_behind += held
             return
@@ -231,7 +235,7 @@ class Sidecar:
         ledger.withhold(partitions)
         if self._child is not None and not self._has_failed:
             self._revoking = set(partitions)
-            self._child.send(self._child.codec.revoke(partitions))
+            self._tell_child(self._child, partitions)
             timeout_s = self._settings.revoke_timeout_ms / 1_000
             deadline_s = time.monotonic() + timeout_s
             while self._revoking or ledger.is_burying(partitions):
@@ -247,7 +251,11 @@ class Sidecar:
         """Tell the child too; it has nothing to save."""
         self._ledger.drop(partitions)
         if self._child is not None:
-            self._child.send(self._child.codec.revoke(partitions))
+            self._tell_child(self._child, partitions)
+
+    def _tell_child(self, child: Child, partitions: list[TopicPartition]) -> None:
+        child.send(child.codec.revoke(partitions))
+        self._unanswered.update(partitions)
 
     def _is_over(self, deadline_s: float) -> bool:
         now_s = time.monotonic()

@@ -184,6 +184,23 @@ def test_callbacks_that_raise_at_the_end_do_not_keep_the_group_from_being_left(s
     consumer.close()
 
 
+def test_what_another_thread_may_do_beside_a_poll(stage: Stage) -> None:
+    """A commit would run callbacks in the wrong thread; to close ends the poll."""
+    consumer = new_consumer(stage)
+    consumer.subscribe([stage.topic])
+    with ThreadPoolExecutor(1) as executor:
+        polling = executor.submit(consumer.poll, 2 * WAIT_S)
+        stage.wait_member()
+        calls: list[Callable[[], object]] = [consumer.commit, consumer.commit_async, consumer.committed]
+        for call in (*calls, consumer.unsubscribe, consumer.poll):
+            with pytest.raises(ConsumerStateError, match="another poll is under way"):
+                call()
+        consumer.close()
+        assert not polling.result(WAIT_S)
+    assert list(consumer) == []
+    assert stage.members() == ()
+
+
 def test_a_commit_before_anything_was_returned_is_no_failure(stage: Stage) -> None:
     """An application that commits after every poll does so while it joins, too."""
     with new_consumer(stage) as consumer:

@@ -94,6 +94,64 @@ def test_other_tasks_have_their_turn_although_no_poll_waits(stage: Stage) -> Non
     asyncio.run(consume())
 
 
+def test_a_poll_that_is_cancelled_loses_nothing(stage: Stage, executor: ThreadPoolExecutor) -> None:
+    """While it waits, and in a callback that waits itself."""
+    told: list[TopicPartition] = []
+
+    async def consume() -> None:
+        in_callback = asyncio.Event()
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            told.extend(partitions)
+            in_callback.set()
+            await asyncio.sleep(WAIT_S)
+
+        async with new_consumer(stage) as consumer:
+            consumer.subscribe([stage.topic], on_assign=assigned)
+            polling = asyncio.create_task(consumer.poll(WAIT_S))
+            await in_callback.wait()
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            stage.produce([0], 3)
+            assert await read(consumer, 3) == [0, 1, 2]
+            polling = asyncio.create_task(consumer.poll(WAIT_S))
+            await asyncio.sleep(POLL_S)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            stage.produce([0], 3)
+            assert await read(consumer, 3) == [3, 4, 5]
+
+    consuming = executor.submit(in_a_loop, consume())
+    stage.wait_ack(stage.start(stage.wait_member(), 0))
+    consuming.result(WAIT_S)
+    assert told == [(stage.topic, 0)]
+    assert stage.offset(0) == 6
+
+
+def test_what_another_task_may_do_beside_a_poll(stage: Stage) -> None:
+    """A commit would run the callbacks of two tasks at once; to close ends the poll."""
+
+    async def consume() -> None:
+        consumer = new_consumer(stage)
+        consumer.subscribe([stage.topic])
+        polling = asyncio.create_task(consumer.poll(2 * WAIT_S))
+        await asyncio.sleep(POLL_S)
+        for call in (consumer.commit(), consumer.committed(), consumer.unsubscribe()):
+            with pytest.raises(ConsumerStateError, match="another poll is under way"):
+                await call
+        with pytest.raises(ConsumerStateError, match="another poll is under way"):
+            consumer.commit_async()
+        await consumer.close()
+        async with asyncio.timeout(WAIT_S):
+            assert not await polling
+            assert [batch async for batch in consumer] == []
+
+    asyncio.run(consume())
+    assert stage.members() == ()
+
+
 def test_a_callback_that_raises_at_the_end_does_not_keep_what_is_finished_from_being_stored(
     stage: Stage, executor: ThreadPoolExecutor
 ) -> None:

@@ -64,6 +64,19 @@ def test_what_a_user_gets_wrong(
     assert stage.offset(0) in {None, 0}
 
 
+def test_an_output_that_cannot_be_written_is_told_in_one_line() -> None:
+    where = ["--zookeeper", "z:1", "--bootstrap", "b:1", "--group", "g", "--topic", "t", "--print-config"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "consumer_agent.cli", "run", *where],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: the output cannot be written: No space left on device\n")
+
+
 def test_http(stage: Stage, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     stage.produce([0], 5)

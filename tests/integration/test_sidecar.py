@@ -118,7 +118,13 @@ def test_a_record_is_not_finished_if_its_dead_letter_cannot_be_written(stage: St
 
 def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: Stage, tmp_path: Path) -> None:
     """The others that the child had are not blamed: only the one that it had alone."""
-    stage.produce([0, 1], 10)
+    stage.produce([0, 1], 3)
+    sent_ms = 1_700_000_000_000
+    producer = Producer({"bootstrap.servers": stage.cluster.bootstrap})
+    producer.produce(stage.topic, b"poison", b"key", 0, timestamp=sent_ms, headers=[("colour", b"red")])
+    assert producer.flush(WAIT_S) == 0
+    stage.produce([0], 6)
+    stage.produce([1], 7)
     act = f'if (record["partition"], offset) == (0, 3):\n        os._exit(9)\n    {ACK}'
     dead = Stage(stage.cluster, partitions=1)
     agent = Agent(stage, tmp_path, act, "--dead-letter", f"topic:{dead.topic}", "--max-failures", "2")
@@ -127,7 +133,10 @@ def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: S
     (letter,) = read_topic(stage.cluster.bootstrap, dead.topic)
     dead.close()
     headers = dict(letter.headers() or [])
-    assert letter.value() == b"3"
+    assert (letter.key(), letter.value(), letter.timestamp()[1]) == (b"key", b"poison", sent_ms)
+    assert headers["colour"] == b"red"
+    assert headers["dead_letter.group"] == stage.group.encode()
+    assert headers["dead_letter.failures"] == b"2"
     assert headers["dead_letter.topic"] == stage.topic.encode()
     assert (headers["dead_letter.partition"], headers["dead_letter.offset"]) == (b"0", b"3")
     assert headers["dead_letter.reason"] == b"the child ended with exit status 9"
@@ -198,6 +207,32 @@ def test_a_child_that_hangs_at_a_revoke_is_killed_and_the_rest_goes_on(stage: St
     assert len(agent.children()) == 2
     (tmp_path / "hold-revoke").unlink()
     assert "the child has not let go of revoked partitions within 0.3 s" in agent.stop()
+
+
+def test_the_answer_to_an_earlier_revoke_does_not_let_go_of_what_was_given_since(stage: Stage, tmp_path: Path) -> None:
+    """The child is slow: it learns of the loss only when the partition was given again, and is to be revoked."""
+    stage.produce([0], 2)
+    name = """f'go-{offset}-{record["generation"]}'"""
+    act = f"while not (here / {name}).exists():\n        time.sleep(0.01)\n    {ACK}"
+    agent = Agent(stage, tmp_path, act)
+    member = stage.wait_member()
+    stage.wait_ack(stage.start(member, 0))
+    wait_until(lambda: agent.given(0) == [0], "the first record")
+    stage.evict(member)
+    again = stage.wait_member(member)
+    stage.wait_ack(stage.start(again, 0))
+    stop = stage.stop(again, 0)
+    for name in ("go-0-1", "go-1-1"):
+        (tmp_path / name).touch()
+    wait_until(lambda: agent.notes().count("revoke") == 1, "the child to learn of the loss")
+    wait_until(lambda: agent.given(0)[-1:] == [0], "the child to go on with what it was given since")
+    assert_stays(lambda: stage.is_pending(stop), 0.3)
+    for name in ("go-0-2", "go-1-2"):
+        (tmp_path / name).touch()
+    stage.wait_ack(stop)
+    assert agent.notes().count("revoke") == 2
+    assert stage.offset(0) == 2
+    agent.stop()
 
 
 def test_a_revoke_that_is_taken_back_loses_nothing(stage: Stage, tmp_path: Path) -> None:

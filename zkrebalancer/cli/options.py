@@ -191,7 +191,7 @@ def _kafka_settings(variables: Mapping[str, str], pairs: Iterable[str]) -> dict[
     flags = dict(pair.split("=", maxsplit=1) for pair in pairs)
     settings |= flags
     origins |= {key: f"--kafka {key}" for key in flags}
-    fault = config.kafka_config_fault(settings) or kafka.fault(settings)
+    fault = next(iter(config.kafka_config_faults(settings)), None) or kafka.fault(settings)
     if fault is not None:
         named = max((key for key in origins if key in fault), key=len, default=None)
         raise click.BadParameter(fault, param_hint="--kafka" if named is None else origins[named])

@@ -24,9 +24,11 @@ def new_consumer() -> Consumer:
 
 
 @pytest.mark.parametrize("method", ["poll", "commit", "committed", "close", "unsubscribe"])
-@pytest.mark.parametrize("timeout_s", [-1, math.nan, math.inf, "1", None, True])
+@pytest.mark.parametrize("timeout_s", [-1, math.nan, math.inf, "1", None, True, 1e10, 10**400])
 def test_a_timeout_is_a_number_of_seconds(method: str, timeout_s: Any) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^{method}: timeout_s must be a number of at least 0, not "):
+    with pytest.raises(
+        ConfigurationError, match=rf"^{method}: timeout_s must be a number of seconds, 0 to 1000000000, not "
+    ):
         getattr(new_consumer(), method)(timeout_s=timeout_s)
 
 
@@ -46,6 +48,30 @@ def test_a_topic_is_a_text(topics: Any) -> None:
 def test_where_a_partition_begins_is_a_word_or_a_time(value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^auto_offset_reset: must be earliest, latest, none, or a time"):
         Consumer(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=value)
+
+
+@pytest.mark.parametrize("config", [{"group": "g"}, {}, "zk:2181", 0, b""])
+def test_settings_are_given_by_name(config: Any) -> None:
+    """Others' consumers take a dictionary; what it holds may be secret."""
+    with pytest.raises(
+        ConfigurationError, match=r"^a ConsumerConfig is expected, or settings by name \(group=…\), not "
+    ):
+        Consumer(config)
+
+
+def test_more_topics_than_a_node_holds_are_refused() -> None:
+    """ZooKeeper would break the connection at every try to register."""
+    with pytest.raises(
+        ConfigurationError, match=r"^subscribe: the names of 4000 topics take \d+ bytes, at most 900000 "
+    ):
+        new_consumer().subscribe([f"{number:0249}" for number in range(4_000)])
+    new_consumer().subscribe([f"{number:0200}" for number in range(4_000)])
+
+
+@pytest.mark.parametrize("on_commit", ["print", 0, False, ()])
+def test_who_is_told_of_a_commit_is_callable(on_commit: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^commit_async: on_commit must be callable, not "):
+        new_consumer().commit_async(None, on_commit)
 
 
 @pytest.mark.parametrize("name", ["on_assign", "on_revoke", "on_lost"])

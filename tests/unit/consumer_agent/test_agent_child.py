@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -123,6 +124,13 @@ def test_what_a_child_has_started_is_killed_with_it(tmp_path: Path, then: str) -
         status = Path(f"/proc/{pid.read_text().strip()}/stat")
         while status.exists() and ") Z " not in status.read_text():
             assert time.monotonic() < give_up_s
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_it() -> None:
+    """Else it would die with what it has in hand, before the agent lets it finish."""
+    with running("import sys; sys.stdin.read()") as child:
+        pid = child._process.pid
+        assert os.getpgid(pid) == pid != os.getpgrp()
 
 
 @pytest.mark.parametrize("text", ["", "  ", "no-such-program", "sh -c 'open"])

@@ -95,9 +95,49 @@ def test_every_fault_is_told_at_once() -> None:
 
 
 def test_what_may_be_shown() -> None:
-    secrets = ["sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret"]
+    secrets = ["sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret", "SASL.Password"]
+    secrets.append("sasl.oauthbearer.assertion.private.key.passphrase")
     assert all(map(is_secret, secrets))
     assert not any(map(is_secret, ["sasl.username", "security.protocol", "fetch.wait.max.ms", "ssl.ca.location"]))
+
+
+def test_a_configuration_that_is_logged_shows_no_passwords() -> None:
+    assert "hunter2" not in repr(ConsumerConfig(**REQUIRED, kafka_config={"sasl.password": "hunter2"}))
+
+
+def test_all_that_is_wrong_with_settings_of_librdkafka_is_told() -> None:
+    """By librdkafka itself; what is right for it alone, and what only fails when it connects, is allowed."""
+    kafka_config = {
+        "group.id": "x",
+        "fetch.mim.bytes": 1,
+        "fetch.wait.max.ms": "soon",
+        "error_cb": "print",
+        "client.id": "x",
+        "security": {"protocol": "SSL"},
+        "ssl.ca.location": "/no/such/file",
+        "security.protocol": "SSL",
+        "session.timeout.ms": 400_000,
+        "acks": "1",
+        "enable.ssl.certificate.verification": False,
+    }
+    with pytest.raises(ConfigurationError) as refused:
+        ConsumerConfig.from_settings({**REQUIRED, "kafka_config": kafka_config})
+    told = [text.removeprefix("kafka_config: ") for text in str(refused.value).split("; ")]
+    assert told == [
+        "group.id is decided by the consumer and may not be set",
+        "client.id is decided by the consumer and may not be set",
+        'security must be a text with a plain value, not dict (quotation marks for names with dots: "security.…")',
+        'fetch.mim.bytes is refused by librdkafka: No such configuration property: "fetch.mim.bytes"',
+        'fetch.wait.max.ms is refused by librdkafka: Invalid value for configuration property "fetch.wait.max.ms"',
+        "error_cb is refused by librdkafka: expected error_cb property as a callable function",
+    ]
+
+
+def test_settings_of_librdkafka_that_need_each_other_are_refused_together() -> None:
+    with pytest.raises(ConfigurationError, match=r"^kafka_config: librdkafka refuses it: .*`sasl.oauthbearer"):
+        ConsumerConfig.from_settings(
+            {**REQUIRED, "kafka_config": {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}}
+        )
 
 
 @pytest.mark.parametrize("key", sorted(REQUIRED))

@@ -117,6 +117,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"topics": ["t"], "http": "8080"}, "--http: must be HOST:PORT"),
         ({"topics": ["t"], "http": "a:1,b:2"}, "--http: must be HOST:PORT"),
         ({"topics": ["t"], "log_level": "loud"}, "--log-level: "),
+        ({"topics": ["t"], "prefetch": "none"}, "--prefetch: none is for programs"),
         ({"topics": ["t"], "exec": "c", "frames": "xml"}, "--frames: "),
         ({"topics": ["t"], "exec": "c", "dead_letter": "x"}, "--dead-letter: must be topic:NAME or file:PATH"),
         ({"topics": ["t"], "exec": "c", "dead_letter": "topic:a b"}, "--dead-letter: "),
@@ -136,10 +137,21 @@ def test_what_is_refused(flags: dict[str, Any], origin: str) -> None:
 
 def test_a_setting_of_librdkafka_is_refused_where_it_was_written(tmp_path: Path) -> None:
     file = written(tmp_path, '[kafka_config]\n"enable.partition.eof" = false\n')
-    (found,) = faults(file=file, **FLAGS, kafka_config=["fetch.wait.max.ms=7"])
-    assert found.startswith(f"{file}: kafka_config: enable.partition.eof is decided")
-    (found,) = faults(file=None, **FLAGS, kafka_config=["group.id=x", "fetch.wait.max.ms=7"])
-    assert found.startswith("--kafka group.id: ")
+    (fault,) = faults(file=file, **FLAGS, kafka_config=["fetch.wait.max.ms=7"])
+    assert fault.startswith(f"{file}: kafka_config: enable.partition.eof is decided")
+    found = faults(
+        file=written(tmp_path, '[kafka_config]\nsecurity.protocol = "SSL"\n'),
+        environment={"CONSUMER_AGENT_KAFKA_FETCH_MIM_BYTES": "1"},
+        **FLAGS,
+        kafka_config=["group.id=x", "fetch.wait.max.ms=soon", "client.id=x"],
+    )
+    assert [line.partition(": ")[0] for line in found] == [
+        file,
+        "--kafka group.id",
+        "--kafka client.id",
+        "CONSUMER_AGENT_KAFKA_FETCH_MIM_BYTES",
+        "--kafka fetch.wait.max.ms",
+    ]
 
 
 def test_a_dead_letter_topic_of_its_own_is_allowed() -> None:
