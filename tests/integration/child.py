@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from tests.integration.commands import catches
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
+from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol import settings as group_settings
 from zkrebalancer.protocol.calls import Create, Done, Multi
@@ -22,6 +25,11 @@ from pathlib import Path
 here = Path(sys.argv[1])
 seen = open(here / "seen", "a")
 held = []
+agent = os.getppid()
+
+def wait_while(is_true):
+    while is_true() and os.getppid() == agent:  # a test that fails kills the agent
+        time.sleep(0.01)
 
 def say(frame):
     print(json.dumps(frame), flush=True)
@@ -34,8 +42,7 @@ for line in sys.stdin:
     frame = json.loads(line)
     if "revoke" in frame:
         note("revoke")
-        while (here / "hold-revoke").exists():
-            time.sleep(0.01)
+        wait_while((here / "hold-revoke").exists)
         for place in held:
             say({"ack": place})
         held.clear()
@@ -102,6 +109,17 @@ class Agent:
     def stop(self, code: int = 0) -> str:
         self.signal(signal.SIGTERM)
         return self.end(code)
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Return status and text of what an agent serves over HTTP."""
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except urllib.error.URLError:
+        return 0, ""  # it does not serve yet
 
 
 def configure(stage: Stage, settings: GroupSettings) -> None:

@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.child import ACK, Agent, configure
-from tests.integration.fake_coordinator import WAIT_S, Stage, wait_until
+from tests.integration.child import ACK, Agent, ask, configure
+from tests.integration.fake_coordinator import Stage, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.settings import GroupSettings
@@ -115,16 +113,6 @@ def test_without_zookeeper_an_agent_is_not_healthy_until_that_is_back(stage: Sta
         stage.zk = BlockingZk(stage.cluster.zookeeper)
     wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
     agent.stop()
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=WAIT_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except urllib.error.URLError:
-        return 0, ""  # it does not serve yet
 
 
 def client_id(text: str) -> str:

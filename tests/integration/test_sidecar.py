@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.child import ACK, Agent, configure
+from tests.integration.child import ACK, Agent, ask, configure
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.calls import Delete, Done, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -213,14 +215,18 @@ def test_the_answer_to_an_earlier_revoke_does_not_let_go_of_what_was_given_since
     """The child is slow: it learns of the loss only when the partition was given again, and is to be revoked."""
     stage.produce([0], 2)
     name = """f'go-{offset}-{record["generation"]}'"""
-    act = f"while not (here / {name}).exists():\n        time.sleep(0.01)\n    {ACK}"
-    agent = Agent(stage, tmp_path, act)
+    act = f"wait_while(lambda: not (here / {name}).exists())\n    {ACK}"
+    (port,) = free_ports(1)
+    agent = Agent(stage, tmp_path, act, "--http", f"{HOST}:{port}")
     member = stage.wait_member()
     stage.wait_ack(stage.start(member, 0))
     wait_until(lambda: agent.given(0) == [0], "the first record")
     stage.evict(member)
     again = stage.wait_member(member)
     stage.wait_ack(stage.start(again, 0))
+    numbers = re.compile("^consumer_agent_(in_flight_records|lost_partitions_total){.*} (.*)$", re.MULTILINE)
+    given_again = [("lost_partitions_total", "1.0"), ("in_flight_records", "2.0")]
+    wait_until(lambda: numbers.findall(ask(port, "metrics")[1]) == given_again, "the records to be given again")
     stop = stage.stop(again, 0)
     for name in ("go-0-1", "go-1-1"):
         (tmp_path / name).touch()
