@@ -54,19 +54,17 @@ def tables(events: DataFrame, keep: Keep) -> None:
     keep("costs", costs(events, spans))
 
 
-def run(spark: SparkSession, source: str, out: str, report: Callable[[str], None] = lambda _name: None) -> None:
-    """Read the event files below `source` and write all tables below `out`; `report` gets the name of each before.
+def run(spark: SparkSession, source: str, out: str) -> None:
+    """Read the event files below `source` and write all tables below `out`.
 
     Raises:
         NoEventsError: there is no event file.
 
     """
-    report(EVENTS)
     lines = ingest.read_lines(spark, source)
     ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
 
     def keep(name: str, table: DataFrame) -> DataFrame:
-        report(name)
         table.write.mode("overwrite").parquet(f"{out}/{name}")
         return ingest.read_table(spark, f"{out}/{name}", table.schema)
 

@@ -31,6 +31,6 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     histories = {f"run-{seed:03}": chaos(seed) for seed in SEEDS} | {"planned": planned()}
     for run, history in histories.items():
         write_run(folder / "in" / run / "events", history)
-    names: list[str] = []
-    batch.run(spark, str(folder / "in"), str(folder / "out"), names.append)
-    return Made(histories, folder / "in", {name: spark.read.parquet(str(folder / "out" / name)) for name in names})
+    batch.run(spark, str(folder / "in"), str(folder / "out"))
+    tables = {table.name: spark.read.parquet(str(table)) for table in (folder / "out").iterdir()}
+    return Made(histories, folder / "in", tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -41,9 +41,7 @@ class Comparison:
     changes: dict[str, list[tuple[float, str]]]
 
 
-def compare(
-    spark: SparkSession, directories: Sequence[Path], out: Path, report: Callable[[str], None] = lambda _name: None
-) -> Comparison:
+def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
     """Return the comparison of all runs below `directories`; the facts are left as Parquet in `out`.
 
     Raises:
@@ -52,8 +50,7 @@ def compare(
 
     """
     runs = find_runs(directories)
-    tables = _facts(spark, directories, out, report)
-    report("comparison")
+    tables = _facts(spark, directories, out)
     frame = _of_runs(runs).merge(measures.run_measures(tables).toPandas(), on="run", how="left")  # a row for each run
     trusted = [run for run in runs if not run.doubts]
     values = _values(frame, trusted)
@@ -70,17 +67,13 @@ def compare(
     )
 
 
-def _facts(
-    spark: SparkSession, directories: Sequence[Path], out: Path, report: Callable[[str], None]
-) -> dict[str, DataFrame]:
+def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[str, DataFrame]:
     lines = reduce(DataFrame.unionByName, [_lines(spark, directory) for directory in dict.fromkeys(directories)])
-    report("events")
     folder = str(out / FACTS)
     ingest.write_events(ingest.parse(lines), f"{folder}/{batch.EVENTS}")
     tables = {batch.EVENTS: ingest.read_events(spark, f"{folder}/{batch.EVENTS}")}
 
     def keep(name: str, table: DataFrame) -> DataFrame:
-        report(name)
         table.write.mode("overwrite").parquet(f"{folder}/{name}")
         tables[name] = ingest.read_table(spark, f"{folder}/{name}", table.schema)
         return tables[name]
