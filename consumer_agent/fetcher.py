@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent import failpoints
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
+from consumer_agent.enquiry import ENDS, Enquiry
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.handover import Handover
 from consumer_agent.kafka_client import KafkaLog, kafka_settings
@@ -36,10 +37,10 @@ REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: f
 PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
 MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
 MAX_WARMED_BROKERS = 16
-RESOLVE_TIMEOUT_S = 1.0  # nothing is fetched meanwhile
 MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
 LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
-OFFSET_SPEC = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names the two ends
+ALERT_LOOK_INTERVAL_MS = 5_000  # the same until ALERT_MS after a broker was away: then librdkafka may forget partitions
+ALERT_MS = 60_000
 
 ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
 
@@ -63,11 +64,11 @@ class Fetcher:
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
         self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
         self._consumer = self._new_client()
+        self._enquiry = Enquiry(config.bootstrap, self._came_back)
         self._in_client = new_lock()  # held by who is in a call of the client, or has one's result in hand
         self._assigned: set[fields.TopicPartition] = set()
         self._topics_seen: set[str] = set()  # of which a message may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
-        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
         self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
         self._out_of_range: set[fields.TopicPartition] = set()
@@ -81,6 +82,7 @@ class Fetcher:
         self._steps = 0  # calls of librdkafka that came back
         self._silence = Silence()
         self._look_at_ms = handover.now_ms() + LOOK_INTERVAL_MS
+        self._is_alert_until_ms = 0
         self._unanswered = 0  # looks in a row
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
         self._thread = Thread(self._run, "consumer-agent-fetcher")
@@ -167,6 +169,9 @@ class Fetcher:
             self._changes.update(self._handover.buffer.fetched())
         self._is_replacement = True
 
+    def _came_back(self) -> None:
+        self._steps += 1
+
     # ---- the fetcher's own thread
 
     def _run(self) -> None:
@@ -191,11 +196,12 @@ class Fetcher:
         try:
             leaders: dict[int, TopicPartition] = {}
             for topic, metadata in self._described().items():
-                self._counts[topic] = len(metadata.partitions)
+                self._enquiry.heard(topic, metadata.partitions)
                 if metadata.error is not None and topic in self._topics:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
-                    leaders.setdefault(partition.leader, TopicPartition(topic, number))
+                    if partition.leader >= 0:
+                        leaders.setdefault(partition.leader, TopicPartition(topic, number))
         except KafkaException as error:
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
             self._handover.fail(KafkaUnavailableError(text))
@@ -235,7 +241,7 @@ class Fetcher:
             self._patience_s = POLL_TIMEOUT_S
             self._change_assignment(changes)
         for partitions, answer in questions:
-            found = self._resolved(partitions, self._begins_at, self._consumer)
+            found = self._enquiry.offsets(partitions, self._begins_at, self._consumer)
             with self._handover.lock:
                 if self._stopping:
                     return 0
@@ -274,7 +280,7 @@ class Fetcher:
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
-            self._hear_of(coming)
+            self._enquiry.hear_of(coming, self._consumer)
             self._topics_seen.update(topic for topic, _number in coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
@@ -282,40 +288,6 @@ class Fetcher:
             self._silence.assigned(coming)
             self._steps += 1
         self._assigned = (self._assigned - leaving) | coming.keys()
-
-    def _resolved(
-        self, partitions: Collection[fields.TopicPartition], where: str | int, client: KafkaConsumer
-    ) -> dict[fields.TopicPartition, int | None]:
-        """Return the offset of each partition at an end, or at a time; None where Kafka gives no answer."""
-        spec = OFFSET_SPEC[where] if isinstance(where, str) else where
-        asked = [TopicPartition(topic, number, spec) for topic, number in sorted(partitions)]
-        found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
-        self._hear_of(partitions)
-        try:
-            answers = client.offsets_for_times(asked, timeout=RESOLVE_TIMEOUT_S)
-        except KafkaException as error:
-            _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
-            return found
-        finally:
-            self._steps += 1
-        for answer in answers:
-            if answer.error is None and answer.offset >= 0:
-                found[answer.topic, answer.partition] = answer.offset
-        late = [(tp.topic, tp.partition) for tp in answers if tp.error is None and tp.offset == OFFSET_END]
-        if late and not isinstance(where, str):  # no record is as young as that
-            found.update(self._resolved(late, "latest", client))
-        return found
-
-    def _hear_of(self, partitions: Collection[fields.TopicPartition]) -> None:
-        """Let librdkafka ask for partitions that were added: it answers from what it heard minutes ago, "unknown"."""
-        for topic in {topic for topic, number in partitions if number >= self._counts.get(topic, 0)}:
-            try:
-                metadata = self._consumer.list_topics(topic, timeout=RESOLVE_TIMEOUT_S).topics[topic]
-            except KafkaException as error:
-                _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
-            else:
-                self._counts[topic] = len(metadata.partitions)
-            self._steps += 1
 
     def _fetch(self, room: int) -> None:
         first = self._consumer.poll(self._patience_s)
@@ -360,9 +332,10 @@ class Fetcher:
         """Ask Kafka now and then whether it has more of the partitions of which nothing comes."""
         now_ms = self._handover.now_ms()
         if now_ms >= self._look_at_ms:
-            self._look_at_ms = now_ms + LOOK_INTERVAL_MS
+            is_alert = now_ms < self._is_alert_until_ms
+            self._look_at_ms = now_ms + (ALERT_LOOK_INTERVAL_MS if is_alert else LOOK_INTERVAL_MS)
             silent = self._silence.look()
-            ends = self._resolved(silent, "latest", self._consumer) if silent else {}
+            ends = self._enquiry.offsets(silent, "latest", self._consumer) if silent else {}
             self.stuck = self._silence.judge(ends)
             is_answered = not ends or any(end is not None for end in ends.values())
             self._unanswered = 0 if is_answered else self._unanswered + 1
@@ -373,7 +346,7 @@ class Fetcher:
         """Ask with a new client whether Kafka is away, or just this client does not find it any more."""
         client = self._new_client()
         try:
-            return self._resolved(partitions, "latest", client)
+            return self._enquiry.offsets(partitions, "latest", client)
         finally:
             client.close()
 
@@ -394,10 +367,10 @@ class Fetcher:
         Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
         """
         partitions, self._out_of_range = self._out_of_range & self._assigned, set()
-        ends = {end: self._resolved(partitions, end, self._consumer) for end in OFFSET_SPEC}
+        ends = {end: self._enquiry.offsets(partitions, end, self._consumer) for end in ENDS}
         begins = ends.get(self._begins_at) if isinstance(self._begins_at, str) else None
         if begins is None and self._begins_at != "none":
-            begins = self._resolved(partitions, self._begins_at, self._consumer)
+            begins = self._enquiry.offsets(partitions, self._begins_at, self._consumer)
         restarted: dict[fields.TopicPartition, int] = {}
         with self._handover.lock:
             if self._stopping:
@@ -420,6 +393,9 @@ class Fetcher:
         self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:
+        now_ms = self._handover.now_ms()
+        self._is_alert_until_ms = now_ms + ALERT_MS
+        self._look_at_ms = min(self._look_at_ms, now_ms + ALERT_LOOK_INTERVAL_MS)
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:  # noqa: SLF001  # its public name
             self._is_cut_off = True
             _log.warning("no Kafka broker can be reached at %s; trying on", self._bootstrap)

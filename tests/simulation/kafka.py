@@ -136,11 +136,18 @@ class Client:
         return [answer for answer in answers if (answer.topic, answer.partition) in self._brokers.logs]
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A partition with a leader."""
+
+    leader: int = 1
+
+
 class Described:
     """A topic as the metadata describes it."""
 
     def __init__(self, count: int) -> None:
-        self.partitions = range(count)
+        self.partitions = {number: Led() for number in range(count)}
 
 
 @dataclass(frozen=True, slots=True)

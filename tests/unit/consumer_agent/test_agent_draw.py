@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from consumer_agent.batch import Batch
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.fetcher import LOOK_INTERVAL_MS, Fetcher
+from consumer_agent.fetcher import ALERT_LOOK_INTERVAL_MS, ALERT_MS, LOOK_INTERVAL_MS, Fetcher
 from consumer_agent.handover import Handover
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -49,7 +49,11 @@ class Client:
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
 
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
-        return mock.Mock(topics={"orders": mock.Mock(partitions={}), "payments": mock.Mock(partitions={})})
+        described = mock.Mock(partitions={0: mock.Mock(leader=1), 1: mock.Mock(leader=1)})
+        return mock.Mock(topics={"orders": described, "payments": described})
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        return [TopicPartition(one.topic, one.partition, 0) for one in asked]
 
 
 class Setting:
@@ -134,6 +138,22 @@ def test_the_fetcher_looks_for_silence_when_that_is_due(setting: Setting) -> Non
     setting.now_ms = LOOK_INTERVAL_MS
     setting.draw()
     assert setting.woken == 1
+
+
+def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -> None:
+    def look_at(now_ms: int) -> int:
+        setting.now_ms, setting.woken = now_ms, 0
+        setting.client.ready = messages(PARTITION, [0])
+        setting.draw()
+        setting.fetcher._look_for_silence()
+        return setting.woken
+
+    setting.fetcher._broker_error(KafkaError(KafkaError._TRANSPORT))
+    assert [look_at(ALERT_LOOK_INTERVAL_MS - 1), look_at(ALERT_LOOK_INTERVAL_MS)] == [0, 1]
+    assert [look_at(2 * ALERT_LOOK_INTERVAL_MS - 1), look_at(2 * ALERT_LOOK_INTERVAL_MS)] == [0, 1]
+    setting.handover.emit_until(4 * ALERT_MS)
+    assert look_at(ALERT_MS) == 1
+    assert [look_at(ALERT_MS + LOOK_INTERVAL_MS - 1), look_at(ALERT_MS + LOOK_INTERVAL_MS)] == [0, 1]
 
 
 def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:

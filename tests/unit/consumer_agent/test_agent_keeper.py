@@ -64,12 +64,14 @@ class Client:
         return []
 
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
-        return mock.Mock(topics={"orders": mock.Mock(partitions={}, error=None)})
+        return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)}, error=None)})
 
     def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
         if self._hangs_asked:
             self._hang()
         return [TopicPartition("orders", 0, 7)]
+
+    def get_watermark_offsets(self, *_: object, **__: float) -> None: ...
 
     def close(self) -> None: ...
 

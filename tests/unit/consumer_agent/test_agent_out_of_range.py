@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.buffer import RecordBuffer
 from consumer_agent.config import ConsumerConfig
+from consumer_agent.enquiry import ENDS
 from consumer_agent.errors import NoOffsetError
-from consumer_agent.fetcher import OFFSET_SPEC, Fetcher
+from consumer_agent.fetcher import Fetcher
 from consumer_agent.handover import Handover
 from consumer_agent.resetting import OutOfRange
 from tests.unit.consumer_agent.messages import ROOMY
@@ -36,12 +37,12 @@ class Client:
     def incremental_unassign(self, _partitions: list[TopicPartition]) -> None: ...
 
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
-        return mock.Mock(topics={"t": mock.Mock(partitions={0: None})})
+        return mock.Mock(topics={"t": mock.Mock(partitions={0: mock.Mock(leader=1)})})
 
     def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
         if self.is_cut_off:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        ends = {OFFSET_SPEC["earliest"]: EARLIEST, OFFSET_SPEC["latest"]: LATEST}
+        ends = {ENDS["earliest"]: EARLIEST, ENDS["latest"]: LATEST}
         return [TopicPartition(one.topic, one.partition, ends[one.offset]) for one in asked]
 
     def poll(self, _timeout_s: float) -> Message:
