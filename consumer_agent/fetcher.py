@@ -182,8 +182,8 @@ class Fetcher:
                 self._wait_for_work()
                 with self._in_client:
                     room = self._begin_round()
-                    if room:
-                        self._fetch(room)
+                    while room and not self._fetch(room) and self._is_at_rest:
+                        pass  # a whole round, five times a second, costs an agent in peace as much as the polls
         finally:
             if not self._stopping:
                 self._handover.break_down(ConsumerError("the consumer's fetcher has stopped"))
@@ -289,13 +289,20 @@ class Fetcher:
             self._steps += 1
         self._assigned = (self._assigned - leaving) | coming.keys()
 
-    def _fetch(self, room: int) -> None:
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether a round would do nothing but poll; without the lock: what comes now is seen after the next poll."""
+        is_called = self._changes or self._questions or self._out_of_range or self._stopping
+        return not (is_called or self._held_back or self._handover.buffer.record_count)
+
+    def _fetch(self, room: int) -> bool:
+        """Take in what comes, up to so many records; return whether anything came."""
         first = self._consumer.poll(self._patience_s)
         self._steps += 1
         if first is None:
             self._patience_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
             self._look_for_silence()
-            return
+            return False
         self._patience_s = POLL_TIMEOUT_S
         messages = [first]
         if room > 1:
@@ -303,6 +310,7 @@ class Fetcher:
         self._take_in(messages)
         if self._out_of_range:
             self._reset()
+        return True
 
     def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> None:
         """Sort out what librdkafka handed over, and put the records into the buffer; if awaited, they do not stay."""

@@ -26,7 +26,7 @@ class Client:
 
     @property
     def consumer(self) -> KafkaConsumer:
-        return cast(KafkaConsumer, self)
+        return cast("KafkaConsumer", self)
 
     def list_topics(self, topic: str, **_: float) -> mock.Mock:
         self.described += 1
