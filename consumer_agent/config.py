@@ -156,14 +156,15 @@ def _value_faults(values: Mapping[str, Any]) -> list[Fault]:
 Check = Callable[[Any], str | None]
 
 
-def _text(value: object) -> str | None:
-    return None if isinstance(value, str) and value else f"must be a text, not {value!r:.80}"
+def text_fault(value: object) -> str | None:
+    """Say what is wrong with a text that the system is to be given: it takes no null bytes."""
+    return None if isinstance(value, str) and value and "\0" not in value else f"must be a text, not {value!r:.80}"
 
 
 def _name(value: object) -> str | None:
     """Look at what becomes part of a path."""
     if not isinstance(value, str):
-        return _text(value)
+        return text_fault(value)
     try:
         paths.validate_name("the", value)
     except InvalidNameError as error:
@@ -177,7 +178,7 @@ def _client_id(value: object) -> str | None:
 
 
 def _address(fault: Callable[[str], str | None]) -> Check:
-    return lambda value: _text(value) or fault(value)
+    return lambda value: text_fault(value) or fault(value)
 
 
 def _optional(check: Check) -> Check:
@@ -224,7 +225,7 @@ def _offset_reset(value: object) -> str | None:
 
 
 def _path(value: object) -> str | None:
-    return None if isinstance(value, str | Path) else f"must be a path, not {value!r:.80}"
+    return None if isinstance(value, str | Path) and "\0" not in str(value) else f"must be a path, not {value!r:.80}"
 
 
 def _kafka_config(value: object) -> str | None:

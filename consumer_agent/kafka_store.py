@@ -74,11 +74,11 @@ class KafkaStore:
         def answered(future: Future[Any]) -> None:
             error = _error(future)
             if error is not None:
-                answer(dict.fromkeys(offsets, error.str()), is_hopeless=error.code() not in PASSING_ERRORS)
+                answer(dict.fromkeys(offsets, _reason(error)), is_hopeless=error.code() not in PASSING_ERRORS)
                 return
             refused = {(tp.topic, tp.partition): tp.error for tp in future.result().topic_partitions if tp.error}
             hopeless = any(refusal.code() not in PASSING_ERRORS for refusal in refused.values())
-            answer({partition: refusal.str() for partition, refusal in refused.items()}, is_hopeless=hopeless)
+            answer({partition: _reason(refusal) for partition, refusal in refused.items()}, is_hopeless=hopeless)
 
         if self._admin is None:
             return
@@ -105,6 +105,12 @@ class KafkaStore:
         request = [ConsumerGroupTopicPartitions(self._group, wanted)]
         futures = self._admin.list_consumer_group_offsets(request, request_timeout=READ_TIMEOUT_S)
         futures[self._group].add_done_callback(answered)
+
+
+def _reason(error: KafkaError) -> str:
+    if error.code() == KafkaError.UNKNOWN_MEMBER_ID:  # to a group without members anybody may commit
+        return f"the group has members of Kafka's own protocol ({error.str()})"
+    return str(error.str())
 
 
 def _error(future: Future[Any]) -> KafkaError | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from consumer_agent import config as configuration
 from consumer_agent.buffer import Prefetch
-from consumer_agent.config import Check, ConsumerConfig, Fault, choice, integer
+from consumer_agent.config import Check, ConsumerConfig, Fault, choice, integer, text_fault
 from consumer_agent.frames import CODECS
 from consumer_agent.sidecar import SidecarSettings
 from zkrebalancer.protocol import addresses, paths
@@ -249,7 +249,8 @@ def as_toml(shown: Mapping[str, tuple[Any, str]]) -> str:
     for key, (value, origin) in shown.items():
         is_kafka = key.startswith("kafka_config.")
         name = json.dumps(key.removeprefix("kafka_config.")) if is_kafka else key
-        text = json.dumps(value, ensure_ascii=False, default=str)  # TOML has no escapes for half a character
+        text = json.dumps(value, ensure_ascii=False, default=str)  # TOML has no escapes for half a character,
+        text = text.replace("\x7f", "\\u007f")  # and takes this one only escaped
         (table if is_kafka else lines).append(f"{name} = {text}  # {origin}")
     return "\n".join(lines + (table if len(table) > 2 else []))
 
@@ -269,13 +270,9 @@ def _topics(value: object) -> str | None:
     return None
 
 
-def _text(value: object) -> str | None:
-    return None if isinstance(value, str) and value else f"must be a text, not {value!r:.80}"
-
-
 def _dead_letter(value: object) -> str | None:
     kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if kind not in {"topic", "file"} or not name:
+    if kind not in {"topic", "file"} or not name or "\0" in name:
         return f"must be topic:NAME or file:PATH, not {value!r:.80}"
     return f"{name!r:.80} is not a topic's name" if kind == "topic" and not paths.is_legal_topic(name) else None
 
@@ -288,9 +285,9 @@ def _http(value: object) -> str | None:
 _FLAGS = {"topics": "topic", "group_instance_id": "instance_id", "events_directory": "events"}
 _CHECKS: dict[str, Check] = {
     "topics": _topics,
-    "pattern": _text,
+    "pattern": text_fault,
     "pattern_type": choice(WHITE_LIST, BLACK_LIST),
-    "exec": _text,
+    "exec": text_fault,
     "frames": choice(*CODECS),
     "dead_letter": _dead_letter,
     "max_failures": integer(1, 1_000),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from consumer_agent import CommitFailedError, Consumer, ConsumerStateError
+from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError, fetcher
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
@@ -329,6 +330,19 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         begun = time.monotonic()
         application.end()
         assert time.monotonic() - begun < WAIT_S
+
+
+def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer is in its group all the same, and Kafka's client goes on trying."""
+    monkeypatch.setattr(fetcher, "CONNECT_TIMEOUT_S", 0.5)
+    nowhere = f"{HOST}:{free_ports(1)[0]}"
+    with Consumer(zookeeper=stage.cluster.zookeeper, bootstrap=nowhere, group=stage.group) as consumer:
+        consumer.subscribe([stage.topic])
+        with pytest.raises(KafkaUnavailableError, match=f"^no Kafka broker answered at {nowhere}: "):
+            consumer.poll(WAIT_S)
+        assert not consumer.poll(0.2)
+        stage.wait_member()
+    assert stage.members() == ()
 
 
 def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
@@ -131,6 +132,25 @@ def test_who_is_evicted_commits_nothing_to_kafka(stage: Stage) -> None:
             application.consumer.commit()
         application.release()
     assert in_kafka(stage, 0) is None
+
+
+def test_beside_members_of_kafkas_own_protocol_a_commit_says_so(stage: Stage) -> None:
+    stage.produce([0], 10)
+    member = KafkaConsumer({"bootstrap.servers": stage.cluster.bootstrap, "group.id": stage.group})
+    member.subscribe([stage.topic])
+    with Application(stage, offsets_storage="kafka", enable_auto_commit=False).start() as application:
+        stage.wait_ack(stage.start(stage.wait_member(), 0))
+        wait_until(lambda: len(application.records) == 10, "the records")
+        application.hold()
+        wait_until(lambda: member.poll(0.1) is None and member.assignment(), "the group of Kafka")
+        with pytest.raises(
+            CommitFailedError, match=f"^.*{stage.topic}/0: .*the group has members of Kafka's own protocol"
+        ):
+            application.consumer.commit()
+        member.close()
+        application.consumer.commit()
+        application.release()
+    assert in_kafka(stage, 0) == (10, "zkrebalancer:")
 
 
 def test_none_tells_in_every_poll_that_no_offset_is_stored(stage: Stage) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from consumer_agent.settings import Settings, as_toml, effective, find_faults, fit_revoke_timeout, gather
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.settings import KINDS, Settings, as_toml, effective, find_faults, fit_revoke_timeout, gather
 
 FLAGS: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g", "topics": ["t"]}
 
@@ -191,6 +192,55 @@ def test_a_setting_of_another_kind_is_named(tmp_path: Path, text: str) -> None:
     found = faults(file=file, environment={"CONSUMER_AGENT_KAFKA_FETCH_MIN_BYTES": "1"}, **FLAGS)
     assert found
     assert all(line.startswith(f"{file}: {text.partition(' ')[0]}: must be") for line in found)
+
+
+STRANGE = (
+    *(
+        '""',
+        '"a\\nb"',
+        '"a\\u0000b"',
+        '"\\u007f"',
+        '"a"',
+        "0",
+        "-1",
+        "9" * 30,
+        "1.5",
+        "nan",
+        "true",
+        "[]",
+        "[1]",
+        '[["a"]]',
+    ),
+    *(
+        "{}",
+        "{a = {b = 1}}",
+        '{error_cb = "x"}',
+        "{a = nan}",
+        "2026-01-31",
+        "12:00:00",
+        "2026-01-31T12:00:00",
+        '"topic:"',
+    ),
+    *('"file:a\\u0000"', '["a:1", "a:2"]', '["a\\u0000"]', '"::1:80"', '"[::1]:80"', '"9999-12-31T23:59:59-23:59"'),
+)
+
+
+@pytest.mark.parametrize("key", KINDS)
+@pytest.mark.parametrize("more", ["", 'exec = "cat"\n'])
+def test_whatever_is_written_is_refused_in_one_line_or_can_be_used(tmp_path: Path, key: str, more: str) -> None:
+    required = {"zookeeper": '"z:1"', "bootstrap": '"b:1"', "group": '"g"', "topics": '["t"]'}
+    for value in STRANGE:
+        own = {name: required[name] for name in required if name != key and (name, key) != ("topics", "pattern")}
+        others = "" if key == "exec" else more
+        text = "".join(f"{name} = {own[name]}\n" for name in own)
+        settings = gather(written(tmp_path, f"{others}{text}{key} = {value}\n"), {}, {})
+        found = find_faults(settings)
+        assert not any("\n" in line for line in found)
+        if not found:
+            assert "\0" not in str(settings.values.get(key))
+            ConsumerConfig(**settings.group_of(ConsumerConfig))
+            again = tomllib.loads(as_toml(effective(settings)))
+            assert again["group"] == settings.values["group"]
 
 
 def test_nothing_is_shown_of_a_child_that_there_is_not() -> None:
