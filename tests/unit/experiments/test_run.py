@@ -1,0 +1,68 @@
+"""What becomes of a run's folder, whatever becomes of the run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.experiments.event_maker import event
+from zkrebalancer.experiments.protocols import PROTOCOLS
+from zkrebalancer.experiments.run import LOCK, RESULT, Plan, Run, read_result
+from zkrebalancer.experiments.scenarios import SCENARIOS
+from zkrebalancer.experiments.scenarios.model import Cast
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.locks import locked
+
+PLAN = Plan(PROTOCOLS["classic-range"], SCENARIOS["steady"], "tuned", Cast(2, 6, 1), "kafka-3.9", 5)
+LINES = [json.dumps(event("step", name="before", target="", number=1)), "", json.dumps(event("new"))]
+
+
+@pytest.fixture(autouse=True)
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a run do nothing but write these lines, which a test may change, into its event file."""
+    lines = LINES[::2]
+    monkeypatch.setattr(Run, "_run", lambda _run, events: (events / "run-1.jsonl").write_text("\n".join([*lines, ""])))
+    return lines
+
+
+def result_in(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / PLAN.folder / RESULT).read_text())
+    return found
+
+
+def test_a_run_that_got_to_its_end_is_there_with_a_copy_of_its_events(tmp_path: Path) -> None:
+    result = Run(PLAN, tmp_path / "out", print, tmp_path / "copies").perform()
+    assert result == result_in(tmp_path / "out") == read_result(PLAN, tmp_path / "out")
+    assert (result["complete"], result["trusted"], result["doubts"]) == (True, True, [])
+    assert [file.name for file in (tmp_path / "copies" / PLAN.folder).iterdir()] == ["run-1.jsonl"]
+
+
+def test_a_run_whose_events_could_not_be_copied_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(shutil, "copytree", fail)
+    with pytest.raises(OSError, match="disk full"):
+        Run(PLAN, tmp_path / "out", print, tmp_path / "copies").perform()
+    assert read_result(PLAN, tmp_path / "out") is None
+
+
+def test_an_event_that_cannot_be_read_is_a_doubt(tmp_path: Path, written: list[str]) -> None:
+    written[:] = LINES
+    result = Run(PLAN, tmp_path, print).perform()
+    assert result["doubts"] == [r"an event cannot be read: run-1.jsonl, line 2: not JSON: b'\n'"]
+    assert (result["complete"], result["trusted"]) == (True, False)
+
+
+def test_one_process_at_a_time_runs_it(tmp_path: Path) -> None:
+    (tmp_path / PLAN.folder).mkdir(parents=True)
+    with (
+        locked(tmp_path / PLAN.folder / LOCK, 0.0, print),
+        pytest.raises(LocalClusterError, match="another zkrebalancer holds"),
+    ):
+        Run(PLAN, tmp_path, print).perform()
+    assert not (tmp_path / PLAN.folder / RESULT).exists()
