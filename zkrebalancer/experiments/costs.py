@@ -75,6 +75,7 @@ class Costs(Repeating):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the thread and the process that reads the broker's counters."""
+        self._broker.kill()  # first, or a broker that does not answer would keep the thread
         try:
             super().__exit__(kind, error, trace)
         finally:
@@ -215,10 +216,14 @@ class BrokerCounts:
         """Return the program's process, if it runs."""
         return [] if self._program is None or self._program.poll() is not None else [psutil.Process(self._program.pid)]
 
-    def end(self) -> None:
-        """End the program."""
+    def kill(self) -> None:
+        """Let whoever waits for an answer of the program get none."""
         if self._program is not None:
             self._program.kill()
+
+    def end(self) -> None:
+        """Wait for the end of the program, which was killed."""
+        if self._program is not None:
             self._program.communicate(timeout=END_DEADLINE_S)
 
 
@@ -233,8 +238,8 @@ def zookeeper_counts(answer: str, asked: int) -> dict[str, int]:
 
 
 def broker_counts(line: str) -> Counts | None:
-    """Return the counts that `BrokerCounts` told in a line; None if it had none to tell."""
+    """Return the counts that `BrokerCounts` told in a line; None if it had none to tell, or was ended meanwhile."""
     words = line.split()
-    if not words or words[0] == "-":
+    if not line.endswith("\n") or not words or words[0] == "-":
         return None
     return {kind: (int(requests), int(size)) for kind, requests, size in zip(*[iter(words)] * 3, strict=True)}

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from zkrebalancer.experiments.costs import Sums, broker_counts, zookeeper_counts
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkrebalancer.experiments import costs
+from zkrebalancer.experiments.costs import Costs, Sums, broker_counts, zookeeper_counts
+from zkrebalancer.observe.events import EventLog
+
+WAIT_S = 60.0
+# Answers once; that it is asked again is told by a file.
+MUTE = "import sys; input(); print('-', flush=True); input(); open(sys.argv[1], 'w').close(); input()"
 
 MNTR = """zk_version\t3.8.4
 zk_packets_sent\t85
@@ -24,6 +39,23 @@ def test_a_brokers_counts_are_read_by_kind() -> None:
 def test_a_broker_that_cannot_be_asked_has_no_counts() -> None:
     assert broker_counts("- java.io.IOException: it has just begun\n") is None
     assert broker_counts("") is None
+    assert broker_counts("JoinGroup 3 660 Heartb") is None
+
+
+def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    monkeypatch.setattr(costs, "broker_counts_command", lambda: [sys.executable, "-c", MUTE, str(asked)])
+    monkeypatch.setattr(costs, "INTERVAL_S", 0.0)
+    cluster: Any = SimpleNamespace(
+        zookeeper_servers=[], broker=SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")
+    )
+    with Costs(EventLog(None, "run"), cluster, dict):
+        give_up_at = time.monotonic() + WAIT_S
+        while not asked.exists():
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
 
 
 def test_sums_go_on_when_a_process_is_started_again() -> None:
