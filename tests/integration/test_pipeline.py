@@ -154,8 +154,15 @@ def test_a_topic_that_cannot_be_read_is_one_line(agent_cluster: LocalCluster, tm
     watching = ("zkrebalancer", "pipeline", "watch", "--out", tmp_path, "--bootstrap", agent_cluster.bootstrap)
     require_one_line(run(*watching, "--topic", "no-such"), 1, "there is no topic no-such at")
     require_one_line(run(*watching), 2, "--events, or --bootstrap and --topic")
-    require_one_line(run(*watching, "--topic", "t", "--kafka", "no=1"), 2, "--kafka no: No such configuration property")
+    require_one_line(run(*watching, "--topic", "t", "--kafka", "no=1"), 2, "--kafka no: no is refused by librdkafka")
     require_one_line(run(*watching, "--topic", "t", "--kafka", "password"), 2, "must be KEY=VALUE")
+
+
+def test_weights_of_no_group_are_refused_before_anybody_waits_for_spark(
+    agent_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    learning = ("zkrebalancer", "pipeline", "weights", "--events", tmp_path, "--out", tmp_path, "--group", "no-such")
+    require_one_line(run(*learning, "--zookeeper", agent_cluster.zookeeper), 1, "there is no group no-such")
 
 
 @pytest.mark.long

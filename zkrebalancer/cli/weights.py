@@ -14,7 +14,7 @@ from rich.table import Table
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.tables import console
-from zkrebalancer.operations.weights import write_weights
+from zkrebalancer.operations.weights import require_group, write_weights
 from zkrebalancer.protocol.weights import encode
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
@@ -59,6 +59,9 @@ def weights(
     if zookeeper is not None and group is None:
         raise click.UsageError("--zookeeper needs --group: whose weights they are")
     require("spark")
+    if zookeeper is not None and group is not None:
+        with BlockingZk(zookeeper) as zk:
+            require_group(zk, group)  # before anybody waits for Spark
     from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 

@@ -15,6 +15,12 @@ class WeightsNotWrittenError(RebalancerError):
     retriable = True
 
 
+def require_group(zk: BlockingZk, group: str) -> None:
+    """Raise InvalidNameError or UnknownGroupError: the name is none, or there is no such group."""
+    if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group)))), Content):
+        raise UnknownGroupError(f"there is no group {group}; `groups list` shows those that are")
+
+
 def write_weights(zk: BlockingZk, group: str, content: bytes) -> None:
     """Write `content` as the group's weights, in the place of what was there.
 
@@ -23,8 +29,7 @@ def write_weights(zk: BlockingZk, group: str, content: bytes) -> None:
         WeightsNotWrittenError: somebody else wrote at the same moment.
 
     """
-    if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group)))), Content):
-        raise UnknownGroupError(f"there is no group {group}; `groups list` shows those that are")
+    require_group(zk, group)
     path = paths.weights(group)
     node = zk.perform(Get(path))
     write = SetContent(path, content, node.stat.version) if isinstance(node, Content) else Create(path, content)
