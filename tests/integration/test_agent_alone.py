@@ -6,11 +6,13 @@ import base64
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError, fetcher
+from consumer_agent.machine import MachineSettings
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -313,7 +315,10 @@ def test_a_restart_of_zookeeper_loses_nothing(stage: Stage) -> None:
     assert application.told == [("assign", sorted(stage.of(0)))]
 
 
-def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not_hang() -> None:
+def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("consumer_agent.consumer.CLOSE_TIMEOUT_S", 1.0)
     with LocalCluster() as own:
         stage = Stage(own)
         application = Application(stage).start()
@@ -345,8 +350,9 @@ def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch
     assert stage.members() == ()
 
 
-def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster) -> None:
+def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer_agent.core.MachineSettings", partial(MachineSettings, connect_timeout_ms=1_000))
     with Consumer(zookeeper="127.0.0.1:1", bootstrap=agent_cluster.bootstrap, group="g") as consumer:
         consumer.subscribe(["t"])
         with pytest.raises(ZooKeeperUnavailableError, match=r"127\.0\.0\.1:1 "):
-            consumer.poll(15)
+            consumer.poll(WAIT_S)

@@ -21,6 +21,17 @@ pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "300", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
 END_S = 60.0
+# Both signals have one handler, so each moment is met by one of them, and in the long tests by the other.
+INTERRUPTS = [
+    ("ZooKeeper and Kafka start", signal.SIGINT),
+    ("demo-2 joins", signal.SIGTERM),
+    ("is frozen until", signal.SIGINT),
+]
+LONG_INTERRUPTS = [
+    ("ZooKeeper and Kafka start", signal.SIGTERM),
+    ("demo-2 joins", signal.SIGINT),
+    ("is frozen until", signal.SIGTERM),
+]
 FAULTS = ["kill", "freeze", "thaw", "kill-leader"]
 
 
@@ -58,8 +69,10 @@ def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: Wat
     assert json.loads(next(events.glob("lab-*.jsonl")).read_text().splitlines()[0])["kind"] == "scenario"
 
 
-@pytest.mark.parametrize("moment", ["ZooKeeper and Kafka start", "demo-2 joins", "is frozen until"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [*INTERRUPTS, *(pytest.param(*interrupt, marks=pytest.mark.long) for interrupt in LONG_INTERRUPTS)],
+)
 def test_an_interrupt_is_one_line_and_leaves_nothing(demo: WatchedCommand, moment: str, number: signal.Signals) -> None:
     running = demo.begin()
     demo.wait_for(moment)

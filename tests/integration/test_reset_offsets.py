@@ -28,9 +28,11 @@ PARTITIONS = 1_200  # more than one transaction carries
 
 
 @pytest.fixture(scope="module")
-def zookeeper() -> Iterator[str]:
-    with LocalCluster(broker="none", chroot="/reset") as cluster:
-        yield cluster.zookeeper
+def zookeeper(agent_cluster: LocalCluster) -> str:
+    """Make a chroot of its own; what the commands see there has nothing to do with the cluster's other groups."""
+    with BlockingZk(agent_cluster.zookeeper) as client:
+        assert isinstance(client.perform(Multi((Create("/reset"),))), Done)
+    return f"{agent_cluster.zookeeper}/reset"
 
 
 @pytest.fixture
@@ -46,10 +48,13 @@ def zk(zookeeper: str) -> Iterator[BlockingZk]:
 
 
 def remove(client: BlockingZk, path: str) -> None:
-    listed = client.perform(ListChildren(path))
-    for name in listed.names if isinstance(listed, Children) else ():
-        remove(client, f"{path}/{name}")
-    client.perform(Multi((Delete(path),)))
+    """Remove a node with everything below it, without waiting for each of a thousand answers."""
+    level, found = [path], [path]
+    while level:
+        replies = zip(level, client.perform_all([ListChildren(above) for above in level]), strict=True)
+        level = [f"{above}/{name}" for above, reply in replies if isinstance(reply, Children) for name in reply.names]
+        found += level
+    client.perform_all([Multi((Delete(below),)) for below in reversed(found)])
 
 
 def to_nine(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -116,15 +121,9 @@ def test_an_operator_who_interferes_stops_the_reset(zk: BlockingZk) -> None:
 # ---- with offsets in Kafka
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(chroot="/reset-kafka") as started:
-        yield started
-
-
-def zkrebalancer(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
+def zkrebalancer(servers: tuple[str, str], *arguments: str) -> dict[str, Any]:
     """Run a command with --json and return what it prints."""
-    options = ["--zookeeper", cluster.zookeeper, "--bootstrap", cluster.bootstrap, "--json"]
+    options = ["--zookeeper", servers[0], "--bootstrap", servers[1], "--json"]
     result = CliRunner().invoke(main.zkrebalancer, ["groups", *arguments, *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
@@ -136,28 +135,31 @@ def offset_of(document: dict[str, Any], number: int) -> dict[str, Any]:
     return row
 
 
-def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(cluster: LocalCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
+    zookeeper: str, agent_cluster: LocalCluster
+) -> None:
+    servers = (zookeeper, agent_cluster.bootstrap)
+    admin = AdminClient({"bootstrap.servers": agent_cluster.bootstrap})
     admin.create_topics([NewTopic("t", 3, 1)])["t"].result(WAIT_S)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer = Producer({"bootstrap.servers": agent_cluster.bootstrap})
     for number in range(30):
         producer.produce("t", b"", partition=number % 3)
     assert producer.flush(WAIT_S) == 0
-    StoredInKafka({"bootstrap.servers": cluster.bootstrap}, GROUP).write({("t", 1): 4, ("t", 2): 6})
-    with BlockingZk(cluster.zookeeper) as zk:
-        made = [Create(paths.GROUPS), Create(paths.group(GROUP))]  # the broker has made what is above
+    StoredInKafka({"bootstrap.servers": agent_cluster.bootstrap}, GROUP).write({("t", 1): 4, ("t", 2): 6})
+    with BlockingZk(zookeeper) as zk:
+        made = [Create(paths.CONSUMERS), Create(paths.GROUPS), Create(paths.group(GROUP))]
         made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]
         made += [Create(paths.offsets(GROUP, "t"), b"incarnation")]
         made += [Create(paths.offsets(GROUP, "t", number), b"5") for number in (0, 1)]
         assert isinstance(zk.perform(Multi(tuple(made))), Done)
-    described = zkrebalancer(cluster, "describe", GROUP, "--offsets")
+    described = zkrebalancer(servers, "describe", GROUP, "--offsets")
     known = {"topic": "t", "partition": 1, "offset": 5, "offset_in_kafka": 4, "log_end_offset": 10, "lag": 5}
     assert offset_of(described, 1) == known
     assert [offset_of(described, number)["lag"] for number in range(3)] == [5, 5, 4]
-    before = zkrebalancer(cluster, "reset-offsets", GROUP, "--to-earliest", "--dry-run")
+    before = zkrebalancer(servers, "reset-offsets", GROUP, "--to-earliest", "--dry-run")
     assert offset_of(before, 1) == {"topic": "t", "partition": 1, "before": 5, "before_in_kafka": 4, "after": 0}
-    assert zkrebalancer(cluster, "describe", GROUP, "--offsets") == described
-    assert offset_of(zkrebalancer(cluster, "reset-offsets", GROUP, "--to-offset", "9"), 2)["after"] == 9
-    described = zkrebalancer(cluster, "describe", GROUP, "--offsets")
+    assert zkrebalancer(servers, "describe", GROUP, "--offsets") == described
+    assert offset_of(zkrebalancer(servers, "reset-offsets", GROUP, "--to-offset", "9"), 2)["after"] == 9
+    described = zkrebalancer(servers, "describe", GROUP, "--offsets")
     stored = {key: [offset_of(described, number)[key] for number in range(3)] for key in STORES}
     assert stored == {"offset": [9, 9, None], "offset_in_kafka": [None, 9, 9]}

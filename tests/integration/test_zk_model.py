@@ -6,7 +6,7 @@ Sessions are compared by who they are, transaction ids by their order. Simulatio
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import gevent
 import pytest
@@ -21,6 +21,7 @@ from zkrebalancer.protocol.calls import (
     Content,
     Create,
     Delete,
+    Done,
     Get,
     ListChildren,
     Multi,
@@ -32,7 +33,7 @@ from zkrebalancer.protocol.calls import (
     Watched,
     ZooKeeperEvent,
 )
-from zkrebalancer.runtime.zk import ZkClient
+from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the server's jars are fetched first
 
@@ -179,9 +180,11 @@ class Comparison:
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[str]:
-    with LocalCluster(broker="none", chroot="/truth") as cluster:
-        yield cluster.zookeeper
+def hosts(agent_cluster: LocalCluster) -> str:
+    """Make a chroot of its own."""
+    with BlockingZk(agent_cluster.zookeeper) as client:
+        assert isinstance(client.perform(Multi((Create("/truth"),))), Done)
+    return f"{agent_cluster.zookeeper}/truth"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

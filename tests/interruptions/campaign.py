@@ -72,9 +72,10 @@ def interrupt_everywhere(plan: Plan) -> Tally:
     for number, step in enumerate(world.steps(world.is_done)):
         tally.steps += 1
         tally.states.add(_digest(world))
+        frozen = world.freeze()
         for interruption, other in _ways(world, step):
             tally.runs[interruption.name] += 1
-            _run_interrupted(plan, world.fork(), number, step, interruption, other)
+            _run_interrupted(plan, PlanWorld.thaw(frozen), number, step, interruption, other)
     return tally
 
 

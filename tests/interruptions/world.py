@@ -6,7 +6,7 @@ one actor. In between everybody does at once what can be done without a call.
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -255,9 +255,15 @@ class PlanWorld:
                 is_owner = (TOPIC, number) in owned.get(consumer.name, ()) or consumer.name in evicted
                 assert is_owner, f"{number} is read by {consumer.name}, whose record does not have it"
 
-    def fork(self) -> PlanWorld:
-        """Return a copy that goes its own way."""
-        return copy.deepcopy(self)
+    def freeze(self) -> bytes:
+        """Return all of it as it is now, for copies that go their own ways: several times as fast as deep copies."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def thaw(frozen: bytes) -> PlanWorld:
+        """Return a copy."""
+        world: PlanWorld = pickle.loads(frozen)  # noqa: S301  # our own
+        return world
 
 
 TICK = signals.Tick()

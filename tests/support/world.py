@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tests.support.kept_problems import assert_kept_as_made_anew, assert_placed_as_anew
 from tests.support.zk_model import Session, ZkModel
@@ -35,6 +36,7 @@ from zkrebalancer.rebalance.planning import answer
 GROUP = "g"
 SESSION_MS = 6_000
 EPOCH_OFFSET_MS = 1_700_000_000_000
+_decode_owners = lru_cache(maxsize=1_000)(ownership.decode_owners)  # most records are as they were a step ago
 
 
 @dataclass(slots=True)
@@ -301,7 +303,7 @@ class World:
 
     def _owners_record(self, name: str) -> OwnersRecord | None:
         try:
-            return ownership.decode_owners(self.zk.nodes[paths.owners(GROUP, name)].content)
+            return _decode_owners(self.zk.nodes[paths.owners(GROUP, name)].content)
         except NodeContentError:
             return None
 

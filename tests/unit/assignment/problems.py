@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -17,6 +18,9 @@ Value = TypeVar("Value")
 
 TOPIC_NAMES = ("a", "b", "c", "d")
 CONSUMER_NAMES = ("c1", "c2", "c3", "c4", "c5", "c6")
+TOPICS = st.sampled_from(TOPIC_NAMES)
+GENERATIONS = st.integers(0, 2)
+INSTANCES = st.none() | st.sampled_from(("{}-x", "a-{}"))
 
 
 @st.composite
@@ -29,23 +33,45 @@ def problems(
     max_threads: int = 3,
 ) -> Problem:
     """Draw a group: members differ in topics and threads, and hold partitions (some twice, some that do not exist)."""
-    topics = draw(st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(0, max_partitions), max_size=4))
-    consumers = draw(st.lists(st.sampled_from(CONSUMER_NAMES), unique=True, max_size=max_members))
-    subscriptions = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.integers(1, max_threads))
+    topics = draw(_topics(max_partitions))
+    consumers = draw(_consumers(max_members))
+    subscriptions = _subscriptions(max_threads)
     if subscribe_alike:
         subscriptions = st.just(draw(subscriptions))
-    partitions = st.tuples(st.sampled_from(TOPIC_NAMES), st.integers(0, max_partitions))
-    owned = st.dictionaries(partitions, st.integers(0, max_threads))
+    owned = _owned(max_partitions, max_threads)
     members = {
         consumer: Member(
             threads=draw(subscriptions),
             owned=draw(owned),
-            generation=draw(st.integers(0, 2)),
-            instance_id=draw(st.none() | st.sampled_from([f"{consumer}-x", f"a-{consumer}"])),
+            generation=draw(GENERATIONS),
+            instance_id=None if (instance := draw(INSTANCES)) is None else instance.format(consumer),
         )
         for consumer in consumers
     }
     return Problem(topics, members)
+
+
+# Each made once: to make one for every draw costs more than to draw.
+
+
+@cache
+def _topics(max_partitions: int) -> st.SearchStrategy[dict[str, int]]:
+    return st.dictionaries(TOPICS, st.integers(0, max_partitions), max_size=4)
+
+
+@cache
+def _consumers(max_members: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(CONSUMER_NAMES), unique=True, max_size=max_members)
+
+
+@cache
+def _subscriptions(max_threads: int) -> st.SearchStrategy[dict[str, int]]:
+    return st.dictionaries(TOPICS, st.integers(1, max_threads))
+
+
+@cache
+def _owned(max_partitions: int, max_threads: int) -> st.SearchStrategy[dict[TopicPartition, int]]:
+    return st.dictionaries(st.tuples(TOPICS, st.integers(0, max_partitions)), st.integers(0, max_threads))
 
 
 def placed(assignment: Assignment) -> Iterator[tuple[str, int, str, int]]:
