@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.light_spark import LIGHT
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -21,12 +23,5 @@ def spark() -> Iterator[SparkSession]:
     """Give all tests one small session: a JVM takes seconds to start."""
     from zkrebalancer.pipeline.session import spark_session  # noqa: PLC0415  # only those that ask for it pay
 
-    # What is compiled for a handful of rows takes longer than they do without it.
-    light = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    with spark_session("local[2]", "1g", light) as session:
+    with spark_session("local[2]", "1g", {**LIGHT, "spark.sql.shuffle.partitions": "2"}) as session:
         yield session

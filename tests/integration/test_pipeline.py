@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.commands import run
 from tests.integration.test_command_lines import require_one_line
+from tests.support.light_spark import SUBMIT_LIGHT
 from tests.unit.pipeline.frames import differences
 from tests.unit.pipeline.histories import chaos, planned, write_run
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -43,8 +44,6 @@ KILLS = 2
 SEEDS = range(6)
 TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-# What is compiled for a handful of rows takes longer than they do without it.
-UNCOMPILED = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
 pytestmark = pytest.mark.timeout(DEADLINE_S)
@@ -78,7 +77,7 @@ def begin(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
     """Begin a command; `folder` is for all that is temporary, which those that are killed leave there."""
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", *map(str, arguments)]
     executors = f"--conf spark.executor.extraJavaOptions=-Djava.io.tmpdir={folder}"
-    submit = {"PYSPARK_SUBMIT_ARGS": f"{UNCOMPILED} {executors} pyspark-shell"}
+    submit = {"PYSPARK_SUBMIT_ARGS": f"{SUBMIT_LIGHT} {executors} pyspark-shell"}
     environment = {**child_environment(), **submit, "TMPDIR": str(folder)}
     return subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, env=environment)
 

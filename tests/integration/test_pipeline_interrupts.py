@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.command import WatchedCommand, watched
+from tests.support.light_spark import SUBMIT_LIGHT
 from tests.unit.pipeline.histories import planned, write_run
 
 DEADLINE_S = 300.0
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Iterator[WatchedCommand]:
-    with watched([sys.executable, "-m", "zkrebalancer.cli.main", "pipeline"], tmp_path, DEADLINE_S) as pipeline:
+    command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline"]
+    light = {"PYSPARK_SUBMIT_ARGS": f"{SUBMIT_LIGHT} pyspark-shell"}
+    with watched(command, tmp_path, DEADLINE_S, light) as pipeline:
         yield pipeline
 
 

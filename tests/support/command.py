@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +18,9 @@ TOLD_LINES = 15  # of a command that failed: the verdict comes last
 class WatchedCommand:
     """The command, to be begun once; `folder` is its place for temporary files."""
 
-    def __init__(self, command: Sequence[str], folder: Path, end_s: float) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, end_s: float, environment: Mapping[str, str]) -> None:
         self.folder = folder
+        self._environment = environment
         self._command = command
         self._end_s = end_s
         self._errors = folder.with_name("stderr.txt")
@@ -28,7 +29,7 @@ class WatchedCommand:
         with self._errors.open("w") as errors:
             return subprocess.Popen(
                 [*self._command, *arguments],
-                env={**child_environment(), "TMPDIR": str(self.folder)},
+                env={**child_environment(), **self._environment, "TMPDIR": str(self.folder)},
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -64,10 +65,12 @@ def processes_naming(folder: Path) -> list[psutil.Process]:
 
 
 @contextmanager
-def watched(command: Sequence[str], directory: Path, end_s: float) -> Iterator[WatchedCommand]:
+def watched(
+    command: Sequence[str], directory: Path, end_s: float, environment: Mapping[str, str] | None = None
+) -> Iterator[WatchedCommand]:
     """Give a command a folder, and end what is left of it at last; it has `end_s` to tell what is waited for."""
     (directory / "tmp").mkdir()
-    one = WatchedCommand(command, directory / "tmp", end_s)
+    one = WatchedCommand(command, directory / "tmp", end_s, environment or {})
     try:
         yield one
     finally:
