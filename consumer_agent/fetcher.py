@@ -333,6 +333,8 @@ class Fetcher:
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
                 self._out_of_range.add(partition)
             else:
+                if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    self._silence.unassigned([partition])  # its client knows of it; the next record puts it back
                 self._complain(message, error)
         return records
 
