@@ -75,6 +75,7 @@ class Fetcher:
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
+        self._trouble = ""  # what librdkafka has told last of a broker, in parentheses
         self._stopping = False
         self._waiting = False
         self._drawing = False  # the application's thread is in a call
@@ -203,7 +204,8 @@ class Fetcher:
                     if partition.leader >= 0:
                         leaders.setdefault(partition.leader, TopicPartition(topic, number))
         except KafkaException as error:
-            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}"
+            self._consumer.poll(0)  # the reason waits until then
+            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
             self._handover.fail(KafkaUnavailableError(text))
             return
         self._is_cut_off = False
@@ -368,6 +370,8 @@ class Fetcher:
                 if partition not in self._changes and not self._stopping:
                     self._handover.buffer.put(partition, fetched, sizes[partition])
             self._handover.changed.notify()
+        if self._complained:
+            self._complained = {key for key in self._complained if key[:2] not in sorted_out}
         for partition, fetched in sorted_out.items():
             self._silence.came(partition, (fetched[-1].offset() or 0) + 1)
 
@@ -406,12 +410,14 @@ class Fetcher:
         now_ms = self._handover.now_ms()
         self._is_alert_until_ms = now_ms + ALERT_MS
         self._look_at_ms = min(self._look_at_ms, now_ms + ALERT_LOOK_INTERVAL_MS)
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:  # noqa: SLF001  # its public name
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
+            self._trouble = f" ({error.str()})"
+        elif not self._is_cut_off:
             self._is_cut_off = True
-            _log.warning("no Kafka broker can be reached at %s; trying on", self._bootstrap)
+            _log.warning("no Kafka broker can be reached at %s%s; trying on", self._bootstrap, self._trouble)
 
     def _complain(self, message: Message, error: KafkaError | None) -> None:
-        """Log an error once per partition; librdkafka goes on trying by itself."""
+        """Log an error once per partition, until records come; librdkafka goes on trying by itself."""
         key = (message.topic(), message.partition(), None if error is None else error.code())
         if key not in self._complained:
             self._complained.add(key)

@@ -156,6 +156,15 @@ def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -
     assert [look_at(ALERT_MS + LOOK_INTERVAL_MS - 1), look_at(ALERT_MS + LOOK_INTERVAL_MS)] == [0, 1]
 
 
+def test_a_refusal_is_told_once_until_records_come_again(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    topic, number = PARTITION
+    refusal = Message(topic=topic, partition=number, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    for ready in ([refusal], [refusal], messages(PARTITION, [0]), [refusal]):
+        setting.client.ready = ready
+        setting.draw()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
 def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
