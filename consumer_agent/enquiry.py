@@ -1,8 +1,10 @@
 """Asks Kafka where partitions begin and end, and what it knows of them.
 
-librdkafka answers questions about partitions that were added from what it heard minutes ago, "unknown"; and it keeps a
-question about one without a leader for half a second, and with it the answer about all others. So topics are described
-anew as long as a partition of interest is unknown or has had no leader yet, and only what had one is asked for.
+librdkafka answers questions about partitions that were added from what it heard minutes ago, "unknown". So topics are
+described anew as long as a partition of interest is unknown or has had no leader yet. A question about one without a
+leader it keeps for half a second, and with it the answer about all others: so those are asked for without it. New
+partitions have no leader, all of them: then that half second is better than to ask again and again, which keeps a
+broker from its work.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ class Enquiry:
         self._bootstrap = bootstrap
         self._came_back = came_back
         self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
-        self._unled: dict[str, frozenset[int]] = {}  # those of them that had no leader then
+        self._unled: dict[str, set[int]] = {}  # those of them that had no leader then
 
     def heard(self, topic: str, partitions: Mapping[int, Any]) -> None:
         """Take in a topic's description: its partitions by number, as confluent-kafka gives them."""
         self._counts[topic] = len(partitions)
-        self._unled[topic] = frozenset(number for number, partition in partitions.items() if partition.leader < 0)
+        self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
 
     def hear_of(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
         """Let the client hear of partitions that were added, or that have got a leader."""
@@ -53,9 +55,8 @@ class Enquiry:
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
         self.hear_of(partitions, client)
         spec = ENDS[where] if isinstance(where, str) else where
-        asked = [TopicPartition(*partition, spec) for partition in sorted(partitions) if self._is_led(*partition)]
-        if not asked:
-            return found
+        led = [partition for partition in partitions if self._is_led(*partition)]
+        asked = [TopicPartition(*partition, spec) for partition in sorted(led or partitions)]
         try:
             answers = client.offsets_for_times(asked, timeout=TIMEOUT_S)
         except KafkaException as error:
@@ -66,6 +67,7 @@ class Enquiry:
         for answer in answers:
             if answer.error is None and answer.offset >= 0:
                 found[answer.topic, answer.partition] = answer.offset
+                self._unled.get(answer.topic, set()).discard(answer.partition)
         late = [(tp.topic, tp.partition) for tp in answers if tp.error is None and tp.offset == OFFSET_END]
         if late and not isinstance(where, str):  # no record is as young as that
             found.update(self.offsets(late, "latest", client))

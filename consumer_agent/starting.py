@@ -24,7 +24,6 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 MAX_OFFSET_READS = 1_000  # under way at once
 MIN_RESOLVE_RETRY_MS = 50  # a topic stands in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
-RESOLVE_RETRY_GROWTH = 1.25  # so that an answer is known a quarter later at most than it could be
 
 
 class Starting(Enum):
@@ -215,7 +214,7 @@ class Start:
         if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS:
             self.outbox.add(Warn(warning))
         self.retry_at_ms = now_ms + self.retry_delay_ms
-        self.retry_delay_ms = min(int(RESOLVE_RETRY_GROWTH * self.retry_delay_ms), MAX_RESOLVE_RETRY_MS)
+        self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
 
     def _take_offset(self, partition: TopicPartition, content: bytes) -> None:
         try:

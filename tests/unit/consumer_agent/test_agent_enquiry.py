@@ -60,10 +60,12 @@ def test_what_has_no_leader_yet_holds_up_no_answer(enquiry: Enquiry) -> None:
     assert client.asked == [[0, 2], [1]]
 
 
-def test_nothing_is_asked_where_nobody_leads(enquiry: Enquiry) -> None:
+def test_where_nobody_leads_the_client_may_wait_for_leaders(enquiry: Enquiry) -> None:
     client = Client(NOBODY)
-    assert enquiry.offsets([A, B], "latest", client.consumer) == {A: None, B: None}
-    assert client.asked == []
+    assert enquiry.offsets([A, B], "latest", client.consumer) == {A: 7, B: 7}
+    assert client.asked == [[0, 1]]
+    enquiry.hear_of([A], client.consumer)  # it answered, so it is led
+    assert client.described == 1
 
 
 def test_a_topic_is_described_until_all_that_matters_has_had_a_leader(enquiry: Enquiry) -> None:
