@@ -34,7 +34,6 @@ _ONE_BROKER = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "log.initial.task.delay.ms": "600000",  # not 30 s: the first look at 120 new logs holds it up for 3 s
     "log.cleaner.dedupe.buffer.size": "16777216",  # the default takes 128 MiB of a small heap
 }
 
