@@ -62,9 +62,7 @@ class Child:
         except OSError as error:
             raise ChildEndedError(f"{words[0]:.200} cannot be started: {error.strerror}") from None
         self.codec = codec
-        self._out: deque[memoryview] = (
-            deque()
-        )  # views, whose rests are no copies; bounded by what may be given to a child
+        self._out = deque[memoryview]()  # bounded by what may be given to a child; the rest of a view is no copy
         pipes: Any = process  # typeshed says that they may be None, but Popen has opened them here
         self._process = process
         self._stdin, self._stdout = pipes.stdin, pipes.stdout

@@ -244,8 +244,8 @@ def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
             found.append(f"{key} is decided by the consumer and may not be set")
         else:
             plain[key] = setting
-    usual = _refusal({})
-    while (text := _refusal(plain)) not in {usual, ""}:
+    usual = _refusal({}) if plain else ""  # most consumers have no such settings, and need not wait for librdkafka
+    while plain and (text := _refusal(plain)) not in {usual, ""}:
         key = next((key for key in plain if key in text.replace('"', " ").split()), None)
         found.append(f"librdkafka refuses it: {text}" if key is None else f"{key} is refused by librdkafka: {text}")
         if key is None:

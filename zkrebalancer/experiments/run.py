@@ -103,7 +103,7 @@ class Run:
 
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        with locked(self.directory / LOCK, 0.0, lambda _line: None):
+        with locked(self.directory / LOCK, 0.0):
             return self._perform()
 
     def _perform(self) -> Result:

@@ -14,7 +14,7 @@ ASK_INTERVAL_S = 0.1
 
 
 @contextmanager
-def locked(path: Path, deadline_s: float, report: Callable[[str], None]) -> Iterator[None]:
+def locked(path: Path, deadline_s: float, report: Callable[[str], None] = lambda _line: None) -> Iterator[None]:
     """Hold the lock file while the block runs; `report` is told once if another process holds it.
 
     Raises:

@@ -44,7 +44,7 @@ def claimed(out: Path) -> Iterator[None]:
     """
     if (out / batch.EVENTS).exists() and not (out / CHECKPOINT).exists():
         raise ConfigurationError(f"--out {out} has tables that no watcher has made; name a folder of its own")
-    with locked(out / LOCK, 0.0, lambda _line: None):
+    with locked(out / LOCK, 0.0):
         yield
 
 
