@@ -38,9 +38,30 @@ def test_the_edits_fit_the_code(mutation: object) -> None:
         assert callable(edit.apply())
 
 
-def test_an_edit_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(StaleEditError, match=r"apply: 'no such words' is not in its source"):
-        Edit(Edit, "apply", "no such words", "").apply()
+def test_an_edit_that_fits_nothing_is_refused() -> None:
+    with pytest.raises(StaleEditError, match=r"Group.load: 'no such words' is in the source of no function"):
+        Edit("Group.load", "no such words", "").function()
+    with pytest.raises(StaleEditError, match=r"Group.no_such_name: '' is in the source of no function"):
+        Edit("Group.no_such_name", "", "return").function()
+
+
+def test_an_edit_whose_words_are_in_several_functions_is_refused() -> None:
+    with pytest.raises(StaleEditError, match=r"Group.no_such_name: 'return' is in the source of .*, .*"):
+        Edit("Group.no_such_name", "return", "pass").function()
+
+
+def test_a_function_that_was_renamed_is_found_by_the_words() -> None:
+    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "starts do not mind a pause")
+
+    assert Edit("Nobody.nothing", edit.old, edit.new).function() == edit.function()
+
+
+def test_line_breaks_and_quotes_and_comments_do_not_count() -> None:
+    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "who does not poll stays")
+    assert '"lost", ask' in edit.old
+    spread = edit.old.replace('"lost", ask', "\n    'lost',  # a comment\n    ask")
+
+    assert Edit(edit.place, spread, edit.new).function() == edit.function()
 
 
 def test_names_are_unique() -> None:
