@@ -1,1 +1,1 @@
-"""What coordinator and agent agree on: paths, commands, records, errors. No I/O, no clock."""
+"""The contract between coordinator and agent: paths, commands, node contents, errors. No I/O, no clock."""

@@ -1,6 +1,6 @@
-"""ZooKeeper calls and their answers as plain data, so that pure code decides which calls are made and in what order.
+"""ZooKeeper calls and replies as plain data, so that pure code decides which calls to make and in what order.
 
-A shell performs them on a real server (`runtime/zk.py`); a simulation may perform them on a model.
+`runtime/zk.py` performs them on a real server, the simulation on a model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Hold only if the node exists with `version` (-1: any)."""
+    """Fail the transaction unless the node exists with `version` (-1: any)."""
 
     path: str
     version: int = -1
@@ -49,14 +49,14 @@ Operation = Create | SetContent | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All operations or none."""
+    """A transaction: applies all operations or none."""
 
     operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read content and stat; `watch` asks for one `Watched` when the node changes or goes."""
+    """Read content and stat; `watch` requests one `Watched` event when the node changes or is deleted."""
 
     path: str
     watch: bool = False
@@ -64,7 +64,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class ListChildren:
-    """Read the names of the children; `watch` asks for one `Watched` when they change."""
+    """List the children; `watch` requests one `Watched` event when they change."""
 
     path: str
     watch: bool = False
@@ -72,7 +72,7 @@ class ListChildren:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Bring the server that answers up to the leader's state: later reads on this session see all that came before."""
+    """Make later reads of this session see every write that was committed before the sync."""
 
     path: str
 
@@ -87,15 +87,14 @@ class Refusal(Enum):
     NODE_EXISTS = "node exists"
     BAD_VERSION = "bad version"
     NOT_EMPTY = "not empty"
-    TOO_LARGE = "too large"
     NOT_ALLOWED = "not allowed"
-    CONNECTION_LOST = "connection lost"  # a write may have happened or not
-    SESSION_EXPIRED = "session expired"  # a write may have happened or not, ephemeral nodes are gone
+    CONNECTION_LOST = "connection lost"  # writes may have been applied
+    SESSION_EXPIRED = "session expired"  # writes may have been applied; ephemeral nodes are gone
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper keeps about a node; `ephemeral_owner` is a session id or 0."""
+    """A node's metadata; `ephemeral_owner` is a session id, 0 for a persistent node."""
 
     version: int
     created_zxid: int
@@ -105,7 +104,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Answer to `Get`."""
+    """Reply to `Get`."""
 
     content: bytes
     stat: Stat
@@ -113,28 +112,28 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Answer to `ListChildren`, sorted."""
+    """Reply to `ListChildren`: names, sorted."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to `Multi` and `Sync`: per operation the created path, the new version, or None."""
+    """Reply to `Multi` and `Sync`: per operation the created path, the new version, or None."""
 
     results: tuple[str | int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The call failed; for a `Multi`, `index` is the operation that failed (None: not known)."""
+    """The call failed; `index` is the operation of a `Multi` that failed (None: unknown)."""
 
     refusal: Refusal
     index: int | None = None
 
     @property
     def outcome_unknown(self) -> bool:
-        """Whether a write may have happened all the same."""
+        """Whether a write may have been applied despite the failure."""
         return self.refusal in {Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}
 
 
@@ -143,33 +142,33 @@ Reply = Content | Children | Done | Refused
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The session is usable; everything that was watched must be read again."""
+    """The session is usable; all watches are gone, so read again whatever you watch."""
 
     session_id: int
-    session_timeout_ms: int  # what the server granted
+    session_timeout_ms: int  # granted by the server
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The connection broke; the session may live on."""
+    """The connection broke; the session may still be alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The session is over, its ephemeral nodes are gone."""
+    """The session ended; its ephemeral nodes are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A watched node changed; the watch is used up."""
+    """A watched node changed; a watch fires once."""
 
     path: str
-    children: bool  # whether the list of children changed, else the content or the node itself
+    children: bool  # True: the list of children changed; False: the content changed or the node was created or deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The answer to the call that was made under `call_id`."""
+    """The reply to the call `call_id`."""
 
     call_id: int
     reply: Reply

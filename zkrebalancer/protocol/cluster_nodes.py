@@ -1,4 +1,4 @@
-"""Nodes that belong to no group: Kafka's topics and brokers, the coordinator's address, and plain counters."""
+"""Nodes outside groups: Kafka's topics and brokers, the coordinator's address, and plain counters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ MAX_COUNTER_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as Kafka describes it; `incarnation` changes when it is deleted and created again."""
+    """A topic of Kafka; `incarnation` changes when the topic is deleted and created again."""
 
     partitions: frozenset[int]
     incarnation: str
-    count: int = field(init=False)  # all partitions are below it
+    count: int = field(init=False)  # highest partition + 1
 
     def __post_init__(self) -> None:
-        """Count once: a topic is asked for it at every rebalance of every group that reads it."""
+        """Count once: every rebalance of every group that reads the topic needs the count."""
         object.__setattr__(self, "count", max(self.partitions, default=-1) + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """Who leads."""
+    """The leading coordinator: broker id, host, election epoch, HTTP address (None: no HTTP), epoch milliseconds."""
 
     brokerid: int
     host: str
@@ -38,10 +38,10 @@ class CoordinatorAddress:
 
 
 def decode_topic(content: bytes, created_zxid: int) -> Topic:
-    """Decode `/brokers/topics/<topic>`; without a topic id the node's creation stands for the incarnation.
+    """Decode `/brokers/topics/<topic>`; without a topic id, the creation zxid identifies the incarnation.
 
     Raises:
-        NodeContentError: not Kafka's JSON, or partitions that are no numbers.
+        NodeContentError: not Kafka's JSON, or a partition is not a number.
 
     """
     document = fields.read_document("topic", content)
@@ -51,7 +51,7 @@ def decode_topic(content: bytes, created_zxid: int) -> Topic:
 
 
 def decode_replicas(content: bytes) -> dict[int, list[int]]:
-    """Decode of `/brokers/topics/<topic>` the brokers that hold each partition; raises NodeContentError."""
+    """Decode `/brokers/topics/<topic>` as partition -> broker ids of its replicas; raises NodeContentError."""
     partitions = _partitions(fields.read_document("topic", content))
     for name, brokers in partitions.items():
         if not (isinstance(brokers, list) and all(type(broker) is int for broker in brokers)):
@@ -60,7 +60,7 @@ def decode_replicas(content: bytes) -> dict[int, list[int]]:
 
 
 def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a topic's node says of each partition."""
+    """Return the `partitions` object of a topic's node, with valid partition numbers as keys."""
     partitions = fields.mapping("topic", document, "partitions")
     limit = fields.MAX_PARTITIONS_PER_NODE
     for name in partitions:
@@ -70,12 +70,12 @@ def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode_rack(content: bytes) -> str | None:
-    """Decode of `/brokers/ids/<id>` the broker's rack, None if it has none; raises NodeContentError."""
+    """Return the rack in `/brokers/ids/<id>`, None if the broker has none; raises NodeContentError."""
     return fields.optional_text("broker", fields.read_document("broker", content), "rack")
 
 
 def encode_coordinator(address: CoordinatorAddress) -> bytes:
-    """Encode the leader's address as the content of `/consumers/coordinator`."""
+    """Encode the content of `/consumers/coordinator`."""
     return fields.write_document(
         {
             "version": VERSION,
@@ -103,7 +103,7 @@ def decode_coordinator(content: bytes) -> CoordinatorAddress:
 
 
 def encode_counter(value: int) -> bytes:
-    """Encode an epoch, a generation or an offset: a decimal integer as text."""
+    """Encode an epoch, a generation or an offset as decimal text."""
     return str(value).encode()
 
 
@@ -111,5 +111,5 @@ def decode_counter(what: str, content: bytes) -> int:
     """Decode an epoch, a generation or an offset; raises NodeContentError."""
     digits = content.strip()
     if not digits.isdigit() or len(digits) > MAX_COUNTER_DIGITS:
-        raise NodeContentError(f"{what}: a decimal integer is expected, not {content[:80]!r}")
+        raise NodeContentError(f"{what}: expected a decimal integer, not {content[:80]!r}")
     return int(digits)

@@ -1,6 +1,6 @@
-"""The two commands, and their strict msgpack codec.
+"""The two commands and their strict msgpack codec (`docs/protocol.md`, Commands).
 
-A start adds partitions to what a consumer owns, a stop removes them (`docs/protocol.md`, Commands).
+A start adds partitions to those that a consumer owns, a stop removes them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_COMMAND_BYTES = 64 * 1024
-SURE_TO_FIT = 200  # partitions: each takes at most its topic's name, of MAX_TOPIC_LENGTH, and two numbers
+SURE_TO_FIT = 200  # so many partitions always fit: each needs at most MAX_TOPIC_LENGTH bytes and two numbers
 VERSION = 1
 START_FETCHER = "start-fetcher"
 STOP_FETCHER = "stop-fetcher"
-INSTANCE_FENCED = "instance-fenced"  # kind of cause: stop everything and leave, a younger consumer has your instance id
+INSTANCE_FENCED = "instance-fenced"  # kind of cause: a newer consumer has the same instance id; stop all and leave
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a rebalance runs: an id that every event of it carries, and the kind of trigger."""
+    """Why a rebalance runs: an id shared by all its events, and the kind of trigger."""
 
     id: str
     kind: str
@@ -33,7 +33,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class StartFetcher:
-    """Own these partitions from now on, each with the given consumer thread."""
+    """Adds partitions to those that the consumer owns: partition -> consumer thread."""
 
     command_id: str
     coordinator_epoch: int
@@ -46,7 +46,7 @@ class StartFetcher:
 
 @dataclass(frozen=True, slots=True)
 class StopFetcher:
-    """Give up these partitions; None means all that are owned (the eager form)."""
+    """Revokes partitions; None revokes all (eager mode)."""
 
     command_id: str
     coordinator_epoch: int
@@ -64,7 +64,7 @@ def encode(command: Command) -> bytes:
     """Encode a command.
 
     Raises:
-        CommandError: it would be larger than MAX_COMMAND_BYTES; send it as several.
+        CommandError: the command exceeds MAX_COMMAND_BYTES; split it.
 
     """
     ownership_map: object
@@ -89,10 +89,10 @@ def encode(command: Command) -> bytes:
 
 
 def decode(content: bytes) -> Command:
-    """Decode a command; everything that is not exactly one is refused.
+    """Decode a command.
 
     Raises:
-        CommandError: too large, not msgpack, extension types, or not of the schema.
+        CommandError: too large, not msgpack, extension types, or a violation of the schema.
 
     """
     if len(content) > MAX_COMMAND_BYTES:
@@ -127,10 +127,10 @@ def decode(content: bytes) -> Command:
 def fitting_start(
     command_id: str, epoch: int, generation: int, cause: Cause, partitions: Mapping[TopicPartition, int]
 ) -> StartFetcher:
-    """Return a start of as many of the partitions, in order, as one command can carry."""
+    """Return a start of the first partitions, in order, that fit in one command."""
     wanted = sorted(partitions)
     count = len(wanted)
-    while True:  # ends: one partition always fits, names being short
+    while True:  # ends because one partition always fits
         command = StartFetcher(command_id, epoch, generation, cause, {tp: partitions[tp] for tp in wanted[:count]})
         if count <= 1 or fits(command):
             return command
@@ -140,7 +140,7 @@ def fitting_start(
 def fitting_stop(
     command_id: str, epoch: int, generation: int, cause: Cause, partitions: frozenset[TopicPartition]
 ) -> StopFetcher:
-    """Return a stop of as many of the partitions, in order, as one command can carry."""
+    """Return a stop of the first partitions, in order, that fit in one command."""
     wanted = sorted(partitions)
     count = len(wanted)
     while True:  # ends as above
@@ -151,7 +151,7 @@ def fitting_stop(
 
 
 def fits(command: Command) -> bool:
-    """Whether the command is small enough to be sent as one."""
+    """Whether the encoded command stays within MAX_COMMAND_BYTES."""
     if len(command.partitions or ()) <= SURE_TO_FIT:
         return True
     try:
@@ -162,7 +162,7 @@ def fits(command: Command) -> bool:
 
 
 def applied(partitions: Mapping[TopicPartition, int], command: Command) -> dict[TopicPartition, int]:
-    """Return what is owned after the command: the old record plus a start's map, or minus a stop's."""
+    """Return the partitions (-> consumer thread) that a consumer owns after the command."""
     if isinstance(command, StartFetcher):
         return {**partitions, **command.partitions}
     if command.partitions is None:
@@ -181,5 +181,5 @@ def _unpack(content: bytes) -> dict[str, Any]:
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise CommandError(f"command: not msgpack ({type(error).__name__}: {error})") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise CommandError(f"command: a map with text keys is expected, not {type(document).__name__}")
+        raise CommandError(f"command: expected a map with text keys, not {type(document).__name__}")
     return document

@@ -1,23 +1,23 @@
-"""The tree of named errors. Each says whether trying again can help and which exit code it means."""
+"""The tree of named errors, each with its exit code and whether a retry can help."""
 
 from __future__ import annotations
 
 
 class RebalancerError(Exception):
-    """Base of every error that this project raises on purpose; its text is one line for a person."""
+    """Base of every error that this project raises on purpose; its message is one line for the user."""
 
     retriable = False
     exit_code = 1
 
 
 class InvalidNameError(RebalancerError, ValueError):
-    """A group, client or topic name that may not become part of a ZooKeeper path."""
+    """A group, client or topic name that must not become part of a ZooKeeper path."""
 
     exit_code = 2
 
 
 class ConfigurationError(RebalancerError, ValueError):
-    """A setting that is unknown, of the wrong type or out of its range."""
+    """A setting that is unknown, mistyped or out of range."""
 
     exit_code = 2
 
@@ -29,17 +29,17 @@ class PatternError(RebalancerError, ValueError):
 
 
 class UnknownStrategyError(RebalancerError, ValueError):
-    """An assignment strategy of a name that there is not."""
+    """There is no assignment strategy of this name."""
 
     exit_code = 2
 
 
 class NodeContentError(RebalancerError, ValueError):
-    """What stands in a ZooKeeper node is not what `docs/protocol.md` says; the node is refused."""
+    """The content of a ZooKeeper node violates `docs/protocol.md`; the node is rejected."""
 
 
 class CommandError(NodeContentError):
-    """A command that is too large, not msgpack, or not of the schema; it is quarantined, never executed."""
+    """A command that is too large, not msgpack, or violates the schema; it is quarantined, never executed."""
 
 
 class ZooKeeperUnavailableError(RebalancerError):
@@ -49,18 +49,18 @@ class ZooKeeperUnavailableError(RebalancerError):
 
 
 class ChrootMissingError(RebalancerError):
-    """The chroot path of the connection string does not exist in this ZooKeeper."""
+    """The chroot in the connection string does not exist in this ZooKeeper."""
 
     exit_code = 2
 
 
 class ConsumerRebalanceFailedError(RebalancerError):
-    """A group did not reach its target within `max_rebalance_retries` tries; names the late consumers."""
+    """A group did not reach its target assignment within `max_rebalance_retries` tries."""
 
     retriable = True
 
     def __init__(self, group: str, late_members: tuple[str, ...], tries: int) -> None:
-        """Name the group, the consumers that did not answer and how often they were asked."""
+        """Name the group, the members whose acknowledgement is missing, and the number of tries."""
         super().__init__(
             f"group {group}: rebalance failed after {tries} tries, still waiting for {', '.join(late_members)}"
         )

@@ -1,4 +1,4 @@
-"""Strict reading of small JSON documents: a key that is missing or mistyped refuses the node with a named error."""
+"""Strict decoding of small JSON documents: a missing or mistyped key rejects the node with a named error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import NodeContentError
 
-MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's own limit (jute.maxbuffer)
-MAX_PARTITION = 2**31 - 1  # Kafka's partitions are int32
-MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand into more than memory holds
+MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
+MAX_PARTITION = 2**31 - 1  # int32 in Kafka
+MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
 
 TopicPartition = tuple[str, int]
 RangeList = list[list[int]]
@@ -25,29 +25,29 @@ def read_document(what: str, content: bytes) -> dict[str, Any]:
 
     """
     if len(content) > MAX_NODE_BYTES:
-        raise NodeContentError(f"{what}: {len(content)} bytes, at most {MAX_NODE_BYTES} are read")
+        raise NodeContentError(f"{what}: {len(content)} bytes, at most {MAX_NODE_BYTES} are allowed")
     try:
         text = content.decode()
         document = json.loads(text)
         if "\\u" in text:
-            json.dumps(document, ensure_ascii=False).encode()  # escapes may spell half a character: nobody can write it
+            json.dumps(document, ensure_ascii=False).encode()  # reject lone surrogates: they cannot be encoded again
     except (ValueError, RecursionError) as error:
         raise NodeContentError(f"{what}: not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise NodeContentError(f"{what}: a JSON object is expected, not {type(document).__name__}")
+        raise NodeContentError(f"{what}: expected a JSON object, not {type(document).__name__}")
     return document
 
 
 def write_document(document: Mapping[str, object]) -> bytes:
-    """Encode in the one form that all our writers share: compact UTF-8 JSON in key order as given."""
+    """Encode as compact UTF-8 JSON; keys keep their order."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def require_version(what: str, document: Mapping[str, Any], known: int = 1) -> None:
-    """Refuse a document of a newer version: what it means cannot be guessed."""
+    """Reject a document of a newer version, because its meaning is unknown."""
     version = integer(what, document, "version", minimum=1)
     if version > known:
-        raise NodeContentError(f"{what}: version {version} is newer than {known}, the last one known here")
+        raise NodeContentError(f"{what}: version {version} is newer than {known}, the newest supported version")
 
 
 def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
@@ -56,7 +56,7 @@ def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 
     if not isinstance(value, int) or isinstance(value, bool):
         raise NodeContentError(f"{what}: {key} must be an integer, not {value!r:.80}")
     if not minimum <= value <= maximum:
-        raise NodeContentError(f"{what}: {key} is {value!r:.80}, allowed is {minimum} to {maximum}")
+        raise NodeContentError(f"{what}: {key} is {value!r:.80}, must be {minimum} to {maximum}")
     return value
 
 
@@ -69,12 +69,12 @@ def text(what: str, document: Mapping[str, Any], key: str) -> str:
 
 
 def optional_text(what: str, document: Mapping[str, Any], key: str) -> str | None:
-    """Return the string under `key`, None when it is absent or null."""
+    """Return the string under `key`, None if absent or null."""
     return None if document.get(key) is None else text(what, document, key)
 
 
 def mapping(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object under `key`, all of whose keys are strings."""
+    """Return the object under `key`."""
     value = document.get(key)
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise NodeContentError(f"{what}: {key} must be an object, not {value!r:.80}")
@@ -82,14 +82,14 @@ def mapping(what: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def topic_name(what: str, name: object) -> str:
-    """Return a topic's name: it may become part of a path and of a command, so it has to be one that Kafka allows."""
+    """Return `name` if Kafka allows it for a topic; names become part of paths and commands."""
     if not isinstance(name, str) or not paths.is_legal_topic(name):
-        raise NodeContentError(f"{what}: {name!r:.80} is not a topic's name")
+        raise NodeContentError(f"{what}: {name!r:.80} is not a topic name")
     return name
 
 
 def to_ranges(partitions: list[int] | tuple[int, ...] | set[int] | frozenset[int]) -> RangeList:
-    """Write a set of partitions as sorted inclusive ranges: {0, 1, 2, 5} is [[0, 2], [5, 5]]."""
+    """Return partitions as sorted inclusive ranges: {0, 1, 2, 5} becomes [[0, 2], [5, 5]]."""
     ranges: RangeList = []
     for partition in sorted(partitions):
         if ranges and partition == ranges[-1][1] + 1:
@@ -100,7 +100,7 @@ def to_ranges(partitions: list[int] | tuple[int, ...] | set[int] | frozenset[int
 
 
 def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[TopicPartition]) -> dict[str, RangeList]:
-    """Group topic-partitions by topic: {"orders": [[0, 2]]}."""
+    """Return partitions as ranges by topic: {"orders": [[0, 2]]}."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -108,10 +108,10 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
 
 
 def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
-    """Read {"orders": [[0, 2]]}, refusing ranges that are unsorted or overlap, and more than a node may name.
+    """Expand {"orders": [[0, 2]]}, rejecting ranges that are unsorted or overlap, and too many partitions.
 
-    Every acknowledgement is read by this, in the coordinator's loop: so it is one function, and single partitions,
-    which is how most are held, are not made into a range.
+    A hot path: the coordinator's loop decodes every acknowledgement here. Hence one function, with a shortcut for
+    single partitions, the most frequent case.
     """
     if not isinstance(topics, dict):
         raise NodeContentError(f"{what}: topics must be an object, not {topics!r:.80}")
@@ -138,7 +138,7 @@ def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
 
 
 def threads_to_ranges(partitions: Mapping[TopicPartition, int]) -> dict[str, dict[str, RangeList]]:
-    """Group partition -> consumer thread by thread: {"0": {"orders": [[0, 2]]}}."""
+    """Return partition -> consumer thread as ranges by thread: {"0": {"orders": [[0, 2]]}}."""
     by_thread: dict[int, set[TopicPartition]] = {}
     for topic_partition, thread in partitions.items():
         by_thread.setdefault(thread, set()).add(topic_partition)
@@ -146,7 +146,7 @@ def threads_to_ranges(partitions: Mapping[TopicPartition, int]) -> dict[str, dic
 
 
 def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]:
-    """Read {"0": {"orders": [[0, 2]]}} as partition -> consumer thread; a partition stands once."""
+    """Expand {"0": {"orders": [[0, 2]]}} to partition -> consumer thread; a partition may occur only once."""
     if not isinstance(threads, dict):
         raise NodeContentError(f"{what}: threads must be an object, not {threads!r:.80}")
     found: dict[TopicPartition, int] = {}
@@ -156,7 +156,7 @@ def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]
         partitions = dict.fromkeys(topics_from_ranges(what, topics), int(name))
         if not found.keys().isdisjoint(partitions):
             twice = min(found.keys() & partitions.keys())
-            raise NodeContentError(f"{what}: {twice} stands under two consumer threads")
+            raise NodeContentError(f"{what}: {twice} is listed under two consumer threads")
         found |= partitions
         if len(found) > MAX_PARTITIONS_PER_NODE:
             raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")

@@ -1,4 +1,4 @@
-"""Who holds what: `owners/<consumer>`, the tombstone `evicted/<consumer>`, and `static/<instance>`."""
+"""Ownership nodes: `owners/<consumer>`, the eviction record `evicted/<consumer>`, and `static/<instance>`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OwnersRecord:
-    """What a consumer owns (partition -> consumer thread) since the last command that it applied."""
+    """The partitions (-> consumer thread) that a consumer owns after `command_id`, the last command that it applied."""
 
     generation: int
     command_id: str | None
@@ -23,9 +23,9 @@ class OwnersRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What an evicted consumer owned or was being given; nobody may start it until the lease has run out.
+    """The partitions that an evicted consumer owned or had pending; they stay blocked until its lease runs out.
 
-    `topics` names topics of which everything is held, because what the consumer owned could not be read.
+    `topics` are blocked as a whole, because the consumer's ownership record could not be read.
     """
 
     generation: int
@@ -37,7 +37,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class StaticMember:
-    """Which partitions a static member had last; they wait for it until `deadline_ms` (epoch, None while it lives)."""
+    """The last partitions of a static member, reserved for it until `deadline_ms` (epoch; None while it is alive)."""
 
     consumer: str
     partitions: frozenset[TopicPartition]
@@ -45,7 +45,7 @@ class StaticMember:
 
 
 def encode_owners(record: OwnersRecord) -> bytes:
-    """Encode an ownership record as its node's content."""
+    """Encode an ownership record."""
     return fields.write_document(
         {
             "version": VERSION,
@@ -68,7 +68,7 @@ def decode_owners(content: bytes) -> OwnersRecord:
 
 
 def encode_tombstone(tombstone: Tombstone) -> bytes:
-    """Encode a tombstone as its node's content."""
+    """Encode an eviction record."""
     return fields.write_document(
         {
             "version": VERSION,
@@ -83,7 +83,7 @@ def encode_tombstone(tombstone: Tombstone) -> bytes:
 
 
 def decode_tombstone(content: bytes) -> Tombstone:
-    """Decode a tombstone; raises NodeContentError."""
+    """Decode an eviction record; raises NodeContentError."""
     document = fields.read_document("evicted", content)
     fields.require_version("evicted", document, VERSION)
     topics = document.get("topics", [])
@@ -99,7 +99,7 @@ def decode_tombstone(content: bytes) -> Tombstone:
 
 
 def encode_static(member: StaticMember) -> bytes:
-    """Encode a static member as its node's content."""
+    """Encode a static member."""
     return fields.write_document(
         {
             "version": VERSION,

@@ -1,4 +1,4 @@
-"""The ZooKeeper tree, relative to the chroot, and the names that may stand in it."""
+"""Paths of the ZooKeeper tree, relative to the chroot, and the names allowed in them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return `name` if it is legal (Kafka's characters: letters, digits, `.`, `_`, `-`) and not too long.
+    """Return `name` if it is legal (letters, digits, `.`, `_`, `-`, as in Kafka) and not too long.
 
     Raises:
-        InvalidNameError: naming the kind (`group`, `client id`, …) and what is wrong.
+        InvalidNameError: the message names the kind (`group`, `client id`, …) and the fault.
 
     """
     if not name or name in {".", ".."}:
@@ -34,13 +34,13 @@ def validate_name(kind: str, name: str, max_length: int = MAX_NAME_LENGTH) -> st
     if len(name) > max_length:
         raise InvalidNameError(f"{kind} name is {len(name)} characters long, at most {max_length} are allowed")
     if not _LEGAL_NAME.fullmatch(name):
-        raise InvalidNameError(f"{kind} name {name!r} may only hold letters, digits, '.', '_' and '-'")
+        raise InvalidNameError(f"{kind} name {name!r} may contain only letters, digits, '.', '_' and '-'")
     return name
 
 
-@lru_cache(MAX_CACHED_NAMES)  # of a topic, every record of every consumer says the name
+@lru_cache(MAX_CACHED_NAMES)  # every ownership record and command repeats the names of its topics
 def is_legal_topic(name: str) -> bool:
-    """Whether Kafka can have a topic of this name."""
+    """Whether Kafka allows a topic of this name."""
     return len(name) <= MAX_TOPIC_LENGTH and name not in {".", ".."} and _LEGAL_NAME.fullmatch(name) is not None
 
 
@@ -75,7 +75,7 @@ def channel(group_name: str, consumer: str | None = None) -> str:
 
 
 def evicted(group_name: str, consumer: str | None = None) -> str:
-    """The tombstones of a group, or that of one evicted consumer."""
+    """The eviction records of a group, or that of one consumer."""
     return _child(group_name, "evicted", consumer)
 
 
@@ -85,12 +85,12 @@ def static(group_name: str, instance: str | None = None) -> str:
 
 
 def weights(name: str) -> str:
-    """The expected rates of a group's partitions, which need not be there."""
+    """The node with the expected rates of a group's partitions; optional."""
     return f"{GROUPS}/{name}/weights"
 
 
 def quarantine(group_name: str, digest: str | None = None) -> str:
-    """The refused commands of a group, or one of them."""
+    """The quarantined commands of a group, or one of them."""
     return _child(group_name, "quarantine", digest)
 
 

@@ -1,6 +1,6 @@
-"""Wildcard subscriptions: white and black lists as linear-time (RE2) regular expressions.
+"""Wildcard subscriptions: white and black lists as RE2 regular expressions.
 
-Linear time, because a consumer's pattern runs in the coordinator that serves every group.
+RE2 matches in linear time, so no consumer's pattern can stall the coordinator, which serves every group.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MAX_PATTERN_LENGTH = 10_000
 
 
 class TopicFilter:
-    """Says which topics a wildcard subscription matches, with search semantics: `^pay` matches `payments`."""
+    """The topics of a wildcard subscription, with search semantics: `^pay` matches `payments`."""
 
     def __init__(self, kind: str, expression: str) -> None:
         """Compile `expression` for `kind`, `white_list` or `black_list`.
 
         Raises:
-            PatternError: unknown kind, or an expression that RE2 does not take.
+            PatternError: the kind is unknown, or RE2 rejects the expression.
 
         """
         if kind not in {WHITE_LIST, BLACK_LIST}:
@@ -37,7 +37,7 @@ class TopicFilter:
             raise PatternError(f"pattern {expression!r:.80} does not compile: {_reason(error)}") from None
 
     def matches(self, topic: str) -> bool:
-        """Whether the subscription takes in `topic`; internal topics never match."""
+        """Whether the subscription includes `topic`; internal topics never match."""
         if topic.startswith(INTERNAL_TOPIC_PREFIX):
             return False
         return (self._expression.search(topic) is not None) == self._wanted
@@ -45,5 +45,5 @@ class TopicFilter:
 
 def _reason(error: Exception) -> str:
     reason = error.args[0] if error.args else error
-    text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)  # RE2 gives bytes
-    return f"{text:.200}" if text.isprintable() else f"{text!r:.200}"  # it quotes the expression
+    text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)  # RE2's reason is bytes
+    return f"{text:.200}" if text.isprintable() else f"{text!r:.200}"  # RE2 quotes the expression

@@ -1,4 +1,4 @@
-"""What a consumer says of itself in `ids/<consumer>`: Kafka's legacy form and more."""
+"""A consumer's registration in `ids/<consumer>`: Kafka's legacy format, extended."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One consumer: its subscription (topic, or the one regular expression -> consumer threads) and its properties."""
+    """One consumer: its subscription (topic, or one regular expression -> consumer threads) and its properties."""
 
     pattern: str
     subscription: Mapping[str, int]
     timestamp: str
     client_id: str
     host: str
-    session_timeout_ms: int  # what the ZooKeeper server granted
+    session_timeout_ms: int  # granted by the ZooKeeper server
     instance_id: str | None = None
     rack: str | None = None
     capacity: float = 1.0
 
     @property
     def lease_ms(self) -> int:
-        """How long the consumer may emit after its last renewal was sent."""
+        """How long the consumer may deliver records after it sent its last renewal."""
         return lease_ms(self.session_timeout_ms)
 
 
 def lease_ms(session_timeout_ms: int) -> int:
-    """Two thirds of the granted session timeout: over before ZooKeeper can give the consumer up."""
+    """Return two thirds of the granted session timeout, so that the lease ends before ZooKeeper expires the session."""
     return session_timeout_ms * 2 // 3
 
 
 def encode(registration: Registration) -> bytes:
-    """Encode a registration as its node's content."""
+    """Encode a registration."""
     return fields.write_document(
         {
             "version": VERSION,
@@ -64,7 +64,7 @@ def decode(content: bytes) -> Registration:
     """Decode a registration.
 
     Raises:
-        NodeContentError: naming the key and what is wrong with it.
+        NodeContentError: the message names the key and the fault.
 
     """
     what = "registration"
@@ -79,7 +79,7 @@ def decode(content: bytes) -> Registration:
             fields.topic_name(what, name)
         fields.integer(f"{what}: {name!r:.80}", {"threads": threads}, "threads", minimum=1, maximum=MAX_THREADS)
     if pattern != STATIC and len(subscription) != 1:
-        raise NodeContentError(f"{what}: {pattern} has one regular expression, not {len(subscription)}")
+        raise NodeContentError(f"{what}: {pattern} needs one regular expression, not {len(subscription)}")
     return Registration(
         pattern=pattern,
         subscription=subscription,
@@ -96,7 +96,7 @@ def decode(content: bytes) -> Registration:
 
 
 def _instance_id(what: str, name: str | None) -> str | None:
-    """The name becomes that of a node, `static/<instance>`."""
+    """Validate the instance id, because it names the node `static/<instance>`."""
     try:
         return None if name is None else paths.validate_name("instance id", name)
     except InvalidNameError as error:

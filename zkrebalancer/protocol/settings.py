@@ -1,4 +1,4 @@
-"""A group's settings, in the node `/consumers/groups/<group>`: empty for all defaults, or one JSON object."""
+"""A group's settings in the node `/consumers/groups/<group>`: one JSON object, or empty for all defaults."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ INCREMENTAL = "incremental"
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a group is rebalanced; times in milliseconds."""
+    """How a group is rebalanced."""
 
     strategy: str = "sticky"
     mode: str = INCREMENTAL
     frozen: bool = False
-    starts_paused: bool = False  # nobody is started, while offsets are being reset
-    rebalance_timeout_ms: int = 30_000  # for one command to be acknowledged
+    starts_paused: bool = False  # no starts are sent while offsets are being reset
+    rebalance_timeout_ms: int = 30_000  # for the acknowledgement of one command
     max_rebalance_retries: int = 4
-    rebalance_debounce_ms: int = 50  # changes that follow the first one are gathered for this long
-    rebalance_debounce_cap_ms: int = 500  # and never longer than this
-    static_grace_ms: int = 30_000  # how long the partitions of a static member wait for it
-    options: Mapping[str, object] = field(default_factory=dict)  # of the strategy, which looks at what is in it
+    rebalance_debounce_ms: int = 50  # quiet time after a change, so that one rebalance covers several
+    rebalance_debounce_cap_ms: int = 500  # longest delay of a rebalance by further changes
+    static_grace_ms: int = 30_000  # how long the partitions of a static member stay reserved after it is gone
+    options: Mapping[str, object] = field(default_factory=dict)  # for the strategy, which validates them
 
 
 _LIMITS = {
@@ -39,7 +39,7 @@ _LIMITS = {
 
 
 def encode(settings: GroupSettings) -> bytes:
-    """Encode settings as the node's content."""
+    """Encode settings."""
     return fields.write_document({"version": VERSION, **asdict(settings)})
 
 
@@ -47,7 +47,7 @@ def decode(content: bytes) -> GroupSettings:
     """Decode settings; absent keys keep their defaults, unknown keys are ignored.
 
     Raises:
-        NodeContentError: naming the key and what is wrong with it.
+        NodeContentError: the message names the key and the fault.
 
     """
     if not content:

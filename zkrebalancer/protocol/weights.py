@@ -1,8 +1,8 @@
-"""A group's weights, in the node `/consumers/groups/<group>/weights`: the rate that is expected of each partition.
+"""A group's weights in the node `/consumers/groups/<group>/weights`: the expected rate of each partition.
 
-`{"version": 1, "slot_count": 24, "rates": {"orders": [[…24 numbers…], …]}}`: for every partition of a topic, in order,
-the records per second in each slot of time. Of 168 slots each is an hour of the week, the first one of Monday; of 24 an
-hour of the day; one slot is always. Hours are those of UTC.
+`{"version": 1, "slot_count": 24, "rates": {"orders": [[…24 numbers…], …]}}`: for each partition of a topic, in order,
+the records per second in each time slot. Of 168 slots, each is an hour of the week, beginning on Monday; of 24, an
+hour of the day; a single slot covers all time. Hours are UTC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = 1
 ALWAYS, DAY, WEEK = 1, 24, 168
 SLOT_COUNTS = (ALWAYS, DAY, WEEK)
 HOUR_S = 3_600
-FIRST_HOUR = 3 * DAY  # of the epoch within its week: it began on a Thursday
+FIRST_HOUR = 3 * DAY  # the epoch began on a Thursday, three days into its week
 _WHAT = "weights"
 
 Rates = Mapping[str, Sequence[Sequence[float]]]  # topic -> partition -> slot
@@ -26,24 +26,24 @@ Rates = Mapping[str, Sequence[Sequence[float]]]  # topic -> partition -> slot
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Records per second of each partition in each of `slot_count` slots."""
+    """Expected records per second of each partition in each of `slot_count` slots."""
 
     slot_count: int
     rates: Rates
 
     def at(self, epoch_s: float) -> dict[str, list[float]]:
-        """Return topic -> the rate of each partition at a time, in seconds since the epoch."""
+        """Return topic -> rate of each partition, in records per second, at a time in seconds since the epoch."""
         slot = slot_at(epoch_s, self.slot_count)
         return {topic: [of_slots[slot] for of_slots in partitions] for topic, partitions in self.rates.items()}
 
 
 def slot_at(epoch_s: float, slot_count: int) -> int:
-    """Return the slot that a time is in."""
+    """Return the slot of a time in seconds since the epoch."""
     return (int(epoch_s) // HOUR_S + FIRST_HOUR) % slot_count
 
 
 def encode(weights: Weights) -> bytes:
-    """Encode weights as the node's content, which may be longer than a node holds."""
+    """Encode weights; the caller checks that they fit into a node."""
     return fields.write_document({"version": VERSION, "slot_count": weights.slot_count, "rates": weights.rates})
 
 
@@ -51,14 +51,14 @@ def decode(content: bytes) -> Weights:
     """Decode weights; unknown keys are ignored.
 
     Raises:
-        NodeContentError: naming the key and what is wrong with it.
+        NodeContentError: the message names the key and the fault.
 
     """
     document = fields.read_document(_WHAT, content)
     fields.require_version(_WHAT, document, VERSION)
     slot_count = fields.integer(_WHAT, document, "slot_count")
     if slot_count not in SLOT_COUNTS:
-        raise NodeContentError(f"{_WHAT}: slot_count is {slot_count}, allowed are 1, 24 and 168")
+        raise NodeContentError(f"{_WHAT}: slot_count is {slot_count}, must be 1, 24 or 168")
     rates = fields.mapping(_WHAT, document, "rates")
     for topic, partitions in rates.items():
         fields.topic_name(_WHAT, topic)
@@ -67,7 +67,7 @@ def decode(content: bytes) -> Weights:
         for number, of_slots in enumerate(partitions):
             if not (isinstance(of_slots, list) and len(of_slots) == slot_count and all(map(_is_rate, of_slots))):
                 raise NodeContentError(
-                    f"{_WHAT}: {topic}[{number}] must be {slot_count} numbers from 0, not {of_slots!r:.80}"
+                    f"{_WHAT}: {topic}[{number}] must be {slot_count} non-negative numbers, not {of_slots!r:.80}"
                 )
     return Weights(slot_count, rates)
 

@@ -1,4 +1,4 @@
-"""The shell around the core, as far as it can be tried without a ZooKeeper."""
+"""The coordinator's shell, as far as it can be tested without a ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.rebalance.election import Identity
 
 
-def test_a_full_disk_ends_telemetry_and_not_the_coordinator(
+def test_a_full_disk_ends_telemetry_but_not_the_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_descriptor: int, _line: bytes) -> int:

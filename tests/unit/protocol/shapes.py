@@ -1,4 +1,4 @@
-"""Hypothesis strategies for everything that stands in a node, legal and not."""
+"""Hypothesis strategies for the contents of nodes, valid and invalid."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def registrations(draw: st.DrawFn) -> Registration:
     )
 
 
-# What nobody should write: values that JSON or msgpack can carry and that no schema allows.
+# Values that JSON or msgpack can carry but no schema allows.
 
 ODD_TEXTS = st.text(st.characters(), max_size=10) | st.sampled_from(
     ["\ud800", "", ".", "..", "a/b", "\0", "1\n2", "٣", "x" * 70_000, "-1", "007", "[[0, 1]]"]
@@ -98,7 +98,7 @@ ODD_VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @st.composite
 def distorted(draw: st.DrawFn, documents: st.SearchStrategy[dict[str, Any]]) -> dict[str, Any]:
-    """Return a legal document in which one value, at any depth, is replaced, renamed or taken out."""
+    """Return a valid document in which one value, at any depth, is replaced, renamed or removed."""
     document = draw(documents)
     at: Any = document
     while True:

@@ -1,7 +1,7 @@
-"""Whatever stands in a node, reading it gives a value or a named error of one line, and a value can be worked with.
+"""Decoding any node content gives either a usable value or a named error of one line.
 
-What is read is written again elsewhere (a tombstone holds what a record said, a stop-fetcher names it, a path is made
-of an instance's name), so a value that cannot be written would bring the leader down much later.
+Decoded values are encoded again elsewhere: an eviction record and a stop-fetcher repeat an ownership record, a path
+contains an instance id. A value that cannot be encoded would crash the leader much later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CAUSE = Cause("id", "member-joined")
 
 
 def use_partitions(partitions: dict[TopicPartition, int]) -> None:
-    """Do with partitions what the leader does: stop them, start them, bury them."""
+    """Encode partitions as the leader does, in a start and in a stop."""
     start = command.fitting_start("id", 1, 1, CAUSE, dict(list(partitions.items())[:50]))
     stop = command.fitting_stop("id", 1, 1, CAUSE, frozenset(list(partitions)[:50]))
     for sent in (start, stop):
@@ -61,7 +61,7 @@ def use_command(received: command.Command) -> None:
 
 
 def use_topic(topic: cluster_nodes.Topic) -> None:
-    assert max(topic.partitions, default=0) < fields.MAX_PARTITIONS_PER_NODE, "strategies count up to the highest one"
+    assert max(topic.partitions, default=0) < fields.MAX_PARTITIONS_PER_NODE, "strategies loop up to the highest one"
     assert topic.incarnation.encode()
 
 
@@ -97,15 +97,15 @@ LEGAL: dict[str, st.SearchStrategy[bytes]] = {
 def read(kind: str, content: bytes) -> None:
     decode, use = READERS[kind]
     error_type = CommandError if kind == "command" else NodeContentError
-    refusal = ""
+    message = ""
     try:
         value = decode(content)
     except error_type as error:
-        refusal = str(error)
+        message = str(error)
     else:
         use(value)
-    assert refusal.isprintable(), f"not one line for a person: {refusal!r}"
-    assert len(refusal) < 500, f"{len(refusal)} characters long"
+    assert message.isprintable(), f"not one readable line: {message!r}"
+    assert len(message) < 500, f"{len(message)} characters long"
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -1,4 +1,4 @@
-"""A command stays under 64 KB; what is more is sent as several, which together say the same."""
+"""A command stays under 64 KB; larger ones are split into several that together name the same partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CAUSE = Cause("00000000-0000-0000-0000-000000000000", "member-joined")
 
 
 def many(topics: int, name_length: int, partitions_per_topic: int) -> list[TopicPartition]:
-    """Every second partition, so that no two of them make one range."""
+    """Return every second partition, so that no two form a range."""
     names = [f"{topic:04d}".rjust(name_length, "t") for topic in range(topics)]
     return [(name, 2 * number) for name in names for number in range(partitions_per_topic)]
 
@@ -26,7 +26,7 @@ def test_starts_together_name_every_partition_once(topics: int, length: int, eac
     while rest:
         start = command.fitting_start("id", 1, 1, CAUSE, rest)
         assert len(command.encode(start)) <= MAX_COMMAND_BYTES
-        assert start.partitions, "nothing would ever be sent"
+        assert start.partitions, "an empty start makes no progress"
         assert not start.partitions.keys() & sent.keys()
         sent.update(start.partitions)
         for partition in start.partitions:
@@ -41,14 +41,14 @@ def test_stops_together_name_every_partition_once(topics: int, length: int, each
     while rest:
         stop = command.fitting_stop("id", 1, 1, CAUSE, rest)
         assert len(command.encode(stop)) <= MAX_COMMAND_BYTES
-        assert stop.partitions, "nothing would ever be sent"
+        assert stop.partitions, "an empty stop makes no progress"
         assert not stop.partitions & sent
         sent |= stop.partitions
         rest -= stop.partitions
     assert sent == wanted
 
 
-def test_what_fits_into_one_command_is_one_command() -> None:
+def test_partitions_that_fit_are_not_split() -> None:
     partitions = dict.fromkeys((("orders", number) for number in range(100_000)), 0)
     assert command.fitting_start("id", 1, 1, CAUSE, partitions).partitions == partitions
     assert command.fitting_stop("id", 1, 1, CAUSE, frozenset(partitions)).partitions == partitions.keys()

@@ -24,15 +24,15 @@ def is_legal(name: str) -> bool:
 @example("a\n")
 @example("ä")
 @example("٣")
-def test_a_name_is_legal_or_refused(name: str) -> None:
+def test_a_name_is_legal_or_rejected(name: str) -> None:
     assert paths.is_legal_topic(name) == is_legal(name)
     if is_legal(name):
         assert paths.validate_name("group", name) == name
         assert paths.group(name) == f"/consumers/groups/{name}"
     else:
-        with pytest.raises(InvalidNameError, match="group name") as refused:
+        with pytest.raises(InvalidNameError, match="group name") as raised:
             paths.validate_name("group", name)
-        assert str(refused.value).isprintable()
+        assert str(raised.value).isprintable()
 
 
 def test_the_longest_names() -> None:
@@ -51,11 +51,11 @@ def test_paths() -> None:
 
 
 @given(st.sets(st.integers(0, 60) | st.integers(0, fields.MAX_PARTITION), max_size=40))
-def test_ranges_name_a_set_and_nothing_else(partitions: set[int]) -> None:
+def test_ranges_expand_to_the_same_partitions(partitions: set[int]) -> None:
     ranges = fields.to_ranges(partitions)
     assert fields.topics_from_ranges("test", {"t": ranges}) == [("t", partition) for partition in sorted(partitions)]
     for (_first, last), (next_first, _next_last) in itertools.pairwise(ranges):
-        assert last + 1 < next_first, "neighbours are one range"
+        assert last + 1 < next_first, "adjacent ranges must be merged"
 
 
 @given(ANY_TEXT, st.lists(st.from_regex(r"[a-z._-]{1,10}", fullmatch=True), max_size=5))
@@ -66,14 +66,14 @@ def test_ranges_name_a_set_and_nothing_else(partitions: set[int]) -> None:
 @example("((a{1,1000}){1,1000}){1,1000}", ["a"])
 @example("\0", ["t"])
 @example(")\x1f", ["t"])
-def test_a_pattern_matches_or_is_refused(expression: str, topics: list[str]) -> None:
-    refusal = ""
+def test_a_pattern_matches_or_is_rejected(expression: str, topics: list[str]) -> None:
+    message = ""
     try:
         white, black = TopicFilter("white_list", expression), TopicFilter("black_list", expression)
     except PatternError as error:
-        refusal = str(error)
-    assert refusal.isprintable(), f"not one line for a person: {refusal!r}"
-    if refusal:
+        message = str(error)
+    assert message.isprintable(), f"not one readable line: {message!r}"
+    if message:
         return
     for topic in topics:
         if topic.startswith("__"):
@@ -83,7 +83,7 @@ def test_a_pattern_matches_or_is_refused(expression: str, topics: list[str]) -> 
             assert white.matches(topic) != black.matches(topic)
 
 
-def test_a_pattern_is_searched_for_anywhere_and_never_takes_internal_topics() -> None:
+def test_a_pattern_matches_anywhere_in_a_name_but_never_internal_topics() -> None:
     pay = TopicFilter("white_list", "pay")
     assert [topic for topic in ("pay", "repayments", "orders", "__pay") if pay.matches(topic)] == ["pay", "repayments"]
     assert not TopicFilter("white_list", "^pay").matches("repayments")
@@ -91,13 +91,13 @@ def test_a_pattern_is_searched_for_anywhere_and_never_takes_internal_topics() ->
     assert [topic for topic in ("pay", "orders", "__consumer_offsets") if not_pay.matches(topic)] == ["orders"]
 
 
-def test_what_is_no_pattern() -> None:
+def test_invalid_patterns() -> None:
     with pytest.raises(PatternError, match="is not white_list or black_list"):
         TopicFilter("static", "a")
     with pytest.raises(PatternError, match="at most 10000 are allowed"):
         TopicFilter("white_list", "a" * (MAX_PATTERN_LENGTH + 1))
 
 
-def test_a_pattern_takes_linear_time() -> None:
-    """With backtracking this would not end."""
+def test_matching_needs_linear_time() -> None:
+    """A backtracking engine would not finish this match."""
     assert not TopicFilter("white_list", "(a+)+$").matches("a" * 200 + "b")

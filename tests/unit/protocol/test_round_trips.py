@@ -1,4 +1,4 @@
-"""What is written is read back as it was."""
+"""Every value survives encoding and decoding."""
 
 from __future__ import annotations
 

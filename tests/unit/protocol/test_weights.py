@@ -12,11 +12,11 @@ from zkrebalancer.protocol.weights import DAY, WEEK, Weights
 RATES = {"t": [[float(hour) for hour in range(DAY)], [1.0] * DAY]}
 
 
-def test_what_is_written_is_read() -> None:
+def test_round_trip() -> None:
     assert weights.decode(weights.encode(Weights(DAY, RATES))) == Weights(DAY, RATES)
 
 
-def test_the_slot_of_a_time_is_its_hour_of_the_day_or_of_the_week() -> None:
+def test_a_slot_is_an_hour_of_the_day_or_of_the_week() -> None:
     for day in (8, 12, 14):  # a Monday, a Friday and a Sunday of January 2024
         time = datetime(2024, 1, day, 17, 59, 59, tzinfo=UTC)
         assert weights.slot_at(time.timestamp(), DAY) == 17
@@ -29,21 +29,21 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"version": 2}, "version 2 is newer"),
         ({"slot_count": "24"}, "slot_count must be an integer"),
-        ({"slot_count": 7}, "slot_count is 7, allowed are 1, 24 and 168"),
+        ({"slot_count": 7}, "slot_count is 7, must be 1, 24 or 168"),
         ({"rates": None}, "rates must be an object"),
-        ({"rates": {"no topic": []}}, "'no topic' is not a topic's name"),
+        ({"rates": {"no topic": []}}, "'no topic' is not a topic name"),
         ({"rates": {"t": {}}}, "t must be a list of partitions"),
-        ({"rates": {"t": [[1.0], [1.0, 2.0]]}}, r"t\[1\] must be 1 numbers from 0"),
-        ({"rates": {"t": [[-1.0]]}}, r"t\[0\] must be 1 numbers"),
-        ({"rates": {"t": [[True]]}}, r"t\[0\] must be 1 numbers"),
-        ({"rates": {"t": [[float("nan")]]}}, r"t\[0\] must be 1 numbers"),
+        ({"rates": {"t": [[1.0], [1.0, 2.0]]}}, r"t\[1\] must be 1 non-negative numbers"),
+        ({"rates": {"t": [[-1.0]]}}, r"t\[0\] must be 1 non-negative numbers"),
+        ({"rates": {"t": [[True]]}}, r"t\[0\] must be 1 non-negative numbers"),
+        ({"rates": {"t": [[float("nan")]]}}, r"t\[0\] must be 1 non-negative numbers"),
     ],
 )
-def test_what_is_mistyped_is_refused_by_name(change: dict[str, object], says: str) -> None:
+def test_an_error_names_the_faulty_key(change: dict[str, object], message: str) -> None:
     document = {"version": 1, "slot_count": 1, "rates": {"t": [[1.0]]}} | change
-    with pytest.raises(NodeContentError, match=says):
+    with pytest.raises(NodeContentError, match=message):
         weights.decode(json.dumps(document).encode())

@@ -1,4 +1,4 @@
-"""Contents that look harmless and would bring a leader or an agent down later: refused where they are read."""
+"""Decoding rejects contents that look harmless but would crash a leader or an agent later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMAND: dict[str, object] = {
 }
 
 
-def test_the_documents_that_are_changed_below_are_legal() -> None:
+def test_the_documents_that_the_tests_change_are_valid() -> None:
     registration.decode(json.dumps(REGISTRATION).encode())
     assert len(command.decode(msgpack.packb(COMMAND)).partitions or ()) == 3
 
@@ -39,22 +39,22 @@ def test_the_documents_that_are_changed_below_are_legal() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"instance_id": "a/b"}, id="no node static/a/b can be created, so no start could ever be sent"),
-        pytest.param({"instance_id": ""}, id="no node without a name"),
-        pytest.param({"instance_id": ".."}, id="no relative path"),
-        pytest.param({"subscription": {"\ud800": 1}}, id="half a character cannot be written into a tombstone"),
-        pytest.param({"subscription": {"a/b": 1}}, id="no topic of Kafka"),
-        pytest.param({"subscription": {"t" * 250: 1}}, id="longer than Kafka's names"),
-        pytest.param({"subscription": {"orders": True}}, id="a truth value is no number"),
-        pytest.param({"subscription": {"orders": 0}}, id="no consumer thread"),
-        pytest.param({"subscription": {"orders": 1_001}}, id="more consumer threads than a process has"),
+        pytest.param({"instance_id": "a/b"}, id="instance id with a slash: node static/a/b cannot be created"),
+        pytest.param({"instance_id": ""}, id="empty instance id"),
+        pytest.param({"instance_id": ".."}, id="instance id that is a relative path"),
+        pytest.param({"subscription": {"\ud800": 1}}, id="lone surrogate, which cannot be encoded again"),
+        pytest.param({"subscription": {"a/b": 1}}, id="illegal topic name"),
+        pytest.param({"subscription": {"t" * 250: 1}}, id="topic name too long"),
+        pytest.param({"subscription": {"orders": True}}, id="threads: boolean"),
+        pytest.param({"subscription": {"orders": 0}}, id="threads: none"),
+        pytest.param({"subscription": {"orders": 1_001}}, id="threads: too many"),
         pytest.param({"pattern": "white_list", "subscription": {"^a": 1, "^b": 1}}, id="two expressions"),
-        pytest.param({"capacity": 10**400}, id="a number that is no float"),
-        pytest.param({"capacity": float("nan")}, id="not a number"),
-        pytest.param({"capacity": -1}, id="negative"),
-        pytest.param({"session_timeout_ms": 0}, id="no lease"),
-        pytest.param({"version": 2}, id="newer than known"),
-        pytest.param({"version": None}, id="without a version"),
+        pytest.param({"capacity": 10**400}, id="capacity beyond a float"),
+        pytest.param({"capacity": float("nan")}, id="capacity NaN"),
+        pytest.param({"capacity": -1}, id="capacity negative"),
+        pytest.param({"session_timeout_ms": 0}, id="session timeout 0"),
+        pytest.param({"version": 2}, id="newer version"),
+        pytest.param({"version": None}, id="no version"),
     ],
 )
 def test_registration(change: dict[str, object]) -> None:
@@ -65,16 +65,16 @@ def test_registration(change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"ownership_map": {"0": {"t" * 70_000: [[0, 0]]}}}, id="larger than a command"),
-        pytest.param({"ownership_map": {"0": {"t" * 250: [[0, 0]]}}}, id="longer than Kafka's names"),
-        pytest.param({"ownership_map": {"0": {"../../x": [[0, 0]]}}}, id="a path outside of the group's offsets"),
-        pytest.param({"ownership_map": {"0": {"t": [[0, 0]]}, "1": {"t": [[0, 0]]}}}, id="under two threads"),
-        pytest.param({"ownership_map": {"0": {"t": [[0, 2**31 - 1]]}}}, id="more than memory holds"),
-        pytest.param({"ownership_map": {"-1": {"t": [[0, 0]]}}}, id="no consumer thread"),
-        pytest.param({"ownership_map": None}, id="a start of everything"),
-        pytest.param({"option": "pause-fetcher"}, id="another option"),
-        pytest.param({"coordinator_epoch": "3"}, id="an epoch that is text"),
-        pytest.param({"version": 2}, id="newer than known"),
+        pytest.param({"ownership_map": {"0": {"t" * 70_000: [[0, 0]]}}}, id="command too large"),
+        pytest.param({"ownership_map": {"0": {"t" * 250: [[0, 0]]}}}, id="topic name too long"),
+        pytest.param({"ownership_map": {"0": {"../../x": [[0, 0]]}}}, id="path traversal in a topic name"),
+        pytest.param({"ownership_map": {"0": {"t": [[0, 0]]}, "1": {"t": [[0, 0]]}}}, id="partition under two threads"),
+        pytest.param({"ownership_map": {"0": {"t": [[0, 2**31 - 1]]}}}, id="range that would exhaust memory"),
+        pytest.param({"ownership_map": {"-1": {"t": [[0, 0]]}}}, id="negative consumer thread"),
+        pytest.param({"ownership_map": None}, id="start of everything"),
+        pytest.param({"option": "pause-fetcher"}, id="unknown option"),
+        pytest.param({"coordinator_epoch": "3"}, id="epoch as text"),
+        pytest.param({"version": 2}, id="newer version"),
     ],
 )
 def test_command(change: dict[str, object]) -> None:
@@ -91,7 +91,7 @@ def test_a_command_with_an_extension_type(extension: bytes) -> None:
         command.decode(content.replace(text, extension))
 
 
-def test_a_stop_of_everything_is_not_a_stop_without_a_map() -> None:
+def test_a_stop_of_everything_needs_an_explicit_null_map() -> None:
     stop = COMMAND | {"option": "stop-fetcher", "ownership_map": None}
     assert command.decode(msgpack.packb(stop)).partitions is None
     del stop["ownership_map"]
@@ -119,20 +119,20 @@ def test_a_million_partitions_in_two_topics() -> None:
 
 
 @pytest.mark.parametrize("name", ["2147483647", "1000000", "-1", "1.0", "٣", ""])
-def test_a_topics_partition(name: str) -> None:
-    """A strategy counts up to the highest partition, so that one alone must not make it count for hours."""
+def test_partition_numbers_of_a_topic(name: str) -> None:
+    """A strategy loops up to the highest partition, so one huge number must not keep it busy for hours."""
     with pytest.raises(NodeContentError, match="is not a number below"):
         cluster_nodes.decode_topic(f'{{"partitions":{{"{name}":[1]}}}}'.encode(), 1)
 
 
-def test_a_topic_without_an_id_is_known_by_its_creation() -> None:
+def test_a_topic_without_an_id_is_identified_by_its_creation_zxid() -> None:
     assert cluster_nodes.decode_topic(b'{"partitions":{"0":[1]}}', 12).incarnation == "czxid-12"
     assert cluster_nodes.decode_topic(b'{"partitions":{"0":[1]},"topic_id":"x"}', 12).incarnation == "x"
 
 
 @pytest.mark.parametrize("content", [b"-1", b"1.5", b"", b"0x1", b"1_000", "٣".encode(), b"1" * 19])
 def test_counter(content: bytes) -> None:
-    with pytest.raises(NodeContentError, match="a decimal integer is expected"):
+    with pytest.raises(NodeContentError, match="expected a decimal integer"):
         cluster_nodes.decode_counter("epoch", content)
 
 
@@ -145,7 +145,7 @@ def test_settings(change: str) -> None:
         settings.decode(f'{{"version":1,{change}}}'.encode())
 
 
-def test_a_command_that_is_too_large_is_not_encoded() -> None:
+def test_encoding_rejects_a_command_that_is_too_large() -> None:
     partitions = {(f"{'topic' * 40}-{number}", 0): 0 for number in range(1_000)}
     with pytest.raises(CommandError, match="at most 65536"):
         command.encode(command.StartFetcher("id", 1, 1, Cause("id", "kind"), partitions))
