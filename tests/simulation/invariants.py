@@ -156,7 +156,7 @@ class TreeInvariants:
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
         if has_answered and not known.is_garbled and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")
-        tombstone = ownership.decode_tombstone(burial.after.content)
+        tombstone = ownership.decode_eviction(burial.after.content)
         held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
         if not held <= tombstone.partitions.keys():
             raise BrokenPromiseError(
@@ -238,7 +238,7 @@ class TreeInvariants:
         known = self.consumer(*key)
         now_us = self.ensemble.schedule.now_us
         if change.after is not None:
-            tombstone = ownership.decode_tombstone(change.after.content)
+            tombstone = ownership.decode_eviction(change.after.content)
             known.tombstone = frozenset(tombstone.partitions)
             known.buried_us, known.lease_us = now_us, tombstone.lease_ms * 1_000
             return

@@ -323,7 +323,7 @@ class World:
                 for partition in self._started_by(f"{paths.channel(GROUP, name)}/{node}"):
                     held.setdefault(partition, set()).add(name)
         for name in self.zk.children(paths.evicted(GROUP)):
-            tombstone = ownership.decode_tombstone(self.zk.nodes[paths.evicted(GROUP, name)].content)
+            tombstone = ownership.decode_eviction(self.zk.nodes[paths.evicted(GROUP, name)].content)
             unreadable = self.readable_records.get(name, frozenset()) if tombstone.topics else frozenset()
             for partition in tombstone.partitions.keys() | unreadable:
                 held.setdefault(partition, set()).add(name)
@@ -345,7 +345,7 @@ class World:
             since_us, lease_us = self.tombstones_seen.pop(path)
             assert self.now_us - since_us >= lease_us, f"{path} was removed before its lease was over"
         for path in present - self.tombstones_seen.keys():
-            lease_ms = ownership.decode_tombstone(self.zk.nodes[path].content).lease_ms
+            lease_ms = ownership.decode_eviction(self.zk.nodes[path].content).lease_ms
             self.tombstones_seen[path] = (self.now_us, lease_ms * 1_000)
 
     def topics(self) -> dict[str, Topic]:

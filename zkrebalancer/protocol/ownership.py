@@ -22,7 +22,7 @@ class OwnersRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class EvictionRecord:
     """The partitions that an evicted consumer owned or had pending; they stay blocked until its lease runs out.
 
     `topics` are blocked as a whole, because the consumer's ownership record could not be read.
@@ -67,29 +67,29 @@ def decode_owners(content: bytes) -> OwnersRecord:
     )
 
 
-def encode_tombstone(tombstone: Tombstone) -> bytes:
+def encode_eviction(record: EvictionRecord) -> bytes:
     """Encode an eviction record."""
     return fields.write_document(
         {
             "version": VERSION,
-            "generation": tombstone.generation,
+            "generation": record.generation,
             "command_id": None,
-            "threads": fields.threads_to_ranges(tombstone.partitions),
-            "evicted_at_ms": tombstone.evicted_at_ms,
-            "lease_ms": tombstone.lease_ms,
-            "topics": list(tombstone.topics),
+            "threads": fields.threads_to_ranges(record.partitions),
+            "evicted_at_ms": record.evicted_at_ms,
+            "lease_ms": record.lease_ms,
+            "topics": list(record.topics),
         }
     )
 
 
-def decode_tombstone(content: bytes) -> Tombstone:
+def decode_eviction(content: bytes) -> EvictionRecord:
     """Decode an eviction record; raises NodeContentError."""
     document = fields.read_document("evicted", content)
     fields.require_version("evicted", document, VERSION)
     topics = document.get("topics", [])
     if not isinstance(topics, list):
         raise NodeContentError(f"evicted: topics must be a list, not {topics!r:.80}")
-    return Tombstone(
+    return EvictionRecord(
         generation=fields.integer("evicted", document, "generation"),
         partitions=fields.threads_from_ranges("evicted", document.get("threads")),
         evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms"),

@@ -21,7 +21,7 @@ from zkrebalancer.protocol.calls import (
     Refused,
     Reply,
 )
-from zkrebalancer.protocol.ownership import Tombstone
+from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import lease_ms
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.view import ALL_TOPICS, Member, PendingCommand
@@ -156,7 +156,7 @@ class Departures:
         operations.append(Delete(paths.owners(name, consumer), member.owners_version))
         owners_index = len(operations)
         tombstone = self._tombstone(member)
-        operations.append(Create(paths.evicted(name, consumer), ownership.encode_tombstone(tombstone)))
+        operations.append(Create(paths.evicted(name, consumer), ownership.encode_eviction(tombstone)))
         eviction = group.leadership.fenced(*operations)
         group.desk.ask(name, eviction, self._evicted, consumer, tombstone, owners_index, tries, unanswered)
 
@@ -167,14 +167,14 @@ class Departures:
         self._group.moving.limit(member)
         self._group.request("retry")  # plans that were made meanwhile have left it out
 
-    def _tombstone(self, member: Member) -> Tombstone:
+    def _tombstone(self, member: Member) -> EvictionRecord:
         group = self._group
         known = member.registration
         topics = member.blocked_topics()
         if ALL_TOPICS in topics:
             # Also of a topic that was deleted: whoever holds some of it may still be reading when it is there again.
             topics = tuple(sorted(group.topics.keys() | group.view.incarnations.keys()))
-        return Tombstone(
+        return EvictionRecord(
             generation=group.view.generation,
             partitions=member.held(),
             evicted_at_ms=group.desk.now.epoch_ms,
@@ -186,7 +186,7 @@ class Departures:
         self,
         reply: Reply,
         consumer: str,
-        tombstone: Tombstone,
+        tombstone: EvictionRecord,
         owners_index: int,
         tries: int,
         unanswered: PendingCommand | None,
@@ -208,7 +208,7 @@ class Departures:
             group.view.touch(consumer)
             self._evict(consumer, tries - 1, unanswered)
 
-    def _bury(self, member: Member, tombstone: Tombstone) -> None:
+    def _bury(self, member: Member, tombstone: EvictionRecord) -> None:
         group, consumer = self._group, member.consumer
         if member.registration is not None:
             group.leadership.subscriptions.remove(group.name, member.registration)
@@ -224,7 +224,7 @@ class Departures:
 
     # Leases ---------------------------------------------------------------------------------------------------------
 
-    def _await_lease(self, consumer: str, tombstone: Tombstone | None) -> None:
+    def _await_lease(self, consumer: str, tombstone: EvictionRecord | None) -> None:
         """Wait one whole lease from now, when this leader first saw the tombstone."""
         wait_ms = tombstone.lease_ms if tombstone else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS)
         wait_us = wait_ms * 1_000 + wait_ms * 1_000 // CLOCK_DRIFT_ALLOWANCE

@@ -274,7 +274,7 @@ class Loading:
             del self._view.tombstones[consumer]
             return
         try:
-            self._view.tombstones[consumer] = ownership.decode_tombstone(reply.content)
+            self._view.tombstones[consumer] = ownership.decode_eviction(reply.content)
         except NodeContentError as error:
             name = self._group.name
             self._group.desk.warn(f"group {name}: {consumer}: {error}; holds everything until its lease ends")

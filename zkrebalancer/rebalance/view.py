@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from zkrebalancer.protocol.command import Command, StartFetcher, applied
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -99,7 +99,7 @@ class GroupView:
     generation: int = 0
     generation_version: int = 0
     members: dict[str, Member] = field(default_factory=dict)
-    tombstones: dict[str, Tombstone | None] = field(default_factory=dict)  # None: unreadable, holds everything
+    tombstones: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
     incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at

@@ -10,7 +10,7 @@ from zkrebalancer.protocol import registration
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
 from zkrebalancer.protocol.fields import MAX_PARTITION
-from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -25,7 +25,7 @@ COMMANDS = st.builds(StartFetcher, TEXTS, COUNTS, COUNTS, CAUSES, OWNED) | st.bu
     StopFetcher, TEXTS, COUNTS, COUNTS, CAUSES, st.none() | st.frozensets(PARTITIONS, max_size=30)
 )
 OWNERS_RECORDS = st.builds(OwnersRecord, COUNTS, st.none() | TEXTS, OWNED)
-TOMBSTONES = st.builds(Tombstone, COUNTS, OWNED, COUNTS, COUNTS, st.lists(NAMES, max_size=5).map(tuple))
+EVICTION_RECORDS = st.builds(EvictionRecord, COUNTS, OWNED, COUNTS, COUNTS, st.lists(NAMES, max_size=5).map(tuple))
 STATIC_MEMBERS = st.builds(StaticMember, NAMES, st.frozensets(PARTITIONS, max_size=30), st.none() | COUNTS)
 ADDRESSES = st.builds(CoordinatorAddress, COUNTS, TEXTS, COUNTS, st.none() | TEXTS, TEXTS)
 SETTINGS = st.builds(

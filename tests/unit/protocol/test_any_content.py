@@ -21,7 +21,7 @@ from zkrebalancer.protocol import settings as group_settings
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.ownership import OwnersRecord, Tombstone
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 
 CAUSE = Cause("id", "member-joined")
@@ -42,9 +42,9 @@ def use_owners(record: OwnersRecord) -> None:
     assert ownership.decode_owners(ownership.encode_owners(record)) == record
 
 
-def use_tombstone(tombstone: Tombstone) -> None:
-    use_partitions(dict(tombstone.partitions))
-    assert ownership.decode_tombstone(ownership.encode_tombstone(tombstone)) == tombstone
+def use_eviction(record: EvictionRecord) -> None:
+    use_partitions(dict(record.partitions))
+    assert ownership.decode_eviction(ownership.encode_eviction(record)) == record
 
 
 def use_registration(described: Registration) -> None:
@@ -52,7 +52,7 @@ def use_registration(described: Registration) -> None:
     if described.instance_id is not None:
         paths.validate_name("instance id", described.instance_id)
     if described.pattern == registration.STATIC:
-        ownership.encode_tombstone(Tombstone(1, {}, 0, described.lease_ms, tuple(described.subscription)))
+        ownership.encode_eviction(EvictionRecord(1, {}, 0, described.lease_ms, tuple(described.subscription)))
 
 
 def use_command(received: command.Command) -> None:
@@ -72,7 +72,7 @@ def use_settings(group: group_settings.GroupSettings) -> None:
 Reader = tuple[Callable[[bytes], Any], Callable[[Any], object]]
 READERS: dict[str, Reader] = {
     "owners": (ownership.decode_owners, use_owners),
-    "evicted": (ownership.decode_tombstone, use_tombstone),
+    "evicted": (ownership.decode_eviction, use_eviction),
     "static": (ownership.decode_static, lambda member: use_partitions(dict.fromkeys(member.partitions, 0))),
     "ids": (registration.decode, use_registration),
     "settings": (group_settings.decode, use_settings),
@@ -85,7 +85,7 @@ READERS: dict[str, Reader] = {
 }
 LEGAL: dict[str, st.SearchStrategy[bytes]] = {
     "owners": shapes.OWNERS_RECORDS.map(ownership.encode_owners),
-    "evicted": shapes.TOMBSTONES.map(ownership.encode_tombstone),
+    "evicted": shapes.EVICTION_RECORDS.map(ownership.encode_eviction),
     "static": shapes.STATIC_MEMBERS.map(ownership.encode_static),
     "ids": shapes.registrations().map(registration.encode),
     "settings": shapes.SETTINGS.map(group_settings.encode),

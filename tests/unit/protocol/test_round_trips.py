@@ -10,7 +10,7 @@ from zkrebalancer.protocol import cluster_nodes, command, ownership, registratio
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.command import Command, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.ownership import OwnersRecord, StaticMember, Tombstone
+from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -25,9 +25,9 @@ def test_owners(record: OwnersRecord) -> None:
     assert ownership.decode_owners(ownership.encode_owners(record)) == record
 
 
-@given(shapes.TOMBSTONES)
-def test_tombstone(tombstone: Tombstone) -> None:
-    assert ownership.decode_tombstone(ownership.encode_tombstone(tombstone)) == tombstone
+@given(shapes.EVICTION_RECORDS)
+def test_eviction_record(record: EvictionRecord) -> None:
+    assert ownership.decode_eviction(ownership.encode_eviction(record)) == record
 
 
 @given(shapes.STATIC_MEMBERS)

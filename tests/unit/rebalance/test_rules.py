@@ -204,7 +204,7 @@ def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> 
     world.add_agent("b")
     world.pass_time(1_200)
     assert paths.evicted(GROUP, "a-1") in world.zk.nodes
-    tombstone = ownership.decode_tombstone(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    tombstone = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
     assert (tombstone.lease_ms, len(tombstone.partitions)) == (SESSION_MS * 2 // 3, 4)
     world.pass_time(3_700)
     assert world.owned() == {"b-1": {}}
