@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation
+from zkrebalancer.protocol.numbers import decimal
 
 MAX_QUARANTINED = 100
 MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node; its copy must still fit into one
@@ -78,4 +79,5 @@ def quarantine(group: str, command: str, content: bytes, reason: str, existing: 
 
 def _sequence(name: str) -> int:
     digits = name.removeprefix(paths.COMMAND_PREFIX)
-    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else -1
+    number = decimal(digits) if digits != name else None
+    return -1 if number is None else number

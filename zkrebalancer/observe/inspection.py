@@ -10,7 +10,8 @@ from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration,
 from zkrebalancer.protocol.calls import Call, Children, Content, Get, ListChildren, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
@@ -123,10 +124,10 @@ def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterato
     """Yield what stands as the offset of each partition of these topics that has one."""
     listed = zk.perform_all([ListChildren(paths.offsets(group, topic)) for topic in topics])
     partitions = [
-        (topic, int(partition))
+        (topic, number)
         for topic, names in zip(topics, listed, strict=True)
-        for partition in _names(names)
-        if partition.isascii() and partition.isdigit()
+        for name in _names(names)
+        if (number := decimal(name, MAX_PARTITION)) is not None
     ]
     for begin in range(0, len(partitions), MAX_READS_AT_ONCE):
         asked = partitions[begin : begin + MAX_READS_AT_ONCE]

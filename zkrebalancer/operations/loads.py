@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from zkrebalancer.observe.inspection import offset_nodes
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.racks import read_racks
-from zkrebalancer.protocol import paths, weights
+from zkrebalancer.protocol import cluster_nodes, paths, weights
 from zkrebalancer.protocol.calls import Content, Get
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -54,8 +55,9 @@ def read_loads(zk: BlockingZk, kafka: Mapping[str, str], group: str, topics: Map
         ends |= kafka_offsets.known_log_ends(kafka, partitions[begin : begin + MAX_PARTITIONS_AT_ONCE])
     committed = StoredInKafka(kafka, group).read()
     for partition, content in offset_nodes(zk, group, topics):
-        if content.isdigit():
-            committed[partition] = max(int(content), committed.get(partition, UNKNOWN))
+        with contextlib.suppress(NodeContentError):  # an offset that cannot be read counts as none
+            stored = cluster_nodes.decode_counter("offset", content)
+            committed[partition] = max(stored, committed.get(partition, UNKNOWN))
     expected, refused = _read_weights(zk, group, topics)
     return StoredLoads(
         taken_us,

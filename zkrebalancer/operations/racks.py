@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from zkrebalancer.assignment.model import Racks, to_racks
 from zkrebalancer.operations.nodes import names_below, read_each
 from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -30,6 +31,7 @@ def read_racks(zk: BlockingZk, topics: Mapping[str, int]) -> Racks:
 
 
 def _racks_of_brokers(zk: BlockingZk) -> dict[int, str]:
-    nodes = {name: f"{paths.BROKER_IDS}/{name}" for name in names_below(zk, paths.BROKER_IDS) if name.isdigit()}
+    names = [name for name in names_below(zk, paths.BROKER_IDS) if decimal(name) is not None]
+    nodes = {name: f"{paths.BROKER_IDS}/{name}" for name in names}
     racks = read_each(zk, nodes, lambda node: cluster_nodes.decode_rack(node.content))
     return {int(name): rack for name, rack in racks.items() if rack is not None}

@@ -8,9 +8,10 @@ from typing import Any
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
-MAX_COUNTER_DIGITS = 18
+MAX_COUNTER = 10**18 - 1  # one more can still be counted and stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
     partitions = fields.mapping("topic", document, "partitions")
     limit = fields.MAX_PARTITIONS_PER_NODE
     for name in partitions:
-        if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < limit):
+        if decimal(name, limit - 1) is None:
             raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
     return partitions
 
@@ -109,7 +110,7 @@ def encode_counter(value: int) -> bytes:
 
 def decode_counter(what: str, content: bytes) -> int:
     """Decode an epoch, a generation or an offset; raises NodeContentError."""
-    digits = content.strip()
-    if not digits.isdigit() or len(digits) > MAX_COUNTER_DIGITS:
+    number = decimal(content.strip(), MAX_COUNTER)
+    if number is None:
         raise NodeContentError(f"{what}: expected a decimal integer, not {content[:80]!r}")
-    return int(digits)
+    return number

@@ -8,9 +8,11 @@ from typing import Any
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.numbers import decimal
 
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
+MAX_THREAD = 999_999
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
 
 TopicPartition = tuple[str, int]
@@ -151,9 +153,10 @@ def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]
         raise NodeContentError(f"{what}: threads must be an object, not {threads!r:.80}")
     found: dict[TopicPartition, int] = {}
     for name, topics in threads.items():
-        if not (isinstance(name, str) and name.isascii() and name.isdigit() and len(name) <= 6):
+        thread = decimal(name, MAX_THREAD) if isinstance(name, str) else None
+        if thread is None:
             raise NodeContentError(f"{what}: consumer thread must be a small number, not {name!r:.80}")
-        partitions = dict.fromkeys(topics_from_ranges(what, topics), int(name))
+        partitions = dict.fromkeys(topics_from_ranges(what, topics), thread)
         if not found.keys().isdisjoint(partitions):
             twice = min(found.keys() & partitions.keys())
             raise NodeContentError(f"{what}: {twice} is listed under two consumer threads")

@@ -119,6 +119,12 @@ def test_a_channel_hands_out_each_command_once() -> None:
     assert not channel.listed(())
 
 
+def test_a_node_whose_name_is_no_sequence_is_no_command() -> None:
+    channel = Channel()
+    channel.listed(("command-", "command-²", f"command-{'9' * 5_000}", "x", "command-0000000003"))
+    assert channel.waiting == ["command-0000000003"]
+
+
 def test_a_late_answer_about_the_quarantine_does_not_disturb_the_next_registration(driver: Driver) -> None:
     driver.send(POISON)
     (call_id,) = [call_id for call_id, call in driver.waiting.items() if call == LIST]

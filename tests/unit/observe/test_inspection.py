@@ -54,7 +54,8 @@ def test_a_group_that_was_deleted_since_the_groups_were_listed_is_left_out() -> 
 def test_an_offset_node_whose_name_is_no_number_is_passed_over() -> None:
     client = with_groups("g")
     group = paths.group("g")
-    client.create(f"{group}/offsets", f"{group}/offsets/t", *(f"{group}/offsets/t/{name}" for name in ("0", "²", "x")))
+    odd = ("0", "²", "x", "9" * 5_000)
+    client.create(f"{group}/offsets", f"{group}/offsets/t", *(f"{group}/offsets/t/{name}" for name in odd))
     report = inspection.read_group(cast("BlockingZk", client), "g")
     inspection.read_offsets(cast("BlockingZk", client), report)
     assert report.offsets == {}
