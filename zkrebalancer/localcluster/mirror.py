@@ -34,7 +34,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
-from zkrebalancer.runtime.kafka import BOOTSTRAP, Complaints
+from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 from zkrebalancer.runtime.zk import BlockingZk
 
 REQUEST_TIMEOUT_S = 5.0
@@ -176,15 +176,15 @@ def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
         ZooKeeperUnavailableError, ChrootMissingError: at the start; later troubles are logged and outlived.
 
     """
-    complaints = Complaints()
-    admin = AdminClient(complaints.settings(kafka))
+    errors = ConnectionErrors()
+    admin = AdminClient(errors.settings(kafka))
     protocol = kafka.get("security.protocol", PLAINTEXT).upper()
     missing: frozenset[str] = frozenset()
     with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
         while True:
             # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
             metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
-            heard = complaints.heard(admin)  # in every round, for librdkafka keeps it until then
+            heard = errors.drain(admin)  # in every round, for librdkafka keeps it until then
             if isinstance(metadata, KafkaException):
                 reason = f"{metadata.args[0].str()}{heard}"
                 _log.warning("Kafka at %s does not answer: %s; trying again", kafka[BOOTSTRAP], reason)

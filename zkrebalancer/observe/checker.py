@@ -1,7 +1,7 @@
-"""Judges a run by its events alone: records lost, doubled or out of order, partitions that two consumers held at once.
+"""Judges a run by its events: records lost, duplicated or out of order, partitions that two consumers owned at once.
 
-`check` reads a folder, `judge` is pure. The definitions are those of `docs/events.md`, and more of them stand in
-`holdings.py`; times are of the monotonic clock that the processes of one host share.
+`check` reads a folder, `judge` is pure. For the definitions see `docs/events.md` and `partition_history.py`. Times are
+those of the monotonic clock that the processes of one host share.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zkrebalancer.observe.holdings import CLOSED, Holdings
+from zkrebalancer.observe.partition_history import CLOSED, PartitionHistory
 from zkrebalancer.observe.ranges import RangeSet
 from zkrebalancer.observe.reading import Event, EventFiles, NoEventsError, Problems
 from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
@@ -21,7 +21,7 @@ MAX_RANGES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that was broken on purpose, seconds after the run's first event."""
+    """An injected fault; `at_s` counts seconds from the run's first event."""
 
     name: str
     target: str
@@ -30,13 +30,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run's events prove.
+    """The judgement on a run.
 
-    Counts of records are sums over groups: `produced` counts what a group had to be given (from the first position at
-    which it started each partition), `delivered` what it was given, each record once, `duplicated` what it was given
-    beyond that, `duplicated_outside_crash` the part of it that no crash excuses. `out_of_order` counts deliveries that
-    begin below what their consumer had been given before. `overlaps` counts partitions that two consumers held at once.
-    `problems` says who, when and what; at most MAX_PROBLEMS lines and how many are left out.
+    Counts of records are sums over groups. `produced` counts the records that a group should have received: those from
+    its first position in each partition on. `delivered` counts the records that it received, each once; `duplicated`
+    counts repeated deliveries, and `duplicated_outside_crash` those that no crash explains. `lost` counts records that
+    were produced but not delivered. `out_of_order` counts deliveries that begin below an earlier one of the same
+    consumer. `overlaps` counts partitions that two consumers owned at once. `converged`: at the end, each partition had
+    exactly one owner. `problems` has at most MAX_PROBLEMS lines, and one with the number of further ones.
     """
 
     produced: int
@@ -54,7 +55,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether no problem was found."""
         return not self.problems
 
 
@@ -62,7 +63,7 @@ def check(directory: Path) -> Verdict:
     """Judge the run whose event files are in `directory`.
 
     Raises:
-        NoEventsError: there are none.
+        NoEventsError: the folder contains no events.
 
     """
     problems = Problems()
@@ -74,7 +75,7 @@ def check(directory: Path) -> Verdict:
 
 
 def judge(events: Iterable[Event]) -> Verdict:
-    """Judge events that are sorted by `mono_us` and have the keys that `reading.KEYS` names."""
+    """Judge events that are sorted by `mono_us` and have the keys of `reading.KEYS`."""
     return _replay(events, Problems()).verdict(torn_lines=0)
 
 
@@ -87,7 +88,7 @@ def _replay(events: Iterable[Event], problems: Problems) -> Run:
 
 @dataclass(slots=True)
 class Counts:
-    """Sums over the books that are closed."""
+    """Records, summed over the partitions that were counted so far."""
 
     produced: int = 0
     delivered: int = 0
@@ -96,18 +97,18 @@ class Counts:
 
 @dataclass(slots=True)
 class GroupRecord:
-    """One group: its partitions, and the consumers that were seen and whose end was not."""
+    """One group: its partitions, and its consumers that are alive."""
 
-    partitions: dict[TopicPartition, Holdings] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionHistory] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
-    touched: dict[str, set[TopicPartition]] = field(default_factory=dict)  # what each consumer ever started
+    started: dict[str, set[TopicPartition]] = field(default_factory=dict)  # by consumer: every partition it started
 
 
 class Run:
     """A run up to the last event that was applied."""
 
     def __init__(self, problems: Problems) -> None:
-        """Begin before the first event; what is found is added to `problems`."""
+        """Begin before the first event; findings are added to `problems`."""
         self.began_us: int | None = None
         self._problems = problems
         self._groups: dict[str, GroupRecord] = {}
@@ -117,15 +118,15 @@ class Run:
         self._leading_epoch: int | None = None
         self._overlapping: set[tuple[str, TopicPartition]] = set()
         self._counts = Counts()
-        self._duplicated = self._unexcused = self._out_of_order = 0
-        self._takers: dict[str, Callable[[Event], None]] = {
+        self._duplicated = self._forbidden = self._out_of_order = 0
+        self._handlers: dict[str, Callable[[Event], None]] = {
             "rebalance_requested": self._log.requested,
             "rebalance_planned": self._log.planned,
             "rebalance_finished": self._log.finished,
             "fetcher_started": self._started,
             "fetcher_stopped": self._stopped,
             "delivered": self._delivered,
-            "produced": self._take_produced,
+            "produced": self._handle_produced,
             "topic_deleted": self._topic_deleted,
             "ownership_ended": self._ownership_ended,
             "committed": self._committed,
@@ -138,25 +139,25 @@ class Run:
         }
 
     def apply(self, event: Event) -> None:
-        """Take one event; kinds that prove nothing are passed over."""
+        """Apply one event; irrelevant kinds are ignored."""
         if self.began_us is None:
             self.began_us = event["mono_us"]
-        take = self._takers.get(event["kind"])
-        if take is not None:
-            take(event)
+        handle = self._handlers.get(event["kind"])
+        if handle is not None:
+            handle(event)
 
     def verdict(self, torn_lines: int) -> Verdict:
-        """Return what the events prove."""
+        """Return the judgement; call it once, after the last event."""
         for name, group in self._groups.items():
-            for partition, held in sorted(group.partitions.items()):
-                self._close_books(name, partition, held)
+            for partition, history in sorted(group.partitions.items()):
+                self._count_records(name, partition, history)
         converged = self._is_converged()
         return Verdict(
             produced=self._counts.produced,
             delivered=self._counts.delivered,
             lost=self._counts.lost,
             duplicated=self._duplicated,
-            duplicated_outside_crash=self._unexcused,
+            duplicated_outside_crash=self._forbidden,
             out_of_order=self._out_of_order,
             overlaps=len(self._overlapping),
             converged=converged,
@@ -166,39 +167,39 @@ class Run:
             problems=self._problems.lines(),
         )
 
-    # Who holds what -------------------------------------------------------------------------------------------------
+    # Ownership ------------------------------------------------------------------------------------------------------
 
     def _started(self, event: Event) -> None:
         group, member = self._group(event), event["member"]
         group.live.add(member)
         for number, position in zip(event["partitions"], event["positions"], strict=True):
             partition = (event["topic"], number)
-            group.touched.setdefault(member, set()).add(partition)
-            held = group.partitions.setdefault(partition, Holdings())
-            still_open, pause_us = held.start(member, event["mono_us"], position)
+            group.started.setdefault(member, set()).add(partition)
+            history = group.partitions.setdefault(partition, PartitionHistory())
+            still_open, pause_us = history.start(member, event["mono_us"], position)
             for other in still_open:
                 since = f"since {self._seconds(other.started_us):.3f} s"
                 if other.member == member:
-                    self._problem(event, partition, f"{member} started what it has held {since}")
+                    self._problem(event, partition, f"{member} started, but has owned it {since}")
                 else:
                     self._overlapping.add((event["group"], partition))
-                    self._problem(event, partition, f"{member} started while {other.member} held it, {since}")
+                    self._problem(event, partition, f"{member} started, but {other.member} has owned it {since}")
             if pause_us is not None:
                 self._log.started(event, pause_us)
 
     def _stopped(self, event: Event) -> None:
         group = self._group(event)
         for number in event["partitions"]:
-            held = group.partitions.get((event["topic"], number))
-            if held is not None:
-                held.stop(event["member"], event["mono_us"], event["reason"])
+            history = group.partitions.get((event["topic"], number))
+            if history is not None:
+                history.stop(event["member"], event["mono_us"], event["reason"])
         if event["reason"] == CLOSED:
             group.live.discard(event["member"])
 
     def _ownership_ended(self, event: Event) -> None:
         group, member = self._group(event), event["member"]
         group.live.discard(member)
-        for partition in group.touched.get(member, ()):
+        for partition in group.started.get(member, ()):
             group.partitions[partition].end(member, event["mono_us"])
 
     def _joined(self, event: Event) -> None:
@@ -208,62 +209,62 @@ class Run:
         group, member = self._group(event), event["member"]
         group.live.discard(member)
         if event["reason"] != CLOSED:
-            for partition in group.touched.get(member, ()):
-                group.partitions[partition].forgive_stop(member)
+            for partition in group.started.get(member, ()):
+                group.partitions[partition].revert_stop(member)
 
     # Records --------------------------------------------------------------------------------------------------------
 
-    def _take_produced(self, event: Event) -> None:
+    def _handle_produced(self, event: Event) -> None:
         produced = self._produced.setdefault((event["topic"], event["partition"]), RangeSet())
         produced.add(event["first_offset"], event["last_offset"] + 1)
 
     def _delivered(self, event: Event) -> None:
         partition, member = (event["topic"], event["partition"]), event["member"]
         begin, end = event["first_offset"], event["last_offset"] + 1
-        held = self._group(event).partitions.setdefault(partition, Holdings())
-        delivery = held.deliver(member, begin, end)
-        self._duplicated += _size(delivery.again)
-        self._unexcused += _size(delivery.unexcused)
-        given = f"{member} was given {_text([(begin, end)])}"
-        if not delivery.is_held:
-            self._problem(event, partition, f"{given} without holding it")
+        history = self._group(event).partitions.setdefault(partition, PartitionHistory())
+        delivery = history.deliver(member, begin, end)
+        self._duplicated += _size(delivery.repeated)
+        self._forbidden += _size(delivery.forbidden)
+        received = f"{member} received {_text([(begin, end)])}"
+        if not delivery.is_owned:
+            self._problem(event, partition, f"{received} without owning the partition")
         if not delivery.is_in_order:
             self._out_of_order += 1
-            self._problem(event, partition, f"{given} after later ones")
-        if delivery.unexcused:
-            self._problem(event, partition, f"{given}, of which {_text(delivery.unexcused)} again without a crash")
+            self._problem(event, partition, f"{received} after later ones")
+        if delivery.forbidden:
+            self._problem(event, partition, f"{received}, of which {_text(delivery.forbidden)} again without a crash")
 
     def _committed(self, event: Event) -> None:
-        held = self._group(event).partitions.get((event["topic"], event["partition"]))
-        if held is not None:
-            held.commit(event["member"], event["offset"])
+        history = self._group(event).partitions.get((event["topic"], event["partition"]))
+        if history is not None:
+            history.commit(event["member"], event["offset"])
 
     def _repositioned(self, event: Event) -> None:
         group = self._group(event)
         for number, position in zip(event["partitions"], event["positions"], strict=True):
-            held = group.partitions.get((event["topic"], number))
-            if held is not None:
-                held.reposition(event["member"], position)
+            history = group.partitions.get((event["topic"], number))
+            if history is not None:
+                history.reposition(event["member"], position)
 
     def _topic_deleted(self, event: Event) -> None:
-        """Its records are judged; those that come under its name later are another topic's."""
+        """Count the topic's records; later ones of the same name belong to another topic."""
         topic = event["topic"]
         for name, group in self._groups.items():
-            for partition, held in group.partitions.items():
+            for partition, history in group.partitions.items():
                 if partition[0] == topic:
-                    self._close_books(name, partition, held)
-                    held.forget_records()
+                    self._count_records(name, partition, history)
+                    history.forget_records()
         for partition in [partition for partition in self._produced if partition[0] == topic]:
             del self._produced[partition]
 
-    def _close_books(self, group: str, partition: TopicPartition, held: Holdings) -> None:
-        """Count what the group was to be given of a partition, from where it began to read, and what it was given."""
-        produced = self._produced.get(partition)
-        due = [] if produced is None or held.first_position is None else produced.at_or_above(held.first_position)
-        missing = [gap for part in due for gap in held.delivered.missing(*part)]
-        lost = [gap for part in missing for gap in held.passed_over.missing(*part)]
+    def _count_records(self, group: str, partition: TopicPartition, history: PartitionHistory) -> None:
+        """Count a partition's records: those that the group should have received, received, and lost."""
+        produced, first = self._produced.get(partition), history.first_position
+        due = [] if produced is None or first is None else produced.at_or_above(first)
+        missing = [gap for part in due for gap in history.delivered.missing(*part)]
+        lost = [gap for part in missing for gap in history.skipped.missing(*part)]
         self._counts.produced += _size(due) - (_size(missing) - _size(lost))
-        self._counts.delivered += held.delivered.count
+        self._counts.delivered += history.delivered.count
         self._counts.lost += _size(lost)
         if lost:
             self._problems.add(f"{_where(group, partition)}: {_size(lost)} records lost: {_text(lost)}")
@@ -271,23 +272,22 @@ class Run:
     # The end --------------------------------------------------------------------------------------------------------
 
     def _is_converged(self) -> bool:
-        """Whether each partition has exactly one owner, in every group with a consumer that is alive.
+        """Whether each partition has exactly one owner, in every group with a live consumer.
 
-        Where nobody leads any more, consumers that own nothing may have gone unnoticed, so owners alone count as alive.
+        Without a leader, the departure of a consumer that owned nothing may go unnoticed, so only owners count as live.
         """
         is_converged = True
         for name, group in self._groups.items():
-            known = [held for held in group.partitions.values() if held.first_position is not None or held.intervals]
-            owners = [len(held.intervals) for held in known]
+            histories = group.partitions.values()
+            owners = [len(each.intervals) for each in histories if each.first_position is not None or each.intervals]
             if not any(owners) and (not group.live or self._leading_epoch is None):
                 continue
             planned = self._log.planned_partitions(name)
             wanted = len(owners) if planned is None else planned  # subscriptions may have changed
             if [count for count in owners if count] != [1] * wanted:
                 is_converged = False
-                who = f"{len(group.live)} live consumers"
                 found = f"{owners.count(1)} of {wanted} partitions have exactly one owner"
-                self._problems.add(f"group {name} at the end: {found}, with {who}")
+                self._problems.add(f"group {name} at the end: {found}, with {len(group.live)} live consumers")
         return is_converged
 
     def _elected(self, event: Event) -> None:
@@ -322,6 +322,6 @@ def _size(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def _text(ranges: list[tuple[int, int]]) -> str:
-    """Return half-open ranges of offsets as a person writes them."""
+    """Format half-open ranges as inclusive ones: `offsets 3, 5-9`."""
     shown = [f"{begin}" if end == begin + 1 else f"{begin}-{end - 1}" for begin, end in ranges[:MAX_RANGES_SHOWN]]
     return "offsets " + ", ".join(shown + ["…"] * (len(ranges) > MAX_RANGES_SHOWN))

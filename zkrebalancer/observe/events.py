@@ -1,4 +1,4 @@
-"""Telemetry: one JSON object a line, appended to a file per process (`docs/events.md`)."""
+"""Telemetry: JSON lines, appended to one file per process (`docs/events.md`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EventLog:
     """
 
     def __init__(self, directory: Path | None, process: str) -> None:
-        """Open the file; `directory` must exist, None drops every event. Raises OSError if it is not writable."""
+        """Open the file in `directory`; None drops every event. Raises OSError if it does not exist or is read-only."""
         self._host = socket.gethostname()
         self._process = process
         self._descriptor: int | None = None
@@ -37,10 +37,10 @@ class EventLog:
         mono_us: int | None = None,
         **fields: JsonValue,
     ) -> None:
-        """Write one event; `mono_us` is when it happened (microseconds of CLOCK_MONOTONIC), by default now.
+        """Write one event; `mono_us` is its time in microseconds of CLOCK_MONOTONIC, by default now.
 
         Raises:
-            OSError: it cannot be written, be it that the disk is full.
+            OSError: the event cannot be written, for example because the disk is full.
 
         """
         descriptor = self._descriptor  # another thread may close the log meanwhile

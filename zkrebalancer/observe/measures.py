@@ -1,7 +1,7 @@
-"""What a run's steps cost, from its events alone: how long, how late records came, what moved and what stood still.
+"""Measures the steps of an experiment from its events: duration, delays of records, moves and pauses of partitions.
 
-A window runs from one `step` event to the next. `measure` is pure. Times are of the monotonic clock that the processes
-of one host share, delays as whoever received the records wrote them. Percentiles are nearest-rank.
+A window runs from one `step` event to the next. `measure` is pure. Times are those of the monotonic clock that the
+processes of one host share; delays are those that the receiver recorded. Percentiles are nearest-rank.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 BEFORE = "before"
 END = "end"
-REST = "rest"  # steps in which nothing is changed
+REST = "rest"  # a step that changes nothing
 Figure = int | float | None
 _SHARES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
 @dataclass(slots=True)
 class Window:
-    """One step and what came until the next one."""
+    """One step: everything until the next `step` event."""
 
     number: int
     name: str
     target: str
     began_us: int
     owners: dict[TopicPartition, str]  # at its beginning
-    totals: dict[tuple[str, str], int]  # the counters at its beginning, by what is counted and of whom
+    totals: dict[tuple[str, str], int]  # counters at its beginning, by (what, process)
     last_change_us: int = 0
-    unowned_us: int = 0
-    unheld: int = 0  # records that a member was given without holding their partition
+    unowned_us: int = 0  # summed over partitions
+    unheld: int = 0  # records delivered to members that did not own the partition
     delays_us: list[int] = field(default_factory=list)
     stopped: set[tuple[TopicPartition, str]] = field(default_factory=set)
     produced: Counter[TopicPartition] = field(default_factory=Counter)  # records
@@ -45,14 +45,14 @@ class _Run:
 
     def __init__(self) -> None:
         self.figures: list[dict[str, Figure | str]] = []
-        self.delays_us: dict[bool, list[int]] = {False: [], True: []}  # whether the first change was made by then
+        self.delays_us: dict[bool, list[int]] = {False: [], True: []}  # key: whether the first change was made
         self._window: Window | None = None
-        self._holders: dict[TopicPartition, dict[str, None]] = {}
+        self._owners: dict[TopicPartition, dict[str, None]] = {}  # members in order of their starts
         self._free_since_us: dict[TopicPartition, int] = {}
         self._totals: dict[tuple[str, str], int] = {}
 
     def apply(self, event: Event) -> None:
-        """Take one event."""
+        """Apply one event."""
         match event["kind"]:
             case "step":
                 self._step(event)
@@ -61,7 +61,7 @@ class _Run:
             case "fetcher_stopped":
                 self._stopped(event)
             case "ownership_ended":
-                for partition in list(self._holders):
+                for partition in list(self._owners):
                     self._release(partition, event["member"], event["mono_us"])
             case "delivered":
                 self._delivered(event)
@@ -75,8 +75,8 @@ class _Run:
                 self._count(event, "cpu_us", event["cpu_us"])
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Return who holds each partition, the last one to start it where two do."""
-        return {partition: list(members)[-1] for partition, members in self._holders.items() if members}
+        """Return partition -> owner; of several owners, the last one that started."""
+        return {partition: list(members)[-1] for partition, members in self._owners.items() if members}
 
     def _step(self, event: Event) -> None:
         now_us = event["mono_us"]
@@ -94,8 +94,8 @@ class _Run:
         now_us, window = event["mono_us"], self._window
         for number in event["partitions"]:
             partition = (event["topic"], number)
-            is_new = partition not in self._holders
-            self._holders.setdefault(partition, {})[event["member"]] = None
+            is_new = partition not in self._owners
+            self._owners.setdefault(partition, {})[event["member"]] = None
             if window is not None:
                 since_us = self._free_since_us.get(partition, window.began_us if is_new else now_us)
                 window.unowned_us += now_us - max(since_us, window.began_us)
@@ -109,11 +109,11 @@ class _Run:
                 self._window.stopped.add((partition, event["member"]))
 
     def _release(self, partition: TopicPartition, member: str, now_us: int) -> bool:
-        holders = self._holders.get(partition, {})
-        if member not in holders:
+        owners = self._owners.get(partition, {})
+        if member not in owners:
             return False
-        del holders[member]
-        if not holders:
+        del owners[member]
+        if not owners:
             self._free_since_us[partition] = now_us
         if self._window is not None:
             self._window.last_change_us = now_us
@@ -122,7 +122,7 @@ class _Run:
     def _delivered(self, event: Event) -> None:
         if self._window is not None:
             self._window.delays_us += event.get("delays_us", ())
-            if event["member"] not in self._holders.get((event["topic"], event["partition"]), {}):
+            if event["member"] not in self._owners.get((event["topic"], event["partition"]), {}):
                 self._window.unheld += event["count"]
 
     def _count(self, event: Event, what: str, value: int) -> None:
@@ -130,10 +130,10 @@ class _Run:
 
 
 def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, Figure | str]]]:
-    """Return the figures of a run and of each of its steps; events are sorted by `mono_us`.
+    """Return the figures of a run and of each of its steps; `events` must be sorted by `mono_us`.
 
-    Sums are over all steps, `settled_ms` is the median of those that change something, `load_peak` the highest; None
-    stands for what was not measured.
+    The run's `settled_ms` is the median over the steps that change something, its `load_peak` the highest of all steps;
+    most other figures are sums over steps. None: not measured.
     """
     run = _Run()
     for event in events:
@@ -156,7 +156,7 @@ def measure(events: Iterable[Event]) -> tuple[dict[str, Figure], list[dict[str, 
 
 
 def least_moves(before: Mapping[TopicPartition, str], after: Iterable[str]) -> int:
-    """Return how many partitions have to move so that the members `after` have equally many, give or take one."""
+    """Return how many partitions must move so that the counts of the members `after` differ by at most one."""
     kept: Counter[str] = Counter(dict.fromkeys(after, 0))
     orphans = 0
     for member in before.values():
@@ -172,7 +172,7 @@ def least_moves(before: Mapping[TopicPartition, str], after: Iterable[str]) -> i
 
 
 def load_peak(produced: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, str]) -> float | None:
-    """Return the highest load of a member over the mean of all who own something; a load is what was produced."""
+    """Return the highest load of an owner divided by the mean; a load is the number of records produced."""
     loads = Counter(dict.fromkeys(owners.values(), 0))
     for partition, owner in owners.items():
         loads[owner] += produced.get(partition, 0)
@@ -189,8 +189,8 @@ def _figures(
         for partition, member in window.stopped
     )
     spent = Counter[str]()
-    for (what, whom), total in totals.items():
-        spent[what] += total - window.totals.get((what, whom), total)
+    for (what, process), total in totals.items():
+        spent[what] += total - window.totals.get((what, process), total)
     return {
         "number": window.number,
         "name": window.name,

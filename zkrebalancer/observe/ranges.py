@@ -1,4 +1,4 @@
-"""Sets of offsets as sorted ranges: a run of millions of records is a handful of ranges per partition."""
+"""Sets of offsets as sorted ranges: millions of records become a handful of ranges per partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class RangeSet:
-    """Integers as disjoint half-open ranges [begin, end), sorted, never touching each other."""
+    """A set of integers as half-open ranges [begin, end): sorted, disjoint and not adjacent."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -24,17 +24,17 @@ class RangeSet:
         return sum(self._ends) - sum(self._begins)
 
     def add(self, begin: int, end: int) -> None:
-        """Put [begin, end) in; an empty range changes nothing."""
+        """Add [begin, end), which may be empty."""
         if begin >= end:
             return
-        first = bisect_left(self._ends, begin)  # the first range that touches or follows
-        last = bisect_right(self._begins, end)  # after the last range that touches or precedes
+        first = bisect_left(self._ends, begin)  # the first range that ends at `begin` or later
+        last = bisect_right(self._begins, end)  # one after the last range that begins at `end` or earlier
         if first < last:
             begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
         self._begins[first:last], self._ends[first:last] = [begin], [end]
 
     def discard(self, begin: int, end: int) -> None:
-        """Take [begin, end) out, as far as it is in."""
+        """Remove [begin, end), as far as it is in the set."""
         if begin >= end:
             return
         first, last = self._meeting(begin, end)
@@ -63,9 +63,9 @@ class RangeSet:
         return gaps
 
     def at_or_above(self, begin: int) -> list[tuple[int, int]]:
-        """Return the ranges of what is not below `begin`."""
+        """Return the ranges of all integers of at least `begin`."""
         return self.common(begin, max(begin, self._ends[-1])) if self._ends else []
 
     def _meeting(self, begin: int, end: int) -> tuple[int, int]:
-        """Return which ranges share an integer with [begin, end), as indexes first and after the last."""
+        """Return the index range [first, last) of the ranges that overlap [begin, end)."""
         return bisect_right(self._ends, begin), bisect_left(self._begins, end)

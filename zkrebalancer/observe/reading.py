@@ -1,7 +1,7 @@
-"""Reads a run's event files in the order in which things happened, one event at a time.
+"""Reads a run's event files, merged in order of time.
 
-A process that was killed may leave a torn last line, which is counted. Anything else that cannot be read is a problem:
-a verdict must not rest on events that were silently left out.
+A killed process may leave a torn last line, which is counted. Any other unreadable line is a problem, because a verdict
+must not ignore events silently.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 Event = dict[str, Any]
 
-REORDERED_LINES = 1_000  # threads of one process may write so many lines out of order
+REORDERED_LINES = 1_000  # how far the threads of one process may write out of order
 MAX_PROBLEMS = 100
-MAX_NUMBER = 2**53  # what every reader of JSON has exactly; no time and no offset comes near
+MAX_NUMBER = 2**53  # the largest integer that is exact for every JSON reader; far above any time or offset
 
 _COMMON: dict[str, type] = {"mono_us": int, "kind": str}
 _RANGE: dict[str, type] = {"topic": str, "partition": int, "first_offset": int, "last_offset": int}
 _FETCHER: dict[str, type] = {"group": str, "member": str, "topic": str, "partitions": list, "positions": list}
-KEYS: dict[str, dict[str, type]] = {  # what a judgement needs of each kind; other kinds and keys are passed over
+KEYS: dict[str, dict[str, type]] = {  # required keys by kind; other kinds and keys are ignored
     "rebalance_requested": {"group": str, "cause_id": str, "trigger": str},
     "rebalance_planned": {
         "group": str,
@@ -57,52 +57,52 @@ KEYS: dict[str, dict[str, type]] = {  # what a judgement needs of each kind; oth
 
 
 class NoEventsError(RebalancerError):
-    """A folder without events, of which nothing can be said."""
+    """The folder contains no events, so there is nothing to judge."""
 
 
 class Problems:
-    """Readable lines; of more than MAX_PROBLEMS the rest is only counted."""
+    """Problems as lines of text; beyond MAX_PROBLEMS they are only counted."""
 
     def __init__(self) -> None:
-        """Begin without a problem."""
+        """Begin without problems."""
         self._lines: list[str] = []
         self._left_out = 0
 
     def add(self, line: str) -> None:
-        """Note a problem."""
+        """Add a problem."""
         if len(self._lines) < MAX_PROBLEMS:
             self._lines.append(line)
         else:
             self._left_out += 1
 
     def lines(self) -> tuple[str, ...]:
-        """Return the problems in the order in which they were found."""
-        more = [f"and {self._left_out} problems more"] if self._left_out else []
+        """Return the problems in the order in which they were added."""
+        more = [f"and {self._left_out} more problems"] if self._left_out else []
         return (*self._lines, *more)
 
 
 class EventFiles:
-    """Every `*.jsonl` file of a folder; iterating gives the events of all, by `mono_us`."""
+    """Every `*.jsonl` file of a folder; iterates over their events, sorted by `mono_us`."""
 
     def __init__(self, directory: Path, problems: Problems) -> None:
-        """Prepare to read; lines that cannot be read are added to `problems`.
+        """Find the files; iterating adds unreadable lines to `problems`.
 
         Raises:
-            NoEventsError: the folder is not there or has no event file.
+            NoEventsError: the folder does not exist or contains no event file.
 
         """
         self.torn_lines = 0
         self._paths = sorted(directory.glob("*.jsonl"))
         self._problems = problems
         if not self._paths:
-            raise NoEventsError(f"{directory} has no event file (*.jsonl)")
+            raise NoEventsError(f"{directory} contains no event file (*.jsonl)")
 
     def __iter__(self) -> Iterator[Event]:
-        """Iterate over the events; every file is open meanwhile."""
+        """Iterate over the events; all files stay open meanwhile."""
         return heapq.merge(*(self._in_order(path) for path in self._paths), key=lambda event: int(event["mono_us"]))
 
     def _in_order(self, path: Path) -> Iterator[Event]:
-        """Put the lines of one file in order with a heap of bounded size."""
+        """Sort the events of one file with a bounded heap."""
         waiting: list[tuple[int, int, Event]] = []
         for number, event in enumerate(self._parsed(path)):
             heapq.heappush(waiting, (event["mono_us"], number, event))
@@ -130,7 +130,7 @@ class EventFiles:
 
 
 def find_flaw(event: object) -> str | None:
-    """Return what is wrong with a line's content, None if it can be judged."""
+    """Return what is wrong with a parsed line, None if it is a valid event."""
     if not isinstance(event, dict):
         return "not a JSON object"
     for key, kind in {**_COMMON, **KEYS.get(str(event.get("kind")), {})}.items():
@@ -138,11 +138,11 @@ def find_flaw(event: object) -> str | None:
         if type(value) is not kind:
             return f"event {event.get('kind')!r}: {key} is {value!r}, not of type {kind.__name__}"
     if abs(event["mono_us"]) > MAX_NUMBER:
-        return f"event {event['kind']!r}: mono_us {event['mono_us']} is no time"
+        return f"event {event['kind']!r}: mono_us {event['mono_us']} is out of range"
     if "positions" in event and "partitions" in event:
         partitions, positions = event["partitions"], event["positions"]
         if len(partitions) != len(positions) or any(type(number) is not int for number in partitions + positions):
-            return f"event {event['kind']!r}: partitions and positions are not integers of equal number"
+            return f"event {event['kind']!r}: partitions and positions must be equally many integers"
     if "first_offset" in event and not 0 <= event["first_offset"] <= event["last_offset"] <= MAX_NUMBER:
         return f"event {event['kind']!r}: offsets {event['first_offset']} to {event['last_offset']}"
     return None

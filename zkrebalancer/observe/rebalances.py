@@ -1,4 +1,4 @@
-"""The rebalances of a run, joined from what asked for them, their plans, their ends and the starts that they led to."""
+"""The rebalances of a run, each joined from its request, plan, starts and end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ UNKNOWN_CAUSE = "unknown"
 
 @dataclass(slots=True)
 class Rebalance:
-    """One plan of one group; the times are None until it has ended.
+    """One rebalance of one group; the times are None until it has ended.
 
-    `settled_ms` runs from the request to the last acknowledgement. `pause_ms_max` is the longest time that a partition
-    which this plan started had no consumer before; in eager mode those count too that came back to the same consumer.
+    `settled_ms` runs from the request to the last acknowledgement. `pause_ms_max` is the longest time that a started
+    partition had no owner before; in eager mode this includes partitions that return to the same consumer.
     """
 
     group: str
@@ -41,11 +41,11 @@ class RebalanceLog:
     _last: dict[str, Rebalance] = field(default_factory=dict)
 
     def requested(self, event: Event) -> None:
-        """Take `rebalance_requested`."""
+        """Handle `rebalance_requested`."""
         self._triggers[event["cause_id"]] = event["trigger"]
 
     def planned(self, event: Event) -> None:
-        """Take `rebalance_planned`; a plan before it that never ended, its leader being dead, is superseded."""
+        """Handle `rebalance_planned`; an earlier plan that is still under way (its leader died) is superseded."""
         group, generation, cause_id = event["group"], event["generation"], event["cause_id"]
         before = self._last.get(group)
         if before is not None and before.outcome == UNDER_WAY:
@@ -63,7 +63,7 @@ class RebalanceLog:
         self._by_cause[group, generation, cause_id] = self._last[group] = rebalance
 
     def finished(self, event: Event) -> None:
-        """Take `rebalance_finished`."""
+        """Handle `rebalance_finished`."""
         rebalance = self._by_cause.get((event["group"], event["generation"], event["cause_id"]))
         if rebalance is not None:
             rebalance.outcome = event["outcome"]
@@ -71,12 +71,12 @@ class RebalanceLog:
             rebalance.pause_ms_max = rebalance.pause_ms_max or 0.0
 
     def started(self, event: Event, pause_us: int) -> None:
-        """Take `fetcher_started`, for one of its partitions, which nobody had for that long."""
+        """Handle `fetcher_started` for one of its partitions, which had no owner for `pause_us`."""
         rebalance = self._by_cause.get((event["group"], event.get("generation", 0), event.get("cause_id", "")))
         if rebalance is not None:
             rebalance.pause_ms_max = max(rebalance.pause_ms_max or 0.0, pause_us / 1_000)
 
     def planned_partitions(self, group: str) -> int | None:
-        """Return how many partitions the group's last plan gives to somebody, None if none was made."""
+        """Return how many partitions the group's last plan assigns, None if there was no plan."""
         last = self._last.get(group)
         return None if last is None else last.partitions

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.runtime.kafka import BOOTSTRAP, Complaints
+from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 
 ASK_TIMEOUT_S = 10.0
 FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
@@ -67,8 +67,8 @@ class StoredInKafka:
     def __init__(self, kafka: Mapping[str, str], group: str) -> None:
         """Prepare; nothing is asked yet."""
         self._group = group
-        self._complaints = Complaints()
-        self._admin = AdminClient(self._complaints.settings(kafka))
+        self._errors = ConnectionErrors()
+        self._admin = AdminClient(self._errors.settings(kafka))
 
     def read(self) -> dict[TopicPartition, int]:
         """Return every stored offset; raises KafkaOffsetsError."""
@@ -96,7 +96,7 @@ class StoredInKafka:
     def _reason(self, error: KafkaException | NoAnswerError) -> str:
         in_vain = f"no answer within {2 * ASK_TIMEOUT_S:g} s"
         text = error.args[0].str() if isinstance(error, KafkaException) else in_vain
-        return f"{text}{self._complaints.heard(self._admin)}"
+        return f"{text}{self._errors.drain(self._admin)}"
 
 
 def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -109,12 +109,12 @@ def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: in
 
 
 def _answers(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
-    complaints = Complaints()
-    consumer = _consumer(complaints.settings(kafka))
+    errors = ConnectionErrors()
+    consumer = _consumer(errors.settings(kafka))
     try:
         return consumer.offsets_for_times([KafkaPartition(*tp, time_ms) for tp in partitions], timeout=ASK_TIMEOUT_S)
     except KafkaException as error:
-        reason = f"{error.args[0].str()}{complaints.heard(consumer)}"
+        reason = f"{error.args[0].str()}{errors.drain(consumer)}"
         raise KafkaOffsetsError(f"no offsets from Kafka at {kafka[BOOTSTRAP]}: {reason}") from None
     finally:
         consumer.close()

@@ -30,7 +30,7 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
     if "://" not in folder:
         folder = str(Path(folder).absolute())
         if next(Path(folder).rglob("*.jsonl"), None) is None:
-            raise NoEventsError(f"{folder} has no event file (*.jsonl)")
+            raise NoEventsError(f"{folder} contains no event file (*.jsonl)")
     files = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl")
     lines = files.option("lineSep", "\n").text(_literal(folder))  # else a lone \r ends one, too, and nowhere else
     # Columns, one after the other: what is used twice in an expression is computed twice, for each line.

@@ -1,1 +1,1 @@
-"""What touches the machine: the one kazoo wrapper, the clocks, configuration and logging."""
+"""Access to the outside world: ZooKeeper through kazoo, Kafka's client settings, the clocks."""

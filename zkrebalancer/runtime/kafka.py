@@ -1,7 +1,7 @@
-"""Clients of Kafka: what is wrong with their settings, and why one gets no answer.
+"""Checks the settings of Kafka clients, and explains why a client gets no answer.
 
-A client is made of librdkafka's settings, texts by key: `bootstrap.servers`, and what the user has set besides. When no
-broker can be reached, or none lets it in, librdkafka says that time is up; the reason it tells to a callback only.
+Settings are those of librdkafka, key -> text: `bootstrap.servers` and whatever the user adds. When no broker can be
+reached, or authentication fails, librdkafka's calls report a timeout only; the reason goes to the `error_cb` callback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOOTSTRAP = "bootstrap.servers"
 
 
 def fault(settings: Mapping[str, str]) -> str | None:
-    """Say why a client cannot be made of these settings, None if it can; nothing is connected."""
+    """Return why librdkafka rejects these settings, None if it accepts them; opens no connection."""
     quiet: dict[str, Any] = {**settings, "log_level": 0}
     try:
         AdminClient(quiet)
@@ -24,29 +24,29 @@ def fault(settings: Mapping[str, str]) -> str | None:
     except KafkaException as error:
         text = str(error.args[0].str())
         return text.removeprefix("Failed to create admin client: ").removeprefix("Failed to create consumer: ")
-    except TypeError as error:  # the name of a callback
+    except TypeError as error:  # a key that expects a callback
         return str(error)
     return None
 
 
-class Complaints:
-    """What one client has heard of its brokers, and of the way to them."""
+class ConnectionErrors:
+    """Collects the connection and authentication errors of one client, for use in error messages."""
 
     def __init__(self) -> None:
-        """Nothing is heard yet."""
+        """Begin without errors."""
         self._first: str | None = None
 
     def settings(self, kafka: Mapping[str, str]) -> dict[str, Any]:
-        """Return the settings of a client whose complaints come here, and not to stderr."""
-        return {"log_level": 0, **kafka, "error_cb": self.hear}
+        """Return client settings that report errors here instead of on stderr."""
+        return {"log_level": 0, **kafka, "error_cb": self.record}
 
-    def hear(self, error: KafkaError) -> None:
-        """Take a complaint, as a client's `error_cb`."""
+    def record(self, error: KafkaError) -> None:
+        """Record an error; a client's `error_cb`."""
         if self._first is None:
             self._first = error.str()
 
-    def heard(self, client: Consumer | AdminClient) -> str:
-        """Return what the client has heard first since it was last asked, in parentheses, to be added to an error."""
-        client.poll(0)  # what was heard waits until then
+    def drain(self, client: Consumer | AdminClient) -> str:
+        """Forget all errors; return the first one as a suffix for a message, ` (…)`, or an empty text."""
+        client.poll(0)  # runs the pending callbacks
         first, self._first = self._first, None
         return "" if first is None else f" ({first})"

@@ -1,17 +1,17 @@
-"""The one kazoo wrapper: performs the calls of `protocol.calls` on a real ZooKeeper and hands back events.
+"""The one kazoo wrapper: performs the calls of `protocol.calls` on a real ZooKeeper and returns events.
 
-Watches only enqueue: every event (answers, watches, session changes) goes to one callback, in order, on the gevent hub
-of the thread that started the client. Calls are pipelined; no more than MAX_IN_FLIGHT are under way at once.
+Every event (replies, watches, session changes) goes to one callback, in order, on the gevent hub of the thread that
+started the client. Calls are pipelined, at most MAX_IN_FLIGHT at once.
 
-A call belongs to the session in which it was made: while the session is suspended or lost it is refused at once, so
-no command is ever replayed into a new session. After SUSPENDED nothing is watched any more: kazoo drops its watches
-with the connection, and whoever gets `Connected` has to read anew what it watches.
+A call belongs to the session in which it was made. While the session is suspended or lost, calls fail at once, so none
+is replayed into a new session. kazoo drops all watches with the connection; after `Connected`, read everything that is
+watched again.
 """
 
 from __future__ import annotations
 
 import atexit
-import encodings.idna  # noqa: F401  # imported here rather than when the first connection is opened, where it costs
+import encodings.idna  # noqa: F401  # imported early, so that the first connection does not pay for it
 import logging
 import select
 from collections import deque
@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 import gevent
-import gevent.resolver.thread  # the same
+import gevent.resolver.thread  # imported early, as above
 import gevent.select
-import gevent.threadpool  # the same
+import gevent.threadpool  # imported early, as above
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -37,7 +37,7 @@ from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailabl
 MAX_IN_FLIGHT = 2_000
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
-CONNECT_TRIES = 3  # within one session's time
+CONNECT_TRIES = 3  # per session timeout
 RECONNECT_PAUSE_S = 0.05
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
 class _Answer(Protocol):
-    """What kazoo's asynchronous calls return."""
+    """The result of an asynchronous kazoo call."""
 
     exception: BaseException | None
 
@@ -64,7 +64,7 @@ class _Answer(Protocol):
 
 
 class _SessionLog(logging.Logger):
-    """Takes the granted session timeout from kazoo's log: kazoo offers it nowhere else that is public."""
+    """Reads the granted session timeout from kazoo's log, because kazoo's public API does not offer it."""
 
     granted_session_timeout_ms = 0
 
@@ -72,36 +72,36 @@ class _SessionLog(logging.Logger):
         if isinstance(msg, str) and msg.startswith("Session created") and isinstance(args[2], int):
             self.granted_session_timeout_ms = args[2]
         elif level >= logging.WARNING:
-            _log.info(msg, *args)  # our own events tell what a person has to know
+            _log.info(msg, *args)  # not a warning: we report session changes ourselves
 
     def handle(self, record: logging.LogRecord) -> None:
-        _log.info("%s", record.getMessage())  # what comes through warning() and its like, also not for a person
+        _log.info("%s", record.getMessage())  # from warning() and the like; the same applies
 
 
 class _Handler(SequentialGeventHandler):
-    """kazoo's gevent handler with a cheaper `select`: kazoo asks several times per answer, and mostly it is there."""
+    """kazoo's gevent handler with a cheaper `select`, which runs several times per reply, mostly with data ready."""
 
     _has_connected = False
 
     def start(self) -> None:
-        """Start, without kazoo's own stop at exit: that waits for greenlets of a thread that may be gone by then."""
+        """Start without kazoo's `atexit` stop, which waits for greenlets of a thread that may have ended by then."""
         super().start()
         atexit.unregister(self.stop)
 
     def create_connection(self, *args: object, **options: object) -> Any:  # noqa: ANN401  # a socket, or one with TLS
-        """Connect; not at once when a connection was lost: many may have lost theirs, and servers are tried in turn."""
+        """Connect; pause before a reconnect, because many clients may have lost their connection at the same time."""
         if self._has_connected:
             gevent.sleep(RECONNECT_PAUSE_S)
         self._has_connected = True
-        return super().create_connection(*args, **options)  # type: ignore[misc]  # kazoo's types have not got it
+        return super().create_connection(*args, **options)  # type: ignore[misc]  # missing in kazoo's types
 
     def select(
         self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Ask the kernel without waiting; only if nothing is ready, wait on the hub.
+        """Poll the kernel without waiting; wait on the hub only if nothing is ready.
 
-        Not by select(2), which gevent's `select` begins with: it takes no descriptor above 1,023, and a process with
-        a hundred consumers has more than that.
+        gevent's `select` is no choice: it begins with select(2), which accepts no descriptor above 1,023, and a process
+        with a hundred consumers has more.
         """
         asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
         ready = _polled(select.poll(), asked, 0)
@@ -112,18 +112,18 @@ class _Handler(SequentialGeventHandler):
 
 
 def _polled(poll: Any, asked: list[tuple[Any, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
-    """Return the events of each descriptor on which something has happened."""
+    """Return descriptor -> events for the descriptors that are ready."""
     for waiting, event in asked:
         poll.register(waiting.fileno(), event)
     return dict(poll.poll(timeout_ms))
 
 
 def patient_hosts(hosts: str) -> str:
-    """Return `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo asks thrice within the session's time, not only once.
+    """Repeat the servers of `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo tries at least three within one session.
 
-    A starting ZooKeeper 3.8 may take a connection and never answer it: what comes between its bind and the opening of
-    its data ends in a NullPointerException, and the socket stays open. kazoo waits session timeout / hosts for
-    that answer, so with a lone server the session was lost with the first try. Each server more shortens the wait.
+    A starting ZooKeeper 3.8 may accept a connection and never reply: a request between its bind and the opening of its
+    database ends in a NullPointerException, and the socket stays open. kazoo waits (session timeout / number of hosts)
+    for the reply, so a single host would cost the whole session.
     """
     servers, slash, chroot = hosts.partition("/")
     named = servers.split(",")
@@ -131,10 +131,10 @@ def patient_hosts(hosts: str) -> str:
 
 
 class ZkClient:
-    """One ZooKeeper session at a time, reached through calls and events. Create, start and use it on one gevent hub."""
+    """A ZooKeeper client with one session at a time. Create, start and use it on one gevent hub."""
 
     def __init__(self, hosts: str, session_timeout_ms: int, on_event: Callable[[ZooKeeperEvent], None]) -> None:
-        """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue."""
+        """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event."""
         self._on_event = on_event
         self._in_flight: set[int] = set()
         self._waiting: deque[tuple[int, Call]] = deque()
@@ -158,22 +158,22 @@ class ZkClient:
         self._kazoo.add_listener(self._session_changed)
 
     def start(self) -> None:
-        """Begin to connect; `Connected` comes as an event."""
+        """Begin to connect; `Connected` follows as an event."""
         self._kazoo.start_async()
 
     def close(self) -> None:
-        """End the session at the server, if it can be reached, and stop."""
+        """Close the session, if a server can be reached, and stop."""
         self._usable = False
         self._kazoo.stop()
         self._kazoo.close()
 
     @property
     def credentials(self) -> tuple[int, bytes] | None:
-        """Session id and password while connected; with them the session can be expired on purpose."""
+        """Session id and password while connected; tests use them to expire the session."""
         return self._kazoo.client_id
 
     def request(self, call_id: int, call: Call) -> None:
-        """Perform a call; its answer comes as `Replied(call_id, …)`."""
+        """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif len(self._in_flight) >= MAX_IN_FLIGHT:
@@ -242,22 +242,22 @@ class ZkClient:
 
 
 class BlockingZk:
-    """The same calls for commands and tests, one answer at a time; a context manager."""
+    """A ZooKeeper client for commands and tests: each method waits for its replies. A context manager."""
 
     def __init__(self, hosts: str, session_timeout_ms: int = 10_000) -> None:
         """Connect to `hosts` ("HOST:PORT[,…][/CHROOT]").
 
         Raises:
-            ZooKeeperUnavailableError: nobody answered within CONNECT_TIMEOUT_S.
-            ChrootMissingError: ZooKeeper is there, but the chroot is not.
+            ZooKeeperUnavailableError: no server answered within CONNECT_TIMEOUT_S.
+            ChrootMissingError: the chroot does not exist.
 
         """
         hub = gevent.get_hub()
-        hub.NOT_ERROR = (*type(hub).NOT_ERROR, KeyboardInterrupt)  # it is raised where we wait, not printed by the hub
+        hub.NOT_ERROR = (*type(hub).NOT_ERROR, KeyboardInterrupt)  # raised where we wait; the hub must not print it
         self._hosts = hosts
         self._connected: AsyncResult[calls.Connected] = AsyncResult()
         self._answers: dict[int, AsyncResult[Reply]] = {}
-        self._client = ZkClient(hosts, session_timeout_ms, self._take)
+        self._client = ZkClient(hosts, session_timeout_ms, self._handle)
         self._next_id = 0
         self._client.start()
         try:
@@ -288,29 +288,29 @@ class BlockingZk:
         self._client.close()
 
     def perform(self, call: Call) -> Reply:
-        """Perform one call and wait for its answer.
+        """Perform one call and return its reply.
 
         Raises:
-            ZooKeeperUnavailableError: the connection broke, so that the outcome is not known.
+            ZooKeeperUnavailableError: the connection broke; the outcome is unknown.
 
         """
         return self.perform_all([call])[0]
 
     def perform_all(self, many: list[Call]) -> list[Reply]:
-        """Perform calls pipelined and return their answers in the same order."""
+        """Perform calls, pipelined, and return their replies in the same order; raises ZooKeeperUnavailableError."""
         results: list[AsyncResult[Reply]] = []
         for call in many:
             self._next_id += 1
             answer = self._answers[self._next_id] = AsyncResult()
             results.append(answer)
             self._client.request(self._next_id, call)
-        replies = [cast("Reply", result.get()) for result in results]  # None stands for no answer; each is waited for
+        replies = [cast("Reply", result.get()) for result in results]  # never None: get() waits for the reply
         for reply in replies:
             if isinstance(reply, Refused) and reply.outcome_unknown:
                 raise ZooKeeperUnavailableError(f"the connection to ZooKeeper at {self._hosts} broke during a call")
         return replies
 
-    def _take(self, event: ZooKeeperEvent) -> None:
+    def _handle(self, event: ZooKeeperEvent) -> None:
         if isinstance(event, calls.Connected) and not self._connected.ready():
             self._connected.set(event)
         elif isinstance(event, calls.Replied):
@@ -334,7 +334,7 @@ def _read_answer(call: Call, result: _Answer) -> Reply:
     return calls.Done(tuple(_operation_result(entry) for entry in value))
 
 
-def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo gives a path, a stat or True
+def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo returns a path, a stat or True
     if isinstance(entry, str):
         return entry
     return entry.version if hasattr(entry, "version") else None

@@ -1,4 +1,4 @@
-"""A run written down by hand: events of one group, a millisecond apart."""
+"""Builds the events of a run by hand: one group, one event per millisecond."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zkrebalancer.observe.reading import Event, find_flaw
 
 
 class History:
-    """Methods append an event each and return the history."""
+    """A fluent builder: each method appends one event and returns the history."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -63,6 +63,6 @@ class History:
 
 
 def moved() -> History:
-    """Ten records, half of them given to a, the rest to b after a clean move."""
+    """Return a run of ten records: five delivered to a, five to b after a clean move."""
     history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).committed("a", 5).stopped("a", 5)
     return history.started("b", 5, generation=2).delivered("b", 5, 9)

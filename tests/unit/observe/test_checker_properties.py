@@ -1,4 +1,4 @@
-"""Random histories in which every promise is kept pass; one violation put into such a history is found."""
+"""Random correct histories pass; a single violation in such a history is found."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from zkrebalancer.observe.checker import Verdict
 MEMBERS = ("a", "b", "c")
 PARTITIONS = 3
 STEPS = ("produce", "start", "deliver", "commit", "stop", "crash")
-Step = tuple[str, int, int]  # what, and two numbers that say to whom and how many
+Step = tuple[str, int, int]  # name, partition, and a number that selects a member or a count
 A_STEP = st.tuples(st.sampled_from(STEPS), st.integers(0, PARTITIONS - 1), st.integers(0, 5))
 
 
 @dataclass
 class Group:
-    """Consumers that keep every promise, writing their history; steps that are not possible do nothing."""
+    """Correct consumers that write their history; impossible steps do nothing."""
 
     history: History = field(default_factory=History)
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
@@ -66,7 +66,7 @@ class Group:
             self.owners[partition] = None
 
     def crash(self, partition: int, number: int) -> None:
-        """Its owner dies, and loses all that it owns; an odd number is a session that is lost before it is missed."""
+        """Kill the owner; with an odd number, it first notices that its session is lost."""
         owner = self.owners[partition]
         if owner is None:
             return
@@ -79,7 +79,7 @@ class Group:
             self.owners[other] = None
 
     def finish(self) -> Verdict:
-        """Start what has no owner, deliver what is left, and judge."""
+        """Start every unowned partition, deliver all remaining records, and judge."""
         for partition in range(PARTITIONS):
             self.start(partition, 0)
             self.deliver(partition, self.ends[partition])
@@ -94,7 +94,7 @@ def played(steps: list[Step]) -> Group:
 
 
 def owned(group: Group, partition: int) -> str:
-    """Make sure that the partition has an owner that was given at least two records in this interval."""
+    """Give the partition a new interval with at least two delivered records; return the owner."""
     group.stop(partition, 0)
     group.start(partition, 0)
     group.produce(partition, 2)
@@ -121,7 +121,7 @@ def deliver_twice(group: Group, partition: int) -> None:
     group.committed[partition] -= 1
 
 
-def deliver_committed_again(group: Group, partition: int) -> None:
+def redeliver_below_the_commit(group: Group, partition: int) -> None:
     owned(group, partition)
     group.commit(partition, 0)
     group.crash(partition, 0)
@@ -142,7 +142,7 @@ def deliver_unowned(group: Group, partition: int) -> None:
 
 
 @given(st.lists(A_STEP, max_size=60))
-def test_a_history_that_keeps_every_promise_passes(steps: list[Step]) -> None:
+def test_a_correct_history_passes(steps: list[Step]) -> None:
     group = played(steps)
     verdict = group.finish()
     assert verdict.problems == ()
@@ -156,9 +156,9 @@ def test_a_history_that_keeps_every_promise_passes(steps: list[Step]) -> None:
         (overlap, lambda verdict: verdict.overlaps == 1),
         (lose, lambda verdict: verdict.lost == 1),
         (deliver_twice, lambda verdict: verdict.duplicated_outside_crash == 1),
-        (deliver_committed_again, lambda verdict: verdict.duplicated_outside_crash == 1),
+        (redeliver_below_the_commit, lambda verdict: verdict.duplicated_outside_crash == 1),
         (go_back, lambda verdict: verdict.out_of_order == 1),
-        (deliver_unowned, lambda verdict: "without holding it" in verdict.problems[0]),
+        (deliver_unowned, lambda verdict: "without owning the partition" in verdict.problems[0]),
     ],
 )
 @given(

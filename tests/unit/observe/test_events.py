@@ -1,4 +1,4 @@
-"""The event log: whole lines, common keys, safe for threads and for a process that is killed."""
+"""The event log: whole lines, common keys, safe for threads and for killed processes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_event_has_the_common_keys_and_its_own(tmp_path: Path) -> None:
     log.close()
 
 
-def test_common_keys_that_are_not_given_are_null_and_the_time_can_be_given(tmp_path: Path) -> None:
+def test_missing_common_keys_are_null_and_the_time_can_be_set(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "lab")
     log.write("fault", mono_us=42, name="kill", target="leader")
     log.close()
@@ -65,7 +65,7 @@ def test_common_keys_that_are_not_given_are_null_and_the_time_can_be_given(tmp_p
     assert (event["mono_us"], event["group"], event["generation"], event["cause_id"]) == (42, None, None, None)
 
 
-def test_an_event_can_be_read_as_soon_as_it_is_written_and_a_second_log_appends(tmp_path: Path) -> None:
+def test_events_are_readable_at_once_and_a_second_log_appends(tmp_path: Path) -> None:
     first, second = EventLog(tmp_path, "p"), EventLog(tmp_path, "p")
     first.write("one")
     second.write("two")
@@ -81,7 +81,7 @@ def test_without_a_directory_events_are_dropped() -> None:
     log.close()
 
 
-def test_after_close_events_are_dropped_and_closing_again_is_fine(tmp_path: Path) -> None:
+def test_after_close_events_are_dropped_and_close_is_idempotent(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "p")
     log.close()
     log.write("tick")
@@ -89,12 +89,12 @@ def test_after_close_events_are_dropped_and_closing_again_is_fine(tmp_path: Path
     assert read(tmp_path) == []
 
 
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         EventLog(tmp_path / "missing", "p")
 
 
-def test_lines_of_many_threads_do_not_mix(tmp_path: Path) -> None:
+def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "p")
 
     def write(thread: int) -> None:

@@ -1,4 +1,4 @@
-"""A look at groups from outside, over nodes that anybody may have written."""
+"""Reading groups from nodes that any program may have written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 class Client:
-    """What `inspection` uses of a `BlockingZk`."""
+    """The part of `BlockingZk` that `inspection` uses, on a model of ZooKeeper."""
 
     def __init__(self) -> None:
         self.model = ZkModel()
-        self.vanishing = ""  # a group that is deleted as soon as the groups were listed
+        self.vanishing = ""  # a group to delete right after the groups are listed
 
     def perform(self, call: Call) -> Reply:
         reply = self.model.perform(call)
@@ -41,17 +41,17 @@ def with_groups(*groups: str) -> Client:
     return client
 
 
-def test_a_node_whose_name_is_no_groups_does_not_hide_the_groups() -> None:
+def test_an_illegal_group_name_does_not_hide_the_other_groups() -> None:
     assert names(with_groups("b", "not a group", "a")) == ["a", "b"]
 
 
-def test_a_group_that_was_deleted_since_the_groups_were_listed_is_left_out() -> None:
+def test_a_group_deleted_after_the_listing_is_skipped() -> None:
     client = with_groups("a", "b")
     client.vanishing = "a"
     assert names(client) == ["b"]
 
 
-def test_an_offset_node_whose_name_is_no_number_is_passed_over() -> None:
+def test_offset_nodes_without_a_partition_number_are_ignored() -> None:
     client = with_groups("g")
     group = paths.group("g")
     odd = ("0", "²", "x", "9" * 5_000)
@@ -59,4 +59,4 @@ def test_an_offset_node_whose_name_is_no_number_is_passed_over() -> None:
     report = inspection.read_group(cast("BlockingZk", client), "g")
     inspection.read_offsets(cast("BlockingZk", client), report)
     assert report.offsets == {}
-    assert len(report.problems) == 1  # of partition 0, which has no offset in it
+    assert len(report.problems) == 1  # partition 0 is empty

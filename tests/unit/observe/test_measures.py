@@ -1,4 +1,4 @@
-"""The figures of a run, from events that were written by hand."""
+"""The figures of a run, computed from handwritten events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spent(at_ms: int, requests: int, cpu_us: int) -> list[Event]:
 BEGIN = [fetcher("started", "a", 1, 0, 1, 2, 3), *spent(2, 100, 5_000), step(1, "before", 10)]
 
 
-def test_a_join_of_which_one_stop_was_needless() -> None:
+def test_a_join_with_one_needless_stop() -> None:
     events = [
         *BEGIN,
         delivered("a", 11, 0, 5),
@@ -78,12 +78,12 @@ def test_a_join_of_which_one_stop_was_needless() -> None:
     assert {key: figures[key] for key in expected} == expected
 
 
-def test_a_crash_counts_from_the_kill_and_a_thawed_member_holds_nothing() -> None:
+def test_a_crash_counts_from_the_kill_and_a_thawed_member_owns_nothing() -> None:
     events = [
         *BEGIN,
         step(2, "freeze-member", 1_000, "a"),
         event("ownership_ended", 1_000, member="a", reason="frozen"),
-        step(3, "thaw-member", 5_000, "a"),  # nobody has taken over: the time goes on in the next window
+        step(3, "thaw-member", 5_000, "a"),  # still without an owner: the time continues in the next window
         delivered("a", 5_100, 0, 4_000, 4_100),
         fetcher("stopped", "a", 5_200, 0, 1, 2, 3),
         fetcher("started", "b", 6_000, 0, 1, 2, 3),
@@ -99,14 +99,14 @@ def test_a_crash_counts_from_the_kill_and_a_thawed_member_holds_nothing() -> Non
     assert figures["requests"] == figures["cpu_ms"] == 0
 
 
-def test_new_partitions_have_no_consumer_from_the_beginning_of_their_step() -> None:
+def test_new_partitions_count_as_unowned_from_the_beginning_of_their_step() -> None:
     events = [*BEGIN, step(2, "grow-topic", 1_000), fetcher("started", "a", 1_250, 4, 5), step(3, "end", 2_000)]
     _figures, (_before, grown) = measure(events)
     assert grown["unowned_partition_ms"] == 500
     assert grown["moved"] == grown["moved_least"] == 0
 
 
-def test_what_was_not_measured_is_none() -> None:
+def test_figures_that_were_not_measured_are_none() -> None:
     figures, steps = measure([step(1, "before", 10), step(2, "rest", 20), step(3, "end", 30)])
     assert len(steps) == 2
     assert figures["settled_ms"] is None
@@ -114,7 +114,7 @@ def test_what_was_not_measured_is_none() -> None:
     assert figures["cpu_ms"] is None
 
 
-def test_the_highest_load_is_of_what_was_produced_for_those_who_own_it_at_the_end_of_a_step() -> None:
+def test_the_load_peak_weighs_owners_at_the_end_of_a_step_by_produced_records() -> None:
     events = [
         *BEGIN,
         produced(20, 0, 1_000),

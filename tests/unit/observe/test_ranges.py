@@ -1,4 +1,4 @@
-"""Ranges behave as sets of single integers would."""
+"""A `RangeSet` behaves like a set of integers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def members(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 @given(st.lists(st.tuples(st.booleans(), RANGES), max_size=15), RANGES)
-def test_ranges_are_equal_to_single_integers(
+def test_a_range_set_equals_a_set_of_integers(
     changes: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]
 ) -> None:
     ranges, expected = RangeSet(), set[int]()

@@ -1,4 +1,4 @@
-"""Event files: merged by time, torn last lines counted, everything else that cannot be read reported."""
+"""Event files are merged by time; torn last lines are counted, any other unreadable line is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_files_are_merged_by_time_and_a_torn_last_line_is_counted(tmp_path: Path
     assert verdict.torn_lines == 1
 
 
-def test_threads_of_one_process_may_write_a_little_out_of_order(tmp_path: Path) -> None:
+def test_threads_of_one_process_may_write_slightly_out_of_order(tmp_path: Path) -> None:
     events: list[Event] = [{"mono_us": number, "kind": "x"} for number in range(3 * REORDERED_LINES)]
     events.insert(REORDERED_LINES, events.pop(0))
     (tmp_path / "a.jsonl").write_text(lines(events))
@@ -45,12 +45,12 @@ def test_threads_of_one_process_may_write_a_little_out_of_order(tmp_path: Path) 
         ('{"mono_us": 1, "kind": "ownership_ended", "group": "g", "reason": "expired"}', "member is None"),
         (
             f'{{"kind": "fetcher_started", {FETCHER}, "partitions": [1], "positions": []}}',
-            "not integers of equal number",
+            "must be equally many integers",
         ),
         (f'{{"kind": "produced", {RECORDS}, "first_offset": 2, "last_offset": 1}}', "offsets 2 to 1"),
     ],
 )
-def test_a_line_that_cannot_be_judged_is_a_problem(tmp_path: Path, line: str, problem: str) -> None:
+def test_an_invalid_line_is_a_problem(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "a.jsonl").write_text(f"{line}\n" + lines(moved().events))
     verdict = check(tmp_path)
     assert not verdict.ok
@@ -58,8 +58,8 @@ def test_a_line_that_cannot_be_judged_is_a_problem(tmp_path: Path, line: str, pr
     assert problem in verdict.problems[0]
 
 
-def test_nothing_can_be_said_of_a_folder_without_events(tmp_path: Path) -> None:
-    with pytest.raises(NoEventsError, match=r"has no event file \(\*\.jsonl\)"):
+def test_a_folder_without_events_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoEventsError, match=r"contains no event file \(\*\.jsonl\)"):
         check(tmp_path)
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(NoEventsError, match="are empty"):

@@ -77,5 +77,5 @@ def test_the_plain_checker_refuses_the_same_lines() -> None:
 
 
 def test_nothing_can_be_made_of_a_folder_without_events(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NoEventsError, match="has no event file"):
+    with pytest.raises(NoEventsError, match="contains no event file"):
         read_lines(spark, str(tmp_path / "missing"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
-from zkrebalancer.observe.holdings import CLOSED, LOST
+from zkrebalancer.observe.partition_history import CLOSED, LOST
 from zkrebalancer.pipeline.facts.ownership import ENDED, HOLDER, RESTARTED, member_ends
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 

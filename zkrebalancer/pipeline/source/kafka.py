@@ -13,7 +13,7 @@ from consumer_agent.kafka_client import KafkaLog
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
-from zkrebalancer.runtime.kafka import Complaints
+from zkrebalancer.runtime.kafka import ConnectionErrors
 
 ASK_TIMEOUT_S = 10.0
 FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
@@ -65,8 +65,8 @@ class Logs:
     def __init__(self, options: Options) -> None:
         """Prepare; nothing is asked yet."""
         self._bootstrap = options.bootstrap
-        self._complaints = Complaints()
-        self._client = new_client({**client_settings(options), "error_cb": self._complaints.hear})
+        self._errors = ConnectionErrors()
+        self._client = new_client({**client_settings(options), "error_cb": self._errors.record})
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -140,7 +140,7 @@ class Logs:
         return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0}
 
     def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
-        self._complaints.heard(self._client)  # what is over
+        self._errors.drain(self._client)  # what is over
         asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
         return self._client.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
 
@@ -152,7 +152,7 @@ class Logs:
             _log.warning("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, self._text(error))
 
     def _text(self, error: KafkaException) -> str:
-        return f"{error.args[0].str()}{self._complaints.heard(self._client)}"
+        return f"{error.args[0].str()}{self._errors.drain(self._client)}"
 
 
 def _require_known(answers: Iterable[TopicPartition]) -> None:
