@@ -1,4 +1,4 @@
-"""Changes a group's settings: `KEY=VALUE` pairs, checked as a whole, written only if nobody else wrote meanwhile."""
+"""Changes a group's settings: `KEY=VALUE` pairs, validated together and written with a version check."""
 
 from __future__ import annotations
 
@@ -16,43 +16,41 @@ from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, R
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
-OPTION = "options."  # what follows is the name of one of the strategy's options
-RESERVED = frozenset({"options", "starts_paused"})  # set one by one, and by `reset-offsets` only
+OPTION = "options."  # prefix of a strategy's option
+RESERVED = frozenset({"options", "starts_paused"})  # options are set one by one, `starts_paused` by `reset-offsets`
 
 
 class SettingsChangedError(RebalancerError):
-    """Somebody else changed the settings at the same moment; nothing was written."""
+    """The settings changed since they were read; nothing was written."""
 
     retriable = True
 
 
 def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
-    """Return a group's settings, and the node as it was read.
+    """Return a group's settings, and their node as read.
 
     Raises:
-        InvalidNameError, UnknownGroupError: the name is none, or there is no such group.
-        NodeContentError: what stands there cannot be read.
+        InvalidNameError, UnknownGroupError: the name is illegal, or the group does not exist.
+        NodeContentError: the settings are invalid.
 
     """
     node = zk.perform(Get(paths.group(paths.validate_name("group", group))))
     if not isinstance(node, Content):
-        raise UnknownGroupError(f"there is no group {group}; `groups list` shows those that are")
+        raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
     return settings.decode(node.content), node
 
 
 def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings) -> None:
-    """Write settings in the place of those that were read; raises SettingsChangedError."""
+    """Replace the settings in `node`; raises SettingsChangedError."""
     if not write_into(zk, group, node, dataclasses.asdict(new)):
-        raise SettingsChangedError(
-            f"group {group}: its settings were changed at this moment; look again, and try again"
-        )
+        raise SettingsChangedError(f"group {group}: its settings have just changed; check them and try again")
 
 
 def write_into(zk: BlockingZk, group: str, node: Content, values: Mapping[str, object]) -> bool:
-    """Change settings in the node that was read and keep all others, also unknown ones; False if it is another by now.
+    """Write some settings and keep all others, unknown ones included; return False if the node has changed meanwhile.
 
     Raises:
-        NodeContentError: what was read is no settings.
+        NodeContentError: `node` is not a JSON object.
 
     """
     document = fields.read_document("group settings", node.content) if node.content else {"version": settings.VERSION}
@@ -61,11 +59,11 @@ def write_into(zk: BlockingZk, group: str, node: Content, values: Mapping[str, o
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
-    """Return settings with `KEY=VALUE` pairs applied; `KEY=` alone puts back the default.
+    """Return settings with `KEY=VALUE` pairs applied; `KEY=` restores the default.
 
     Raises:
-        ConfigurationError: a pair is none, a key is unknown, or a value is not allowed; the text names the key.
-        UnknownStrategyError, OptionError: the strategy, or one of its options.
+        ConfigurationError: not a pair, an unknown key, or a value that is not allowed; the message names the key.
+        UnknownStrategyError, OptionError: an unknown strategy, or an invalid option of it.
 
     """
     known = [entry.name for entry in dataclasses.fields(GroupSettings) if entry.name not in RESERVED]
@@ -98,7 +96,7 @@ def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:
 
 
 def _value(text: str) -> Any:  # noqa: ANN401  # what JSON has
-    """Read a value as JSON has it; what is none is a text, and refused by whoever expects a number."""
+    """Parse a value as JSON; anything else is a string."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How far behind a group is: its stored offsets against the ends of Kafka's logs."""
+"""A group's lag: its stored offsets compared with the ends of Kafka's logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition; what is not known is None."""
+    """Offsets of one partition; None: unknown."""
 
     offset: int | None  # in ZooKeeper
     offset_in_kafka: int | None
@@ -21,13 +21,13 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """How many records are still to be read, after the higher of the two offsets."""
+        """How many records the group still has to read after the higher of its two stored offsets."""
         stored = max((offset for offset in (self.offset, self.offset_in_kafka) if offset is not None), default=None)
         return None if stored is None or self.log_end_offset is None else max(0, self.log_end_offset - stored)
 
 
 def read_lag(report: GroupReport, kafka: Mapping[str, str]) -> dict[TopicPartition, PartitionLag]:
-    """Return all partitions that the group owns or has an offset of, sorted; raises KafkaOffsetsError."""
+    """Return the lag of every partition that the group owns or has stored an offset of; raises KafkaOffsetsError."""
     in_kafka = StoredInKafka(kafka, report.name).read()
     partitions = sorted(report.owned().keys() | report.offsets.keys() | in_kafka.keys())
     ends = kafka_offsets.known_log_ends(kafka, partitions)

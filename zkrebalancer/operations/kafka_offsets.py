@@ -1,6 +1,6 @@
-"""Offsets asked of Kafka: where partitions begin and end, and were at some time, and what a group stores there.
+"""Reads offsets from Kafka: the ends of partitions, offsets at a time, and a group's committed offsets.
 
-`kafka` are the settings of its clients, with `bootstrap.servers` among them (`runtime/kafka.py`).
+`kafka` always means the settings of a Kafka client, `bootstrap.servers` included (`runtime/kafka.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 
-ASK_TIMEOUT_S = 10.0
-FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
-NO_OFFSET = -1  # Kafka's answer when every record is older than the time asked for
+REQUEST_TIMEOUT_S = 10.0
+FIRST, END = -2, -1  # special times of Kafka's ListOffsets request
+NO_OFFSET = -1  # Kafka's answer if all records are older than the requested time
 
 
 class KafkaOffsetsError(RebalancerError):
-    """The brokers gave no answer, or refused."""
+    """The brokers did not answer, or rejected the request."""
 
 
 def log_ends(
@@ -42,7 +42,7 @@ def log_ends(
 
 
 def known_log_ends(kafka: Mapping[str, str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the offset after the last record of those partitions that Kafka knows; raises KafkaOffsetsError."""
+    """Return partition -> offset after the last record, without unknown partitions; raises KafkaOffsetsError."""
     answers = _answers(kafka, list(partitions), END)
     return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
 
@@ -50,7 +50,7 @@ def known_log_ends(kafka: Mapping[str, str], partitions: Iterable[TopicPartition
 def offsets_at(
     kafka: Mapping[str, str], partitions: list[TopicPartition], moment: datetime
 ) -> Mapping[TopicPartition, int]:
-    """Return for each partition the first offset at or after `moment`, its end if there is none.
+    """Return partition -> first offset at or after `moment`, or the partition's end if there is none.
 
     Raises:
         KafkaOffsetsError: Kafka does not answer, or does not know one of the partitions.
@@ -62,40 +62,40 @@ def offsets_at(
 
 
 class StoredInKafka:
-    """The offsets of one group in Kafka's own store."""
+    """The committed offsets of one group in Kafka."""
 
     def __init__(self, kafka: Mapping[str, str], group: str) -> None:
-        """Prepare; nothing is asked yet."""
+        """Create a client; sends no request yet."""
         self._group = group
         self._errors = ConnectionErrors()
         self._admin = AdminClient(self._errors.settings(kafka))
 
     def read(self) -> dict[TopicPartition, int]:
-        """Return every stored offset; raises KafkaOffsetsError."""
+        """Return every committed offset; raises KafkaOffsetsError."""
         request = [ConsumerGroupTopicPartitions(self._group)]
         try:
-            answers = self._admin.list_consumer_group_offsets(request, request_timeout=ASK_TIMEOUT_S)
-            found = answers[self._group].result(2 * ASK_TIMEOUT_S).topic_partitions
+            answers = self._admin.list_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+            found = answers[self._group].result(2 * REQUEST_TIMEOUT_S).topic_partitions
         except (KafkaException, NoAnswerError) as error:
             raise KafkaOffsetsError(f"no offsets of group {self._group} from Kafka: {self._reason(error)}") from None
         return {(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Give stored offsets new values; raises KafkaOffsetsError, also if only some were refused."""
+        """Replace committed offsets; raises KafkaOffsetsError, also if only some were rejected."""
         partitions = [KafkaPartition(*partition, offset) for partition, offset in sorted(offsets.items())]
         request = [ConsumerGroupTopicPartitions(self._group, partitions)]
         try:
-            answers = self._admin.alter_consumer_group_offsets(request, request_timeout=ASK_TIMEOUT_S)
-            refused = [tp for tp in answers[self._group].result(2 * ASK_TIMEOUT_S).topic_partitions if tp.error]
+            answers = self._admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+            rejected = [tp for tp in answers[self._group].result(2 * REQUEST_TIMEOUT_S).topic_partitions if tp.error]
         except (KafkaException, NoAnswerError) as error:
-            raise KafkaOffsetsError(f"Kafka did not take the offsets of {self._group}: {self._reason(error)}") from None
-        if refused:
-            where = f"{refused[0].topic}/{refused[0].partition}"
-            raise KafkaOffsetsError(f"Kafka did not take the offset of {where}: {refused[0].error.str()}")
+            raise KafkaOffsetsError(f"Kafka rejected the offsets of {self._group}: {self._reason(error)}") from None
+        if rejected:
+            where = f"{rejected[0].topic}/{rejected[0].partition}"
+            raise KafkaOffsetsError(f"Kafka rejected the offset of {where}: {rejected[0].error.str()}")
 
     def _reason(self, error: KafkaException | NoAnswerError) -> str:
-        in_vain = f"no answer within {2 * ASK_TIMEOUT_S:g} s"
-        text = error.args[0].str() if isinstance(error, KafkaException) else in_vain
+        no_answer = f"no answer within {2 * REQUEST_TIMEOUT_S:g} s"
+        text = error.args[0].str() if isinstance(error, KafkaException) else no_answer
         return f"{text}{self._errors.drain(self._admin)}"
 
 
@@ -111,8 +111,9 @@ def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: in
 def _answers(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> list[KafkaPartition]:
     errors = ConnectionErrors()
     consumer = _consumer(errors.settings(kafka))
+    asked = [KafkaPartition(*partition, time_ms) for partition in partitions]
     try:
-        return consumer.offsets_for_times([KafkaPartition(*tp, time_ms) for tp in partitions], timeout=ASK_TIMEOUT_S)
+        return consumer.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
     except KafkaException as error:
         reason = f"{error.args[0].str()}{errors.drain(consumer)}"
         raise KafkaOffsetsError(f"no offsets from Kafka at {kafka[BOOTSTRAP]}: {reason}") from None

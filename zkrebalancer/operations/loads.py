@@ -1,4 +1,4 @@
-"""What is weighed of many partitions at once: where they end, what the group has committed in either store, racks."""
+"""Reads the inputs of strategies that weigh partitions: log ends, committed offsets, expected rates, racks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
 
-MAX_PARTITIONS_AT_ONCE = 5_000  # asked of Kafka
+MAX_PARTITIONS_PER_REQUEST = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLoads:
-    """Offsets of each partition of each topic, UNKNOWN where there is none; `taken_us` is when the ends were read.
+    """Loads of a group's partitions.
 
-    `expected`: rates by the group's weights, now; `refused`: why what stands there as weights cannot be used.
+    `ends` and `committed`: topic -> offset of each partition, or UNKNOWN. `taken_us`: when the ends were read.
+    `expected`: current rates by the group's weights; `refused`: why the weights cannot be used, None if they can.
     """
 
     taken_us: int
@@ -39,20 +40,20 @@ class StoredLoads:
 
 
 def read_loads(zk: BlockingZk, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]) -> StoredLoads:
-    """Read the ends of partitions, the higher of the two offsets that the group may have stored of each, and racks.
+    """Read log ends, committed offsets (the higher of ZooKeeper's and Kafka's), expected rates and racks.
 
-    `kafka`: librdkafka's settings; `topics`: topic -> number of partitions.
+    `kafka`: settings of librdkafka; `topics`: topic -> number of partitions.
 
     Raises:
         KafkaOffsetsError: no broker answers.
-        ZooKeeperUnavailableError: the connection broke.
+        ZooKeeperUnavailableError: the connection to ZooKeeper broke.
 
     """
     taken_us = clock.steady_us()
     partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
     ends: dict[TopicPartition, int] = {}
-    for begin in range(0, len(partitions), MAX_PARTITIONS_AT_ONCE):
-        ends |= kafka_offsets.known_log_ends(kafka, partitions[begin : begin + MAX_PARTITIONS_AT_ONCE])
+    for begin in range(0, len(partitions), MAX_PARTITIONS_PER_REQUEST):
+        ends |= kafka_offsets.known_log_ends(kafka, partitions[begin : begin + MAX_PARTITIONS_PER_REQUEST])
     committed = StoredInKafka(kafka, group).read()
     for partition, content in offset_nodes(zk, group, topics):
         with contextlib.suppress(NodeContentError):  # an offset that cannot be read counts as none
@@ -72,7 +73,7 @@ def read_loads(zk: BlockingZk, kafka: Mapping[str, str], group: str, topics: Map
 def _read_weights(
     zk: BlockingZk, group: str, topics: Mapping[str, int]
 ) -> tuple[Mapping[str, list[float]], str | None]:
-    """Return the rates that are expected now of the partitions that exist, and what is wrong with the node, if so."""
+    """Return the current expected rates of existing partitions, and the fault of the node, None if it is valid."""
     node = zk.perform(Get(paths.weights(group)))
     if not isinstance(node, Content) or not node.content:
         return {}, None

@@ -1,4 +1,4 @@
-"""Many nodes of one kind, as far as they can be read: the coordinator leaves the others out as well, and says so."""
+"""Reads many nodes of one kind, skipping invalid ones as the coordinator does (which also logs them)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Decoded = TypeVar("Decoded")
 
 
 def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
-    """Return the names of a node's children, sorted; none if there is no such node."""
+    """Return the names of a node's children, sorted; empty if the node does not exist."""
     listed = zk.perform(ListChildren(path))
     return listed.names if isinstance(listed, Children) else ()
 
 
 def read_each(zk: BlockingZk, nodes: Mapping[str, str], decode: Callable[[Content], Decoded]) -> dict[str, Decoded]:
-    """Return what the nodes (name -> path) hold, by name, without those that are gone or cannot be read.
+    """Return name -> decoded content of the nodes (name -> path), without missing and invalid ones.
 
-    `decode` raises NodeContentError for the latter.
+    `decode` raises NodeContentError for invalid content.
     """
     found: dict[str, Decoded] = {}
     for name, node in zip(nodes, zk.perform_all([Get(path) for path in nodes.values()]), strict=True):

@@ -1,4 +1,4 @@
-"""Which racks hold a replica of each partition, by what brokers say of themselves and of topics in ZooKeeper."""
+"""Reads the racks of each partition's replicas from Kafka's nodes in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 def read_racks(zk: BlockingZk, topics: Mapping[str, int]) -> Racks:
-    """Return the racks of these topics (name -> number of partitions), as far as they are known.
+    """Return the known racks of these topics (name -> number of partitions); raises ZooKeeperUnavailableError.
 
-    A broker that is not registered at this moment has no rack, and neither has a node that cannot be read: the topic
-    listener says so. Raises ZooKeeperUnavailableError.
+    Brokers that are not registered now, and invalid nodes (which the topic listener logs), contribute no rack.
     """
     rack_of = _racks_of_brokers(zk)
     if not rack_of:

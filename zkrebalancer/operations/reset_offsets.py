@@ -1,10 +1,13 @@
-"""Sets the offsets of a group that has no consumers.
+"""Resets the offsets of a group without consumers.
 
-A consumer that registers meanwhile must not start from an offset that is about to be replaced. So starts are paused
-first (a setting of the group, whose version every command checks), then it is looked again that nobody is registered,
-then the offsets are written, each transaction checking that the pause still stands, and then starts go on. A reset that
-was interrupted leaves the pause behind; the next reset, finished or refused, takes it away. Offsets in Kafka's own
-store are written last, right after a transaction that has checked the pause.
+A consumer that registers meanwhile must not start at an offset that is about to be replaced. The steps are:
+
+1. Pause starts: a setting of the group, whose version every command checks.
+2. Check again that the group has no consumers.
+3. Write the offsets; each transaction checks that the pause is still in force. Offsets in Kafka are written last.
+4. Resume starts.
+
+An interrupted reset leaves the pause behind; the next reset, successful or not, removes it.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ MAX_WRITES_PER_TRANSACTION = 500
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of one partition's offset: what each store has, and what those that have one get."""
+    """One partition's stored offsets (None: not stored), and the value that replaces each of them."""
 
     in_zookeeper: int | None
     in_kafka: int | None
@@ -45,7 +48,7 @@ class Change:
 
 
 class ResetRefusedError(RebalancerError):
-    """The group has consumers, or was changed by somebody else meanwhile; nothing more was written."""
+    """The group has consumers, or changed during the reset; nothing more was written."""
 
 
 def reset_offsets(
@@ -55,14 +58,14 @@ def reset_offsets(
     dry_run: bool,
     kafka: StoredInKafka | None = None,
 ) -> dict[TopicPartition, Change]:
-    """Give every stored offset of the group a new value, in ZooKeeper and in Kafka; return the changes, sorted.
+    """Replace every stored offset of the group, in ZooKeeper and in Kafka; return the changes, sorted.
 
-    `new_offsets` is asked for the partitions that have a stored offset. With `dry_run` nothing is written.
+    `new_offsets` maps the partitions with a stored offset to their new values. `dry_run` writes nothing.
 
     Raises:
         UnknownGroupError: there is no such group.
-        ResetRefusedError: the group has consumers, or changed meanwhile.
-        KafkaOffsetsError: Kafka does not answer, or refuses; those in ZooKeeper may be written already.
+        ResetRefusedError: the group has consumers, or changed during the reset.
+        KafkaOffsetsError: Kafka does not answer or rejects the offsets; those in ZooKeeper may be written already.
 
     """
     report = inspection.read_group(zk, group)
@@ -75,7 +78,7 @@ def reset_offsets(
         changes = _changes(zk, report, new_offsets, kafka)
         for operations in _writes(group, changes, version):
             if not isinstance(zk.perform(Multi(operations)), Done):
-                raise ResetRefusedError(f"group {group}: it was changed while its offsets were reset; reset again")
+                raise ResetRefusedError(f"group {group} changed while its offsets were reset; reset again")
         in_kafka = {partition: change.after for partition, change in changes.items() if change.in_kafka is not None}
         if kafka is not None and in_kafka:
             kafka.write(in_kafka)
@@ -92,12 +95,12 @@ def _refuse_consumers(zk: BlockingZk, group: str) -> None:
 
 
 def _set_paused(zk: BlockingZk, group: str, *, paused: bool) -> int:
-    """Write the pause into the settings, keeping what else stands there; return their new version."""
+    """Write the pause into the settings and keep all others; return the new version of the node."""
     node = zk.perform(Get(paths.group(group)))
     if not isinstance(node, Content):
-        raise ResetRefusedError(f"group {group} was deleted meanwhile")
+        raise ResetRefusedError(f"group {group} was deleted during the reset")
     if not write_into(zk, group, node, {STARTS_PAUSED: paused}):
-        raise ResetRefusedError(f"group {group}: its settings were changed by somebody else at this moment; try again")
+        raise ResetRefusedError(f"group {group}: its settings have just changed; try again")
     return node.stat.version + 1
 
 

@@ -1,4 +1,4 @@
-"""Writes a group's weights, which its coordinator reads with the lag."""
+"""Writes a group's weights."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 class WeightsNotWrittenError(RebalancerError):
-    """Somebody else wrote them at the same moment."""
+    """The weights changed while they were being replaced; nothing was written."""
 
     retriable = True
 
 
 def require_group(zk: BlockingZk, group: str) -> None:
-    """Raise InvalidNameError or UnknownGroupError: the name is none, or there is no such group."""
+    """Raise InvalidNameError if the name is illegal, UnknownGroupError if there is no such group."""
     if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group)))), Content):
-        raise UnknownGroupError(f"there is no group {group}; `groups list` shows those that are")
+        raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
 
 
 def write_weights(zk: BlockingZk, group: str, content: bytes) -> None:
-    """Write `content` as the group's weights, in the place of what was there.
+    """Replace the group's weights by `content`.
 
     Raises:
-        InvalidNameError, UnknownGroupError: the name is none, or there is no such group.
-        WeightsNotWrittenError: somebody else wrote at the same moment.
+        InvalidNameError, UnknownGroupError: the name is illegal, or there is no such group.
+        WeightsNotWrittenError: another program changed them at the same moment.
 
     """
     require_group(zk, group)
@@ -34,4 +34,4 @@ def write_weights(zk: BlockingZk, group: str, content: bytes) -> None:
     node = zk.perform(Get(path))
     write = SetContent(path, content, node.stat.version) if isinstance(node, Content) else Create(path, content)
     if not isinstance(zk.perform(Multi((write,))), Done):
-        raise WeightsNotWrittenError(f"group {group}: its weights were changed at this moment; try again")
+        raise WeightsNotWrittenError(f"group {group}: its weights have just changed; try again")

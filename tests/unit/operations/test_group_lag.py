@@ -1,4 +1,4 @@
-"""What lag is, from what is known."""
+"""The lag of a partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka's answers about offsets come to, without Kafka."""
+"""Reading offsets, with a fake Kafka consumer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ENDS = {FIRST: 3, END: 90}
 
 
 class Answer:
-    """A `TopicPartition` that came back; its error cannot be set from Python."""
+    """A fake `TopicPartition`, because the real one's `error` cannot be set from Python."""
 
     def __init__(self, partition: int, offset: int, error: KafkaError | None = None) -> None:
         self.topic, self.partition, self.offset, self.error = "t", partition, offset, error
 
 
 class Brokers:
-    """What `kafka_offsets` uses of a Kafka consumer."""
+    """A fake Kafka consumer with the methods that `kafka_offsets` uses."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = answers
@@ -51,21 +51,21 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
     return prepare
 
 
-def test_a_time_after_the_last_record_is_the_end(answering: Callable[..., Brokers]) -> None:
+def test_a_time_after_the_last_record_gives_the_end(answering: Callable[..., Brokers]) -> None:
     brokers = answering(Answer(0, 17), Answer(1, NO_OFFSET))
     assert offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT) == {("t", 0): 17, ("t", 1): 90}
     assert brokers.closed == 2
 
 
 def test_a_partition_that_kafka_does_not_know_is_an_error(answering: Callable[..., Brokers]) -> None:
-    """Its answer holds a negative number, which must not be stored as an offset."""
+    """Kafka's answer for it is a negative number, which must not be stored as an offset."""
     brokers = answering(Answer(0, 17), Answer(1, -1001, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
     with pytest.raises(KafkaOffsetsError, match="no offset of t/1 from Kafka at b:1"):
         offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT)
     assert brokers.closed == 1
 
 
-def test_both_ends_of_all_partitions_are_two_questions(answering: Callable[..., Brokers]) -> None:
+def test_both_ends_of_all_partitions_need_two_requests(answering: Callable[..., Brokers]) -> None:
     brokers = answering()
     assert log_ends(KAFKA, [("t", 0), ("t", 1)]) == {("t", 0): (3, 90), ("t", 1): (3, 90)}
     assert brokers.closed == 2
