@@ -60,7 +60,7 @@ setup(
     entry_points={
         "console_scripts": [
             "zkrebalancer = zkrebalancer.cli.main:main",
-            "consumer-agent = consumer_agent.cli:main",
+            "consumer-agent = consumer_agent.sidecar.cli:main",
         ]
     },
 )

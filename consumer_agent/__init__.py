@@ -1,7 +1,6 @@
 """The consumer agent: a thin consumer whose partitions are decided by the coordinator. `Consumer` is the public API."""
 
 from consumer_agent.aio import AsyncConsumer
-from consumer_agent.batch import Batch, Record
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.consumer import Consumer
 from consumer_agent.errors import (
@@ -14,6 +13,7 @@ from consumer_agent.errors import (
     NoOffsetError,
     RegistrationError,
 )
+from consumer_agent.records import Batch, Record
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from consumer_agent.batch import Record
-from consumer_agent.buffer import Finished
 from consumer_agent.config import ConsumerConfig, max_records_fault
+from consumer_agent.records import Record
+from consumer_agent.runtime.record_buffer import Finished
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS

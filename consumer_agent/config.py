@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException
 
-from consumer_agent.buffer import Fairness, Prefetch
-from consumer_agent.storage import Storage
+from consumer_agent.membership.offset_books import Storage
+from consumer_agent.runtime.record_buffer import Fairness, Prefetch
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.fields import write_document

@@ -1,7 +1,8 @@
 """The public API: a consumer whose callbacks run in the application's own thread.
 
-Three threads work for it: the application's (this file and `core.py`), the engine (`engine.py`: ZooKeeper and all
-decisions) and the fetcher (`fetcher.py`: Kafka). They meet in `handover.py`.
+Three threads work for it: the application's (this file and `runtime/frontend.py`), the machine thread
+(`runtime/machine_thread.py`: ZooKeeper and all decisions) and the fetcher (`kafka/fetcher.py`). They meet in
+`runtime/shared_state.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from consumer_agent import arguments
-from consumer_agent.base import ConsumerBase
-from consumer_agent.batch import Batch, Record
-from consumer_agent.core import Committable
+from consumer_agent.consumer_base import ConsumerBase
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
-from consumer_agent.handover import Notice
-from consumer_agent.workers import Handler, Workers
+from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.frontend import Committable
+from consumer_agent.runtime.shared_state import Notice
+from consumer_agent.runtime.workers import Handler, Workers
 from zkrebalancer.protocol.fields import TopicPartition
 
 ITERATION_TIMEOUT_S = 1.0
@@ -36,12 +37,12 @@ class Consumer(ConsumerBase):
     def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group as `close` does, but so that `subscribe` may follow. Nothing happens if not subscribed."""
         arguments.check_timeout("unsubscribe", timeout_s)
-        self._core.require_usable("unsubscribe")
+        self._frontend.require_usable("unsubscribe")
         try:
-            if self._core.engine is not None:
+            if self._frontend.machine_thread is not None:
                 self._leave(timeout_s, is_finished=True)
         finally:
-            self._core.unsubscribe()
+            self._frontend.unsubscribe()
 
     # ---- reading
 
@@ -62,13 +63,13 @@ class Consumer(ConsumerBase):
         """
         arguments.check_timeout("poll", timeout_s)
         arguments.check_max_records(max_records)
-        return self._poll(timeout_s, self._core.config.max_poll_records if max_records is None else max_records)
+        return self._poll(timeout_s, self._frontend.config.max_poll_records if max_records is None else max_records)
 
     def _poll(self, timeout_s: float, max_records: int) -> Batch:
-        core = self._core
+        core = self._frontend
         core.require_usable("poll")
         deadline_s = time.monotonic() + timeout_s
-        lock, changed = core.handover.lock, core.handover.changed
+        lock, changed = core.shared.lock, core.shared.changed
         try:
             core.begin_poll()
             core.draw(max_records)
@@ -86,14 +87,14 @@ class Consumer(ConsumerBase):
 
     def __iter__(self) -> Iterator[Batch]:
         """Return batches of records, until the consumer is closed."""
-        while not self._core.is_closed:
+        while not self._frontend.is_closed:
             batch = self.poll(ITERATION_TIMEOUT_S)
             if batch:
                 yield batch
 
     def records(self) -> Iterator[Record]:
         """Return records one by one, until the consumer is closed; one is finished when the next is asked for."""
-        while not self._core.is_closed:
+        while not self._frontend.is_closed:
             yield from self._poll(ITERATION_TIMEOUT_S, 1)
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
@@ -110,14 +111,14 @@ class Consumer(ConsumerBase):
 
         """
         arguments.check_timeout("commit", timeout_s)
-        core = self._core
+        core = self._frontend
         token = core.begin_commit(what)
-        is_over = self._wait(lambda: core.handover.has_commit(token), time.monotonic() + timeout_s)
+        is_over = self._wait(lambda: core.shared.has_commit(token), time.monotonic() + timeout_s)
         if not core.in_callback:
             self._run_notices()
         if not is_over:
             raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
-        error = core.handover.take_commit(token)
+        error = core.shared.take_commit(token)
         if error is not None:
             raise error
 
@@ -132,10 +133,10 @@ class Consumer(ConsumerBase):
 
         """
         arguments.check_timeout("committed", timeout_s)
-        handover, token = self._core.handover, self._core.begin_to_ask(partitions)
-        if not self._wait(lambda: handover.has_stored(token), time.monotonic() + timeout_s):
+        shared, token = self._frontend.shared, self._frontend.begin_to_ask(partitions)
+        if not self._wait(lambda: shared.has_stored(token), time.monotonic() + timeout_s):
             raise CommitTimeoutError(f"what is stored is not known after {timeout_s:g} s")
-        offsets, error = handover.take_stored(token)
+        offsets, error = shared.take_stored(token)
         if error is not None:
             raise ConsumerStateError(f"committed: {error}")
         return dict(offsets)
@@ -153,13 +154,13 @@ class Consumer(ConsumerBase):
 
         """
         arguments.check_run(handler, threads)
-        self._core.require_usable("run")
-        self._core.set_threads(threads)
-        self._core.runner = threading.get_ident()
+        self._frontend.require_usable("run")
+        self._frontend.set_threads(threads)
+        self._frontend.runner = threading.get_ident()
         try:
-            Workers(self._core, handler, threads, self._run).run()
+            Workers(self._frontend, handler, threads, self._run).run()
         finally:
-            self._core.runner = None
+            self._frontend.runner = None
 
     # ---- leaving
 
@@ -177,11 +178,11 @@ class Consumer(ConsumerBase):
         self._close(timeout_s, is_finished=True)
 
     def _close(self, timeout_s: float, *, is_finished: bool) -> None:
-        if self._core.begin_closing():
+        if self._frontend.begin_closing():
             self._leave(timeout_s, is_finished=is_finished)
 
     def _leave(self, timeout_s: float, *, is_finished: bool) -> None:
-        core = self._core
+        core = self._frontend
         deadline_s = time.monotonic() + timeout_s
         core.begin_leaving(is_finished=is_finished)
         try:
@@ -192,11 +193,11 @@ class Consumer(ConsumerBase):
 
     def _take_leave(self, deadline_s: float) -> None:
         """Run the callbacks until the group is left, all of them also if one raises; that is raised afterwards."""
-        handover = self._core.handover
+        shared = self._frontend.shared
         try:
-            while not handover.is_closed and time.monotonic() < deadline_s:
+            while not shared.is_closed and time.monotonic() < deadline_s:
                 self._run_notices()
-                self._wait(lambda: handover.is_closed or handover.has_notice, deadline_s)
+                self._wait(lambda: shared.is_closed or shared.has_notice, deadline_s)
             self._run_notices()
         except Exception:
             self._take_leave(deadline_s)
@@ -215,7 +216,7 @@ class Consumer(ConsumerBase):
     # ---- the application's part in what the machine decides
 
     def _wait(self, is_so: Callable[[], bool], deadline_s: float) -> bool:
-        changed = self._core.handover.changed
+        changed = self._frontend.shared.changed
         with changed:
             while not is_so():
                 remaining_s = deadline_s - time.monotonic()
@@ -226,14 +227,14 @@ class Consumer(ConsumerBase):
 
     def _run_notices(self) -> None:
         while True:
-            with self._core.handover.lock:
-                notice = self._core.handover.next_notice()
+            with self._frontend.shared.lock:
+                notice = self._frontend.shared.next_notice()
             if notice is None:
                 return
             self._run(notice)
 
     def _run(self, notice: Notice) -> None:
-        core = self._core
+        core = self._frontend
         callback = core.callback(notice)
         core.in_callback = True
         try:

@@ -18,10 +18,10 @@ from statistics import mean, median
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
-from consumer_agent.core import MANY_RECORDS, MAX_BUFFERED_BYTES, MIN_BUFFERED_RECORDS
-from consumer_agent.fetcher import MAX_ROUND_RECORDS
-from consumer_agent.sorting import MESSAGE_OVERHEAD_BYTES
+from consumer_agent.kafka.fetcher import MAX_ROUND_RECORDS
+from consumer_agent.kafka.messages import MESSAGE_OVERHEAD_BYTES
+from consumer_agent.runtime.frontend import MANY_RECORDS, MAX_BUFFERED_BYTES, MIN_BUFFERED_RECORDS
+from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from zkrebalancer.protocol.fields import TopicPartition
 
 QUEUE_BYTES = 16 * 1024 * 1024

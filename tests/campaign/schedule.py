@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from consumer_agent import failpoints
+from consumer_agent.runtime import failpoints
 
 MAX_AT_ONCE = 3
 MAX_OFFSET_S = 4.0  # a round's last fault begins at most so long after its first one

@@ -58,10 +58,10 @@ class Application:
 
     def expire_session(self) -> None:
         """End its ZooKeeper session as if it had expired."""
-        engine = self.consumer._core.engine
-        assert engine is not None
-        assert engine._client is not None
-        credentials = engine._client.credentials
+        machine_thread = self.consumer._frontend.machine_thread
+        assert machine_thread is not None
+        assert machine_thread._client is not None
+        credentials = machine_thread._client.credentials
         assert credentials is not None
         faults.expire_session(self._zookeeper, *credentials)
 

@@ -73,7 +73,7 @@ class Agent:
         where = ["--zookeeper", stage.cluster.zookeeper, "--bootstrap", stage.cluster.bootstrap]
         wanted = ["--group", stage.group, "--topic", stage.topic, "--session-timeout-ms", str(SESSION_TIMEOUT_MS)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "consumer_agent.cli", "run", *where, *wanted, *own, *options],
+            [sys.executable, "-m", "consumer_agent.sidecar.cli", "run", *where, *wanted, *own, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

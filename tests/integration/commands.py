@@ -17,7 +17,7 @@ Result = subprocess.CompletedProcess[str]
 
 def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
     """Begin `zkrebalancer` or `consumer-agent`."""
-    module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.cli"}[program]
+    module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.sidecar.cli"}[program]
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=stdin,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError, fetcher
-from consumer_agent.machine import MachineSettings
+from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError
+from consumer_agent.kafka import fetcher
+from consumer_agent.membership.state_machine import MachineSettings
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -23,7 +24,7 @@ from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
-AGENT = [sys.executable, "-m", "consumer_agent.cli", "run"]
+AGENT = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run"]
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:
@@ -32,7 +33,7 @@ def read_events(directory: Path) -> list[dict[str, object]]:
 
 
 def expire_session(application: Application, stage: Stage) -> None:
-    client = application.consumer._core.engine._client  # type: ignore[union-attr]
+    client = application.consumer._frontend.machine_thread._client  # type: ignore[union-attr]
     credentials = client.credentials if client is not None else None
     assert credentials is not None
     faults.expire_session(stage.cluster.zookeeper, *credentials)
@@ -328,7 +329,7 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         wait_until(lambda: len(application.records) == 10, "the records")
         stage.close()
         faults.stop_zookeeper(own.zookeeper_servers[0])
-        wait_until(lambda: application.consumer._core.handover._emit_until_ms == 0, "the emission to pause")
+        wait_until(lambda: application.consumer._frontend.shared._emit_until_ms == 0, "the emission to pause")
         count = len(application.records)
         stage.produce([0], 10)
         assert_stays(lambda: len(application.records) == count, 0.5)
@@ -351,7 +352,9 @@ def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch
 
 
 def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer_agent.core.MachineSettings", partial(MachineSettings, connect_timeout_ms=1_000))
+    monkeypatch.setattr(
+        "consumer_agent.runtime.frontend.MachineSettings", partial(MachineSettings, connect_timeout_ms=1_000)
+    )
     with Consumer(zookeeper="127.0.0.1:1", bootstrap=agent_cluster.bootstrap, group="g") as consumer:
         consumer.subscribe(["t"])
         with pytest.raises(ZooKeeperUnavailableError, match=r"127\.0\.0\.1:1 "):

@@ -66,7 +66,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line() -> None:
     where = ["--zookeeper", "z:1", "--bootstrap", "b:1", "--group", "g", "--topic", "t", "--print-config"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "consumer_agent.cli", "run", *where],
+            [sys.executable, "-m", "consumer_agent.sidecar.cli", "run", *where],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -125,7 +125,17 @@ def test_settings_come_from_everywhere_and_all_faults_are_told(tmp_path: Path) -
 
     def run(**environment: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "consumer_agent.cli", "run", "--config", file, "--capacity", "2", "--print-config"],
+            [
+                sys.executable,
+                "-m",
+                "consumer_agent.sidecar.cli",
+                "run",
+                "--config",
+                file,
+                "--capacity",
+                "2",
+                "--print-config",
+            ],
             capture_output=True,
             text=True,
             check=False,

@@ -17,7 +17,7 @@ from zkrebalancer.localcluster import faults
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
-AGENT = [sys.executable, "-m", "consumer_agent.cli", "run"]
+AGENT = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run"]
 
 
 def read_events(directory: Path) -> list[dict[str, object]]:

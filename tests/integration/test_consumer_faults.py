@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from consumer_agent.failpoints import NAMES
+from consumer_agent.runtime.failpoints import NAMES
 from tests.integration.scenario import Scenario, owners_of
 from zkrebalancer.protocol.registration import lease_ms
 

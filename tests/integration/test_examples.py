@@ -76,7 +76,14 @@ class Examples:
         where = ["--zookeeper", cluster.zookeeper, "--bootstrap", cluster.bootstrap]
         wanted = ["--group", self.group, "--topic", self.topic, "--log-level", "error"]
         interpreter = sys.executable if file.endswith(".py") else "sh"
-        command = [sys.executable, "-m", "consumer_agent.cli", "run", "--exec", f"{interpreter} {FOLDER / file}"]
+        command = [
+            sys.executable,
+            "-m",
+            "consumer_agent.sidecar.cli",
+            "run",
+            "--exec",
+            f"{interpreter} {FOLDER / file}",
+        ]
         program = cluster.program(file, [*command, *where, *wanted, *options])
         self.lab.programs[file] = program
         program.spawn()

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from consumer_agent import fetcher
+from consumer_agent.kafka import fetcher
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
 

@@ -43,8 +43,8 @@ def consumer_of(stage: Stage, *partitions: int, **settings: object) -> Consumer:
 
 
 def retained(consumer: Consumer) -> int:
-    with consumer._core.handover.lock:
-        return consumer._core.handover.buffer.record_count
+    with consumer._frontend.shared.lock:
+        return consumer._frontend.shared.buffer.record_count
 
 
 def counts(batch: Batch) -> Counter[int]:
@@ -78,7 +78,7 @@ def test_what_overwhelms_the_others_is_paused_and_nothing_of_it_is_lost(stage: S
         member = stage.wait_member()
         application.hold()
         stage.wait_ack(stage.start(member, 0, 1))
-        wait_until(lambda: application.consumer._core._fetcher._fetcher._held_back, "the fetching to be paused")  # type: ignore[union-attr]
+        wait_until(lambda: application.consumer._frontend._fetcher._fetcher._held_back, "the fetching to be paused")  # type: ignore[union-attr]
         stage.produce([1], COLD_RECORDS)
         application.release()
         wait_until(lambda: len(application.records) == HOT_RECORDS + COLD_RECORDS, "all records")

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from consumer_agent import signals
-from consumer_agent.machine import Machine, MachineSettings
-from consumer_agent.member import MemberSettings
-from consumer_agent.signals import Effect, Event, Position
+from consumer_agent.membership import effects, events
+from consumer_agent.membership.effects import Effect
+from consumer_agent.membership.events import Event, Position
+from consumer_agent.membership.registered_member import MemberSettings
+from consumer_agent.membership.state_machine import MachineSettings, StateMachine
 from tests.support.zk_model import Session, ZkModel
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
@@ -28,7 +29,7 @@ class ConsumerProcess:
     def __init__(self, zk: ZkModel, log: Log, group: str, client: str, topic: str, session_ms: int, life: int) -> None:
         registration = Registration("static", {topic: 1}, "0", client, "h", session_ms)
         member = MemberSettings(group, auto_commit_interval_ms=None)
-        self.machine = Machine(MachineSettings(member, registration))
+        self.machine = StateMachine(MachineSettings(member, registration))
         self.client = client
         self.alive = True
         self.session: Session | None = None
@@ -43,7 +44,7 @@ class ConsumerProcess:
     def poll(self, now_ms: int) -> None:
         """Let the application ask for records, which makes the consumer join."""
         self._registrations += 1
-        self.feed(signals.Polled(f"{self.client}-{self._life}.{self._registrations}", 0), now_ms)
+        self.feed(events.Polled(f"{self.client}-{self._life}.{self._registrations}", 0), now_ms)
 
     def feed(self, event: Event, now_ms: int) -> None:
         """Give the machine an event, and perform what comes of it."""
@@ -70,71 +71,71 @@ class ConsumerProcess:
         """Whether a poll would return records of the partition now."""
         return self.alive and partition in self.emitting and now_ms < self.emit_until_ms
 
-    def _open(self, _effect: signals.OpenSession) -> None:
+    def _open(self, _effect: effects.OpenSession) -> None:
         self.session = self._zk.open(self._session_ms)
 
-    def _close(self, _effect: signals.CloseSession) -> None:
+    def _close(self, _effect: effects.CloseSession) -> None:
         if self.session is not None and not self.session.expired:
             self._zk.kill(self.session)
         self.session = None
 
-    def _request(self, effect: signals.Request) -> None:
+    def _request(self, effect: effects.Request) -> None:
         if self.session is not None:
             self._zk.send(self.session, effect.call_id, effect.call)
 
-    def _emit_until(self, effect: signals.EmitUntil) -> None:
+    def _emit_until(self, effect: effects.EmitUntil) -> None:
         self.emit_until_ms = effect.until_ms
 
-    def _progress(self, effect: signals.ReadProgress | signals.StopEmitting) -> None:
-        if isinstance(effect, signals.StopEmitting):
+    def _progress(self, effect: effects.ReadProgress | effects.StopEmitting) -> None:
+        if isinstance(effect, effects.StopEmitting):
             for partition in effect.partitions & self.emitting:
                 self.positions[partition] += 1  # the record that it has read meanwhile
                 self._log.read[partition] = max(self._log.read.get(partition, 0), self.positions[partition])
             self.emitting -= effect.partitions
         positions = {partition: Position(offset, offset) for partition, offset in self.positions.items()}
-        self._events.appendleft(signals.Progress(effect.token, positions))
+        self._events.appendleft(events.Progress(effect.token, positions))
 
-    def _resolve(self, effect: signals.ResolveOffsets) -> None:
-        self._events.append(signals.OffsetsResolved(effect.token, dict.fromkeys(effect.partitions, 0)))
+    def _resolve(self, effect: effects.ResolveOffsets) -> None:
+        self._events.append(events.OffsetsResolved(effect.token, dict.fromkeys(effect.partitions, 0)))
 
-    def _start(self, effect: signals.StartFetching) -> None:
+    def _start(self, effect: effects.StartFetching) -> None:
         for partition, offset in effect.positions.items():
             end = self._log.read.get(partition, 0)
             assert offset <= end, f"{partition} is read from {offset} on, but was read up to {end} only"
         self.positions.update(effect.positions)
         self.emitting.update(effect.positions)
 
-    def _resume(self, effect: signals.ResumeFetching) -> None:
+    def _resume(self, effect: effects.ResumeFetching) -> None:
         self.emitting |= effect.partitions & self.positions.keys()
 
-    def _forget(self, effect: signals.Forget) -> None:
+    def _forget(self, effect: effects.Forget) -> None:
         self.emitting -= effect.partitions
         for partition in effect.partitions:
             self.positions.pop(partition, None)
 
-    def _revoked(self, effect: signals.AskRevoke) -> None:
-        self._events.append(signals.Revoked(effect.token))
+    def _revoked(self, effect: effects.AskRevoke) -> None:
+        self._events.append(events.Revoked(effect.token))
 
-    def _out(self, _effect: signals.BecameOut) -> None:
+    def _out(self, _effect: effects.BecameOut) -> None:
         self._registrations += 1
-        self._events.append(signals.Polled(f"{self.client}-{self._life}.{self._registrations}", 0))
+        self._events.append(events.Polled(f"{self.client}-{self._life}.{self._registrations}", 0))
 
-    def _failed(self, effect: signals.Failed) -> None:
+    def _failed(self, effect: effects.Failed) -> None:
         raise AssertionError(f"{self.client}: {effect.error}")
 
 
 _PERFORMERS: dict[type[Effect], Callable[..., None]] = {
-    signals.OpenSession: ConsumerProcess._open,
-    signals.CloseSession: ConsumerProcess._close,
-    signals.Request: ConsumerProcess._request,
-    signals.EmitUntil: ConsumerProcess._emit_until,
-    signals.ReadProgress: ConsumerProcess._progress,
-    signals.StopEmitting: ConsumerProcess._progress,
-    signals.ResolveOffsets: ConsumerProcess._resolve,
-    signals.StartFetching: ConsumerProcess._start,
-    signals.ResumeFetching: ConsumerProcess._resume,
-    signals.Forget: ConsumerProcess._forget,
-    signals.AskRevoke: ConsumerProcess._revoked,
-    signals.BecameOut: ConsumerProcess._out,
-    signals.Failed: ConsumerProcess._failed,
+    effects.OpenSession: ConsumerProcess._open,
+    effects.CloseSession: ConsumerProcess._close,
+    effects.Request: ConsumerProcess._request,
+    effects.EmitUntil: ConsumerProcess._emit_until,
+    effects.ReadProgress: ConsumerProcess._progress,
+    effects.StopEmitting: ConsumerProcess._progress,
+    effects.ResolveOffsets: ConsumerProcess._resolve,
+    effects.StartFetching: ConsumerProcess._start,
+    effects.ResumeFetching: ConsumerProcess._resume,
+    effects.Forget: ConsumerProcess._forget,
+    effects.AskRevoke: ConsumerProcess._revoked,
+    effects.BecameOut: ConsumerProcess._out,
+    effects.Failed: ConsumerProcess._failed,
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumer_agent.outbox import Purpose
-from consumer_agent.writes import Outcome, WriteLane
+from consumer_agent.membership.effects import Purpose
+from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from tests.interruptions.campaign import BrokenPromiseError, Plan, interrupt_everywhere, plans
 from tests.interruptions.shapes import Shape, shapes
 from tests.interruptions.world import Schedule
@@ -32,8 +32,8 @@ def test_every_shape_stands_for_all_that_differ_in_names_only() -> None:
 def test_small_plans_reach_their_goal_whatever_interrupts_them(mode: str) -> None:
     for plan in plans(shape for shape in [*shapes(2, 1), SWAP]):
         if plan.mode == mode:
-            tally = interrupt_everywhere(plan)
-            assert tally.runs.total() >= 6 * tally.steps > 0
+            run_counts = interrupt_everywhere(plan)
+            assert run_counts.runs.total() >= 6 * run_counts.steps > 0
 
 
 def test_an_ack_that_is_taken_for_written_when_its_outcome_is_unknown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 
 import numpy as np
 
-from consumer_agent import signals
+from consumer_agent.membership import events
 from tests.interruptions.consumers import ConsumerProcess, Log
 from tests.interruptions.shapes import Shape
 from tests.support.world import GROUP, CoordinatorProcess, World
@@ -266,7 +266,7 @@ class PlanWorld:
         return world
 
 
-TICK = signals.Tick()
+TICK = events.Tick()
 
 
 def session_of(actor: Actor) -> Session:

@@ -99,7 +99,7 @@ MUTATIONS = (
             Edit(
                 "WriteLane._send",
                 f"fence = [SetContent(self._owners, content, self.version), {DELETE_COMMAND}]",
-                f"self._outbox.request(Purpose.QUARANTINE, Multi(({DELETE_COMMAND},))); "
+                f"self._effects.request(Purpose.QUARANTINE, Multi(({DELETE_COMMAND},))); "
                 "fence = [SetContent(self._owners, content, self.version)]",
             ),
         ),
@@ -108,7 +108,7 @@ MUTATIONS = (
     Mutation(
         "offsets are those returned",
         7,
-        (Edit("Committing.handle_progress", "position.finished", "position.returned"),),
+        (Edit("Commits.handle_progress", "position.finished", "position.returned"),),
     ),
     Mutation(
         "an ack without an answer counts as cancelled",
@@ -152,29 +152,39 @@ MUTATIONS = (
     Mutation(
         "records are returned without a lease",
         11,
-        (Edit("Handover.take", "self.now_ms() >= self._emit_until_ms", "False"),),
+        (Edit("SharedState.take", "self.now_ms() >= self._emit_until_ms", "False"),),
     ),
     Mutation(
         "the lease runs from the answer",
         11,
-        (Edit("member.Member._renewed", "self._extend_lease(sent_ms)", "self._extend_lease(self._outbox.now_ms)"),),
+        (
+            Edit(
+                "registered_member.Member._renewed",
+                "self._extend_lease(sent_ms)",
+                "self._extend_lease(self._effects.now_ms)",
+            ),
+        ),
     ),
     Mutation(
         "the lease is renewed by a read",
         11,
         (
             Edit(
-                "member.Member._renew",
+                "registered_member.Member._renew",
                 "Multi((Check(paths.owners(self._settings.group, self.name)),))",
                 "Get(paths.owners(self._settings.group, self.name))",
             ),
-            Edit("member.Member._renewed", "isinstance(reply, Done)", "isinstance(reply, Content)"),
+            Edit("registered_member.Member._renewed", "isinstance(reply, Done)", "isinstance(reply, Content)"),
         ),
     ),
     Mutation(
         "the lease is as long as the session",
         11,
-        (Edit("member.Member._extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"),),
+        (
+            Edit(
+                "registered_member.Member._extend_lease", "from_ms + self.lease_ms", "from_ms + self.lease_ms * 3 // 2"
+            ),
+        ),
     ),
     Mutation(
         "a late stop is waited for",
@@ -222,9 +232,9 @@ MUTATIONS = (
         14,
         (
             Edit(
-                "Joining._register",
+                "Join._register",
                 "operations = (",
-                "self.outbox.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); "
+                "self.effects.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); "
                 "operations = (); _channel = (",
             ),
         ),
@@ -250,7 +260,7 @@ MUTATIONS = (
             Edit(
                 "WriteLane._go_on",
                 "self._check(write)",
-                "self._sent_ms = self._outbox.now_ms; self._commit_to_kafka(write)",
+                "self._sent_ms = self._effects.now_ms; self._commit_to_kafka(write)",
             ),
         ),
         seeds=500,
@@ -310,7 +320,7 @@ MUTATIONS = (
                 "Start.begin_ack",
                 "self.stage = Starting.ACKING",
                 "self.stage = Starting.ACKING; "
-                "self.outbox.add(StartFetching(dict(self.offsets), self.command.generation, self._threads()))",
+                "self.effects.add(StartFetching(dict(self.offsets), self.command.generation, self._threads()))",
             ),
         ),
     ),
@@ -338,7 +348,7 @@ MUTATIONS = (
     Mutation(
         "who does not poll stays",
         None,
-        (Edit("member.Member.handle_application_seen", 'self._depart("lost", ask=False)', "pass"),),
+        (Edit("registered_member.Member.handle_application_seen", 'self._depart("lost", ask=False)', "pass"),),
         seeds=10,
     ),
     Mutation(
@@ -357,7 +367,7 @@ MUTATIONS = (
     Mutation(
         "no sync before an ack is looked up",
         None,
-        (Edit("WriteLane._verify", "self._outbox.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
+        (Edit("WriteLane._verify", "self._effects.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
         seeds=100,
         redundant="the renewal that goes first after a reconnect is a transaction, which has the same effect",
     ),

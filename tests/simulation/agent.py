@@ -1,7 +1,7 @@
-"""An agent process: the real engine, machine, handover, buffer and fetcher, run by virtual time instead of threads.
+"""An agent process: the real machine thread, state machine, shared state, buffer and fetcher, run by virtual time.
 
-Only what waits is replaced: the engine's loop, the fetcher's loop, librdkafka, the ZooKeeper client, and the lock, at
-which the three threads take turns (`threads.py`). The application is `application.py`.
+Only what waits is replaced: the machine thread's loop, the fetcher's loop, librdkafka, the ZooKeeper client, and the
+lock, at which the three threads take turns (`threads.py`). The application is `application.py`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from consumer_agent import signals
-from consumer_agent.buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.engine import Engine
-from consumer_agent.fetcher import Fetcher
-from consumer_agent.handover import Handover
-from consumer_agent.machine import Machine, MachineSettings
-from consumer_agent.member import MemberSettings
-from consumer_agent.signals import Event
-from consumer_agent.storage import Storage
-from consumer_agent.telemetry import Telemetry
+from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.membership import effects, events
+from consumer_agent.membership.events import Event
+from consumer_agent.membership.offset_books import Storage
+from consumer_agent.membership.registered_member import MemberSettings
+from consumer_agent.membership.state_machine import MachineSettings, StateMachine
+from consumer_agent.runtime.machine_thread import MachineThread
+from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
+from consumer_agent.runtime.shared_state import SharedState
+from consumer_agent.runtime.telemetry import Telemetry
 from tests.simulation.host import Host
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.kafka import Brokers, Client
@@ -32,7 +32,7 @@ from tests.simulation.threads import SwitchingLock
 from zkrebalancer.protocol.calls import Call, Check, Create, Multi
 from zkrebalancer.protocol.registration import Registration
 
-ENGINE_DELAY_US = 150
+MACHINE_DELAY_US = 150
 FETCH_US = (200, 8_000)
 STARVED_US = (20_000, 400_000)  # the fetcher's thread gets no turn
 STARVED_PROBABILITY = 0.1
@@ -62,19 +62,19 @@ class AgentSettings:
     slowness: int = 1  # how long the application takes over a batch, as a factor
 
 
-class SimulatedEngine(Engine):
-    """The real engine but for its loop: events are taken when the schedule says so."""
+class SimulatedMachineThread(MachineThread):
+    """The real machine thread but for its loop: events are taken when the schedule says so."""
 
-    def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: Machine, telemetry: Telemetry) -> None:
-        fetcher: Any = agent.fetcher  # it has the methods of FetcherKeeper that an engine uses
+    def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: StateMachine, telemetry: Telemetry) -> None:
+        fetcher: Any = agent.fetcher  # it has the methods of WatchedFetcher that a machine thread uses
         store: Any = agent.store
-        super().__init__(config, machine, agent.handover, fetcher, telemetry, store)
+        super().__init__(config, machine, agent.shared, fetcher, telemetry, store)
         self._agent = agent
         self.closing: list[Connection] = []  # sessions that it gives up a little later
 
     def send(self, event: Event) -> None:
         self._events.append(event)
-        self._agent.wake_engine()
+        self._agent.wake_machine()
 
     def pump(self) -> None:
         """Take every event that waits."""
@@ -90,25 +90,25 @@ class SimulatedEngine(Engine):
         if agent.schedule.tells:
             agent.tell(f"<- {event}")
         for effect in self._machine.step(event, agent.clock_us() // 1_000):
-            if agent.schedule.tells and not isinstance(effect, signals.Failpoint):
+            if agent.schedule.tells and not isinstance(effect, effects.Failpoint):
                 agent.tell(f"-> {effect}")
             self._performers[type(effect)](effect)
 
     def _end(self) -> None:
         super()._end()
-        self._handover.become_closed()
+        self._shared.become_closed()
         self._agent.end()
 
     def _open_session(self) -> None:
         agent = self._agent
 
-        def take(event: signals.Event) -> None:
+        def take(event: events.Event) -> None:
             if self.connection is client:
                 self.send(event)
 
         agent.true_lease_us = 0
         client = Connection(agent.ensemble, agent, agent.settings.session_timeout_ms, take, agent.note_performed)
-        self._client = client  # type: ignore[assignment]  # it has the methods of ZkClient that an engine uses
+        self._client = client  # type: ignore[assignment]  # it has the methods of ZkClient that a machine thread uses
 
     def _close_session(self, not_before_ms: int = 0) -> None:
         client, self._client = self._client, None
@@ -130,7 +130,7 @@ class SimulatedFetcher(Fetcher):
     def begin_round(self) -> int:
         """Do what others want; return how many records there is room for."""
         busy = self._changes or self._questions
-        return self._begin_round() if busy or (self._assigned and self._handover.buffer.room) else 0
+        return self._begin_round() if busy or (self._assigned and self._shared.buffer.room) else 0
 
     @property
     def has_requests(self) -> bool:
@@ -167,22 +167,22 @@ class AgentHost(Host):
         buffer_settings = BufferSettings(
             MAX_POLL_RECORDS, MAX_BUFFERED_RECORDS, MAX_BUFFERED_BYTES, settings.fairness, settings.prefetch
         )
-        self.handover = Handover(RecordBuffer(buffer_settings), self._clock_ms)
-        self.handover.lock = SwitchingLock(self._maybe_switch)  # type: ignore[assignment]
-        self.handover.changed = SwitchingLock(self._maybe_switch, self._ring)  # type: ignore[assignment]
-        self.handover.fetcher_wake = SwitchingLock(self._maybe_switch, self.wake_fetcher)  # type: ignore[assignment]
+        self.shared = SharedState(RecordBuffer(buffer_settings), self._clock_ms)
+        self.shared.lock = SwitchingLock(self._maybe_switch)  # type: ignore[assignment]
+        self.shared.changed = SwitchingLock(self._maybe_switch, self._ring)  # type: ignore[assignment]
+        self.shared.fetcher_wake = SwitchingLock(self._maybe_switch, self.wake_fetcher)  # type: ignore[assignment]
         self.on_ring: Callable[[], None] | None = None  # the application's
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group=settings.group, client_id=name)
-        with mock.patch("consumer_agent.fetcher.KafkaConsumer", return_value=Client(brokers)):
-            self.fetcher = SimulatedFetcher(config, (), self.handover)
-        self.machine = Machine(_machine_settings(name, settings))
+        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=Client(brokers)):
+            self.fetcher = SimulatedFetcher(config, (), self.shared)
+        self.machine = StateMachine(_machine_settings(name, settings))
         self.store = SimulatedStore(
             brokers, self, settings.group, lambda: self.consumer, is_reliable=settings.has_reliable_kafka
         )
-        self.engine = SimulatedEngine(self, config, self.machine, Telemetry(None, settings.group))
+        self.machine_thread = SimulatedMachineThread(self, config, self.machine, Telemetry(None, settings.group))
         self.true_lease_us = 0  # until when, by this host's clock, a write of this session proves that it may emit
         self.room = 0  # of the fetcher's round that is under way
-        self._engine_woken = False
+        self._machine_woken = False
         self._fetch_at_us: int | None = None
         self._running = ""
         self._switching = False
@@ -197,7 +197,7 @@ class AgentHost(Host):
 
     @property
     def connection(self) -> Connection | None:
-        return self.engine.connection
+        return self.machine_thread.connection
 
     def note_performed(self, call: Call, sent_us: int) -> None:
         """A write of the session went through: the lease runs from when it was sent, if it proves anything."""
@@ -207,12 +207,12 @@ class AgentHost(Host):
 
     def emits_until_us(self) -> int:
         """Until when, by its own clock, it believes that it may emit."""
-        return self.handover._emit_until_ms * 1_000
+        return self.shared._emit_until_ms * 1_000
 
     def resubscribe(self, topics: dict[str, int]) -> None:
         """The application wants other topics."""
         registration = _machine_settings(self.name, replace(self.settings, subscription=topics)).registration
-        self.engine.send(signals.Resubscribed(registration, self.settings.has_on_revoke))
+        self.machine_thread.send(events.Resubscribed(registration, self.settings.has_on_revoke))
 
     def end(self) -> None:
         """The process ends by itself, and with it the sessions that it was about to close."""
@@ -221,21 +221,21 @@ class AgentHost(Host):
 
     def kill(self) -> None:
         super().kill()
-        closing = [connection for connection in self.engine.closing if not connection.closed]
-        for connection in (self.engine.connection, *closing):
+        closing = [connection for connection in self.machine_thread.closing if not connection.closed]
+        for connection in (self.machine_thread.connection, *closing):
             if connection is not None:
                 connection.drop()
 
     # The three threads ----------------------------------------------------------------------------------------------
 
-    def wake_engine(self) -> None:
-        if not self._engine_woken:
-            self._engine_woken = True
-            self.after(self.random.randrange(ENGINE_DELAY_US), self._run_engine)
+    def wake_machine(self) -> None:
+        if not self._machine_woken:
+            self._machine_woken = True
+            self.after(self.random.randrange(MACHINE_DELAY_US), self._run_machine)
 
-    def _run_engine(self) -> None:
-        self._engine_woken = False
-        self._as_thread("engine", self.engine.pump)
+    def _run_machine(self) -> None:
+        self._machine_woken = False
+        self._as_thread("machine", self.machine_thread.pump)
         if self.emits_until_us() > self.true_lease_us:
             raise BrokenPromiseError("lease", f"{self.name} believes in a lease that nothing proves")
         self.plan_tick()
@@ -245,7 +245,7 @@ class AgentHost(Host):
         return None if wake_at_ms is None else wake_at_ms * 1_000
 
     def tick(self) -> None:
-        self.engine.send(signals.Tick())
+        self.machine_thread.send(events.Tick())
 
     def wake_fetcher(self) -> None:
         """The fetcher has something to do, or room."""
@@ -301,13 +301,13 @@ class AgentHost(Host):
 
     def _maybe_switch(self) -> None:
         """The thread that is about to take the lock may have to wait for another one."""
-        if self._switching or self._running not in {"engine", "fetcher"} or self.random.random() >= SWITCH_PROBABILITY:
+        if self._switching or self._running not in {"machine", "fetcher"} or self.random.random() >= SWITCH_PROBABILITY:
             return
         self._switching = True
-        if self._running == "engine" and self.room:
+        if self._running == "machine" and self.room:
             self._as_thread("fetcher", self._put)
-        elif self._running == "fetcher" and self.engine.has_events:
-            self._as_thread("engine", self.engine.pump)
+        elif self._running == "fetcher" and self.machine_thread.has_events:
+            self._as_thread("machine", self.machine_thread.pump)
         self._switching = False
 
 

@@ -1,6 +1,6 @@
 """The application's thread: polls, takes its time over records and callbacks, commits, closes, polls again.
 
-What `consumer_agent.Consumer` does between the application and the handover is repeated here step by step, because
+What `consumer_agent.Consumer` does between the application and the shared is repeated here step by step, because
 there a thread waits where here time has to go on.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consumer_agent.batch import Batch, Record
-from consumer_agent.handover import Notice, Tell
-from consumer_agent.signals import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
+from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.shared_state import Notice, Tell
 from tests.simulation.agent import MAX_POLL_RECORDS, AgentHost
 
 WAKE_US = 400
@@ -52,7 +52,7 @@ class Application:
 
     def _take_time(self, duration_us: int, then: Callable[..., None], *arguments: object) -> None:
         self._busy = True
-        self.host.handover.go()
+        self.host.shared.go()
         self.host.after(duration_us, self._done, lambda: then(*arguments))
 
     def _done(self, then: Callable[[], None]) -> None:
@@ -79,37 +79,37 @@ class Application:
 
     def _loop(self) -> None:
         """One round of poll, commit or close, up to where it takes time or has to wait."""
-        handover, host = self.host.handover, self.host
-        handover.come()
+        shared, host = self.host.shared, self.host
+        shared.come()
         if self._awaited_commit is not None:
-            if not handover.has_commit(self._awaited_commit):
+            if not shared.has_commit(self._awaited_commit):
                 return
-            handover.take_commit(self._awaited_commit)
+            shared.take_commit(self._awaited_commit)
             self._awaited_commit = None
         if self.wants_to_close and not self._closing:
             self._begin_to_close()
         if host.settings.auto_commit_ms is not None:
-            handover.finish()
-        if handover.is_out and not self._closing:
-            handover.is_out = False
+            shared.finish()
+        if shared.is_out and not self._closing:
+            shared.is_out = False
             self._registrations += 1
-            host.engine.send(Polled(f"{host.name}-{self._registrations}", host.wall_ms()))
-        notice = handover.next_notice()
+            host.machine_thread.send(Polled(f"{host.name}-{self._registrations}", host.wall_ms()))
+        notice = shared.next_notice()
         if notice is not None:
             self._take_time(host.random.randrange(*CALLBACK_US), self._called_back, notice)
-        elif handover.take_failure() is None and not handover.is_closed and not self._closing:
+        elif shared.take_failure() is None and not shared.is_closed and not self._closing:
             self._poll()
 
     def _called_back(self, notice: Notice) -> None:
         settings = self.host.settings
         if notice.tell is Tell.REVOKE and settings.has_on_revoke and settings.auto_commit_ms is None:
-            self.host.handover.finish()
-        self.host.handover.called_back(notice)
+            self.host.shared.finish()
+        self.host.shared.called_back(notice)
         if notice.tell is Tell.REVOKE:
-            self.host.engine.send(Revoked(notice.token))
+            self.host.machine_thread.send(Revoked(notice.token))
 
     def _poll(self) -> None:
-        taken = self.host.handover.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
+        taken = self.host.shared.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
         runs = [list(Batch([run])) for run in taken]
         if runs:
             self._tell_delivered(self.host, runs)
@@ -121,8 +121,8 @@ class Application:
         if self.host.settings.auto_commit_ms is None and self.host.random.random() < 0.5:
             self._token += 1
             self._awaited_commit = self._token
-            self.host.handover.begin_commit(self._token, None, by_notice=False)
-            self.host.engine.send(CommitRequested(self._token))
+            self.host.shared.begin_commit(self._token, None, by_notice=False)
+            self.host.machine_thread.send(CommitRequested(self._token))
 
     def close(self) -> None:
         """Leave the group as soon as it is not busy, and end the process."""
@@ -132,6 +132,6 @@ class Application:
     def _begin_to_close(self) -> None:
         self._closing = True
         if self.host.settings.auto_commit_ms is not None:
-            self.host.handover.finish()
-        self.host.engine.send(CloseRequested())
-        self.host.after(CLOSE_TIMEOUT_US, self.host.engine.send, Abandoned())
+            self.host.shared.finish()
+        self.host.machine_thread.send(CloseRequested())
+        self.host.after(CLOSE_TIMEOUT_US, self.host.machine_thread.send, Abandoned())

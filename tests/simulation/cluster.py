@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from consumer_agent.buffer import Fairness, Prefetch
+from consumer_agent.runtime.record_buffer import Fairness, Prefetch
 from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
@@ -98,7 +98,7 @@ class Cluster:
             has_on_revoke=draw.random() < 0.5,
             slowness=draw.choice([1, 1, 1, 4]),
             fairness=draw.choice(list(Fairness)),
-            prefetch=draw.choice([Prefetch.TOTAL, Prefetch.PER_PARTITION]),  # NONE: the application reads elsewhere
+            prefetch=draw.choice([Prefetch.TOTAL, Prefetch.PER_PARTITION]),
             max_poll_interval_ms=draw.choice(MAX_POLL_INTERVALS_MS),
             storage=draw.choice(self.storages[group]),
             has_reliable_kafka=self.plan.scenario is Scenario.ONE_BAD_AGENT,

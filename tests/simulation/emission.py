@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from consumer_agent.batch import Record
-from consumer_agent.storage import MARK_PREFIX
+from consumer_agent.membership.offset_books import MARK_PREFIX
+from consumer_agent.records import Record
 from tests.simulation.agent import AgentHost
 from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.network import Ensemble
@@ -128,7 +128,7 @@ class EmissionInvariants:
         for other in self.agents():
             if other.settings.group != group or not other.alive or other.consumer == consumer:
                 continue
-            emits = other.handover.buffer.generation(partition) is not None
+            emits = other.shared.buffer.generation(partition) is not None
             if emits and other.emits_until_us() > other.clock_us():
                 yield other
 

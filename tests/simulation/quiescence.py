@@ -63,7 +63,7 @@ def calm_down(cluster: Cluster) -> None:
 def _stuck(cluster: Cluster) -> Iterator[str]:
     """Yield who is still a member although its application has been away for too long."""
     for agent in cluster.living_agents():
-        away_since_ms, limit_ms = agent.handover.away_since_ms, agent.settings.max_poll_interval_ms
+        away_since_ms, limit_ms = agent.shared.away_since_ms, agent.settings.max_poll_interval_ms
         away_ms = 0 if away_since_ms is None else agent.clock_us() // 1_000 - away_since_ms
         if cluster.applications[agent.name].blocked and agent.consumer is not None and away_ms >= limit_ms:
             yield f"{agent.name} has not polled for {away_ms} ms, and is still a member"
@@ -125,8 +125,8 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     if counts and max(counts) - min(counts) > 1:
         yield f"group {group}: not balanced, {counts}"
     for agent in agents:
-        if set(agent.handover.buffer.emitting()) != owned[agent.consumer or ""]:
-            yield f"{agent.name} emits {agent.handover.buffer.emitting()}, and owns {owned[agent.consumer or '']}"
+        if set(agent.shared.buffer.emitting()) != owned[agent.consumer or ""]:
+            yield f"{agent.name} emits {agent.shared.buffer.emitting()}, and owns {owned[agent.consumer or '']}"
         if agent.emits_until_us() <= agent.clock_us():
             yield f"{agent.name} has no lease"
 

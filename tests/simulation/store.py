@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from consumer_agent.kafka_store import Committed, Found
-from consumer_agent.storage import Storage
+from consumer_agent.kafka.offset_store import Committed, Found
+from consumer_agent.membership.offset_books import Storage
 from tests.simulation.host import Host
 from tests.simulation.kafka import Brokers
 from zkrebalancer.protocol.fields import TopicPartition
@@ -45,7 +45,7 @@ class Commit:
 
 
 class SimulatedStore:
-    """Stands in for `KafkaStore`: what one agent asks of the brokers."""
+    """Stands in for `KafkaOffsetStore`: what one agent asks of the brokers."""
 
     def __init__(
         self, brokers: Brokers, host: Host, group: str, consumer: Callable[[], str | None], *, is_reliable: bool

@@ -1,4 +1,4 @@
-"""The lock of an agent's handover: wherever a thread of the agent takes it, another one may have been quicker."""
+"""The lock of an agent's shared state: wherever a thread of the agent takes it, another one may have been quicker."""
 
 from __future__ import annotations
 

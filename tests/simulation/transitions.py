@@ -1,4 +1,4 @@
-"""Which transitions of the two tables were taken: of a group (`rebalance/states.py`) and of an agent (`machine.py`)."""
+"""Which transitions of the two tables were taken: of a group (`rebalance/states.py`) and of an agent's machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from consumer_agent import machine
-from consumer_agent.machine import Machine
+from consumer_agent.membership import state_machine
+from consumer_agent.membership.state_machine import StateMachine
 from zkrebalancer.rebalance import states
 from zkrebalancer.rebalance.states import GroupState, Story
 
@@ -17,22 +17,22 @@ from zkrebalancer.rebalance.states import GroupState, Story
 def counted() -> Iterator[Counter[str]]:
     """Count every transition that is taken within."""
     taken: Counter[str] = Counter()
-    go, move = Story.go, Machine._move
+    go, move = Story.go, StateMachine._move
 
     def count_group(story: Story, state: GroupState, at_us: int, reason: str) -> None:
         taken[f"group {story.state.value} -> {state.value}"] += 1
         go(story, state, at_us, reason)
 
-    def count_agent(agent: Machine, state: machine.State) -> None:
+    def count_agent(agent: StateMachine, state: state_machine.State) -> None:
         taken[f"agent {agent.state.value} -> {state.value}"] += 1
         move(agent, state)
 
-    with mock.patch.object(Story, "go", count_group), mock.patch.object(Machine, "_move", count_agent):
+    with mock.patch.object(Story, "go", count_group), mock.patch.object(StateMachine, "_move", count_agent):
         yield taken
 
 
 def legal() -> list[str]:
     """Return every transition that the tables allow."""
     group = [f"group {a.value} -> {b.value}" for a, after in states.TRANSITIONS.items() for b in after]
-    agent = [f"agent {a.value} -> {b.value}" for a, after in machine.TRANSITIONS.items() for b in after]
+    agent = [f"agent {a.value} -> {b.value}" for a, after in state_machine.TRANSITIONS.items() for b in after]
     return sorted(group) + sorted(agent)

@@ -12,7 +12,7 @@ from tests.style.sources import PRODUCT, Source, python_sources, text_files
 
 Rule = Callable[[Source], list[str]]
 TextRule = Callable[[str, str], list[str]]
-MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/cli.py")
+MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/sidecar/cli.py")
 
 
 @pytest.mark.parametrize("rule", [code_rules.size_breaches, code_rules.blind_sleeps, code_rules.broad_excepts])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from consumer_agent.cli import consumer_agent
+from consumer_agent.sidecar.cli import consumer_agent
 from zkrebalancer.cli.main import zkrebalancer
 
 

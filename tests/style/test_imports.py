@@ -27,8 +27,12 @@ def test_pure_modules_do_no_io_and_know_neither_time_nor_chance() -> None:
 
 def test_what_the_agents_machine_delegates_to_is_looked_at_too() -> None:
     modules = {source.module for source in pure_sources(python_sources(*PRODUCT))}
-    assert {"consumer_agent.member", "consumer_agent.starting", "zkrebalancer.rebalance.moving"} <= modules
-    assert "consumer_agent.engine" not in modules
+    assert {
+        "consumer_agent.membership.registered_member",
+        "consumer_agent.membership.start",
+        "zkrebalancer.rebalance.moving",
+    } <= modules
+    assert "consumer_agent.runtime.machine_thread" not in modules
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,16 @@ def test_what_the_agents_machine_delegates_to_is_looked_at_too() -> None:
         ("zkrebalancer/localcluster/a.py", "import zkrebalancer.experiments.lab", "localcluster may not import"),
         ("zkrebalancer/observe/events.py", "import zkrebalancer.protocol.errors", "events may not import"),
         ("consumer_agent/a.py", "from zkrebalancer.runtime import clock", "consumer_agent may not import"),
-        ("consumer_agent/a.py", "from zkrebalancer.observe.checker import check", "consumer_agent may not import"),
+        ("consumer_agent/a.py", "from zkrebalancer.observe.events import EventLog", "consumer_agent may not import"),
+        ("consumer_agent/a.py", "from consumer_agent.sidecar import ledger", "consumer_agent may not import"),
+        ("consumer_agent/something/a.py", "", "no rule says"),
+        ("consumer_agent/membership/a.py", "from consumer_agent.runtime import threads", "membership may not import"),
+        ("consumer_agent/membership/a.py", "from consumer_agent.config import Fault", "membership may not import"),
+        ("consumer_agent/kafka/a.py", "from consumer_agent.runtime.frontend import Frontend", "kafka may not import"),
+        ("consumer_agent/runtime/a.py", "from zkrebalancer.observe.checker import check", "runtime may not import"),
+        ("consumer_agent/runtime/a.py", "from consumer_agent.consumer import Consumer", "runtime may not import"),
+        ("consumer_agent/sidecar/a.py", "from consumer_agent.membership import effects", "sidecar may not import"),
+        ("zkrebalancer/pipeline/source/a.py", "from consumer_agent import Consumer", "source may not import"),
         ("zkrebalancer/__init__.py", "import zkrebalancer.protocol.errors", "zkrebalancer may not import"),
         ("zkrebalancer/assignment/a.py", "from . import model", "relative import .model"),
         ("zkrebalancer/something/a.py", "", "no rule says"),
@@ -62,7 +75,9 @@ def test_an_import_that_is_not_allowed_is_found(path: str, text: str, complaint:
     [
         ("zkrebalancer/rebalance/a.py", "from zkrebalancer.assignment.model import Problem"),
         ("zkrebalancer/runtime/zk.py", "from kazoo.client import KazooClient"),
-        ("consumer_agent/a.py", "from zkrebalancer.observe.events import EventLog"),
+        ("consumer_agent/a.py", "from consumer_agent.runtime.frontend import Frontend"),
+        ("consumer_agent/runtime/a.py", "from zkrebalancer.observe.events import EventLog"),
+        ("consumer_agent/sidecar/a.py", "from consumer_agent.consumer import Consumer"),
         ("zkrebalancer/cli/a.py", "import zkrebalancer.experiments.lab, consumer_agent"),
     ],
 )
@@ -81,9 +96,9 @@ def test_an_impure_call_is_found(call: str) -> None:
 
 
 def test_impurity_behind_an_import_is_found() -> None:
-    machine = Source("consumer_agent/machine.py", "from consumer_agent.helper import now")
+    machine = Source("consumer_agent/membership/a.py", "from consumer_agent.helper import now")
     helper = Source("consumer_agent/helper.py", "import time")
-    pure = pure_sources([machine, helper, Source("consumer_agent/engine.py", "import time")])
+    pure = pure_sources([machine, helper, Source("consumer_agent/b.py", "import time")])
     assert [problem for source in pure for problem in impure_imports(source)] == [
         "consumer_agent/helper.py:1: a pure module imports time"
     ]

@@ -114,7 +114,7 @@ class Lab:
         environment: Mapping[str, str] | None = None,
     ) -> Program:
         """Begin a consumer agent whose client id is `name`."""
-        command = [sys.executable, "-m", "consumer_agent.cli", "run", "--quiet"]
+        command = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run", "--quiet"]
         for topic in topics:
             command += ["--topic", topic]
         if pattern is not None:

@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition
 
 from consumer_agent import Consumer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.kafka_client import kafka_settings
+from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import Message
 
-from consumer_agent.buffer import BufferSettings
+from consumer_agent.runtime.record_buffer import BufferSettings
 from zkrebalancer.protocol.fields import TopicPartition
 
 ROOMY = BufferSettings(limit=100, max_records=1_000, max_bytes=1_000_000)

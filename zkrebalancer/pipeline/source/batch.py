@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from consumer_agent.config import parse_offset_reset
-from consumer_agent.storage import Storage
+from consumer_agent.spark import Storage, parse_offset_reset
 from zkrebalancer.observe import inspection
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.kafka import END, FIRST, DataLossError, KafkaReadError, Logs

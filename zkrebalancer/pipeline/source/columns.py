@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from consumer_agent.batch import readable_headers
+from consumer_agent.spark import readable_headers
 from zkrebalancer.pipeline.source.offsets import Range
 
 _COLUMNS = (

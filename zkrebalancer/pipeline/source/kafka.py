@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from consumer_agent.kafka_client import KafkaLog
+from consumer_agent.spark import KafkaLog
 from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from consumer_agent import CommitFailedError, CommitTimeoutError, Consumer
+from consumer_agent.spark import CommitFailedError, CommitTimeoutError, PlanningConsumer
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.pipeline.source import offsets
 from zkrebalancer.pipeline.source.kafka import END, DataLossError, Logs
@@ -36,9 +36,7 @@ class Membership:
         """Prepare; the group is joined by the first `poll`."""
         self._options = options
         self._logs = Logs(options)
-        self._consumer = Consumer(
-            **options.agent, prefetch="none", enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS
-        )
+        self._consumer = PlanningConsumer(**options.agent, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
         self._shorter: set[TopicPartition] = set()  # logs that end before the group's offset, and were told of

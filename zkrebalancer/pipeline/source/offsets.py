@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from consumer_agent.buffer import equal_shares
+from consumer_agent.spark import equal_shares
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 

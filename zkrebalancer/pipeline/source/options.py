@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumer_agent import config
+from consumer_agent.spark import find_faults, subscription
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 KAFKA_PREFIX = "kafka."
@@ -35,7 +35,7 @@ def _boolean(text: str) -> bool:
 def _topics(text: str) -> tuple[str, ...]:
     topics = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     try:
-        config.subscription(topics, None, "")
+        subscription(topics, None, "")
     except RebalancerError as error:
         raise ValueError(str(error)) from None
     return topics
@@ -111,7 +111,7 @@ def parse(given: Mapping[str, str]) -> Options:
     agent = {setting: read(texts[name]) for name, (setting, read) in _OF_THE_AGENT.items() if name in texts}
     agent = {"client_id": f"spark-{socket.gethostname()}", **agent, "kafka_config": kafka}
     names = {setting: name for name, (setting, _) in _OF_THE_AGENT.items()} | {"kafka_config": f"{KAFKA_PREFIX}*"}
-    faults += [f"{names[fault.key]}: {fault.text}" for fault in config.find_faults(agent)]
+    faults += [f"{names[fault.key]}: {fault.text}" for fault in find_faults(agent)]
     if faults:
         raise ConfigurationError(f"consumer_group: {'; '.join(faults)}")
     return Options(agent=agent, kafka=kafka, **own)

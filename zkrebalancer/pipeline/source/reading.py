@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from consumer_agent.sorting import by_partition
+from consumer_agent.spark import by_partition
 from zkrebalancer.pipeline.source.kafka import DataLossError, KafkaReadError, new_client
 from zkrebalancer.pipeline.source.offsets import Range
 from zkrebalancer.protocol import fields

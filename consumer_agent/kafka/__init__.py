@@ -1,0 +1,1 @@
+"""The Kafka side: fetching, offsets, and what watches librdkafka."""

@@ -1,0 +1,422 @@
+"""Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol.
+
+confluent-kafka lets one thread at a time into a consumer, and a poll that is under way cannot be interrupted. So other
+threads leave what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages
+that it holds at that moment of a partition with a waiting change belong to an earlier start and are dropped.
+
+Whatever waits is done by the fetcher's own thread. But an application that comes for records and finds none takes what
+librdkafka has ready by itself (`draw`): to hand each batch from thread to thread would cost as much as fetching it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from consumer_agent.config import ConsumerConfig, parse_offset_reset
+from consumer_agent.errors import ConsumerError, KafkaUnavailableError
+from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, KafkaLog, kafka_settings
+from consumer_agent.kafka.messages import by_partition, size_bytes
+from consumer_agent.kafka.offset_queries import ENDS, OffsetQueries
+from consumer_agent.kafka.stall_detector import StallDetector
+from consumer_agent.runtime import failpoints
+from consumer_agent.runtime.shared_state import OutOfRange, SharedState
+from consumer_agent.runtime.threads import Thread, new_lock
+from zkrebalancer.protocol import fields
+
+POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how long a new partition waits at most
+REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
+PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
+MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
+MAX_WARMED_BROKERS = 16
+MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
+LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
+ALERT_LOOK_INTERVAL_MS = 5_000  # the same until ALERT_MS after a broker was away: then librdkafka may forget partitions
+ALERT_MS = 60_000
+
+ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """The Kafka side of a consumer. Its methods may be called from any thread and do not wait, but for `join`."""
+
+    def __init__(self, config: ConsumerConfig, topics: Collection[str], shared: SharedState) -> None:
+        """Prepare; nothing is connected before `start`.
+
+        Raises:
+            KafkaException: librdkafka does not take a setting.
+
+        """
+        self._bootstrap = config.bootstrap
+        self._topics = topics
+        self._begins_at = parse_offset_reset(config.auto_offset_reset)
+        self._shared = shared
+        settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
+        self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
+        self._consumer = self._new_client()
+        self._queries = OffsetQueries(config.bootstrap, self._came_back)
+        self._in_client = new_lock()  # held by who is in a call of the client, or has one's result in hand
+        self._assigned: set[fields.TopicPartition] = set()
+        self._topics_seen: set[str] = set()  # of which a message may still come
+        self._held_back: frozenset[fields.TopicPartition] = frozenset()
+        self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
+        self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
+        self._out_of_range: set[fields.TopicPartition] = set()
+        self._complained: set[tuple[str | None, int | None, int | None]] = set()
+        self._is_replacement = False
+        self._is_cut_off = True  # until the first connection, whose failure is an error of its own
+        self._trouble = ""  # what librdkafka has told last of a broker, in parentheses
+        self._stopping = False
+        self._waiting = False
+        self._drawing = False  # the application's thread is in a call
+        self._patience_s = POLL_TIMEOUT_S
+        self._steps = 0  # calls of librdkafka that came back
+        self._stalls = StallDetector()
+        self._look_at_ms = shared.now_ms() + LOOK_INTERVAL_MS
+        self._is_alert_until_ms = 0
+        self._unanswered = 0  # looks in a row
+        self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
+        self._thread = Thread(self._run, "consumer-agent-fetcher")
+
+    def start(self) -> None:
+        """Connect and begin to fetch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make the thread end; does not wait."""
+        with self._shared.fetcher_wake:
+            self._stopping = True
+            self._shared.fetcher_wake.notify()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has closed the connections."""
+        self._thread.join(timeout_s)
+
+    def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
+        """Fetch these partitions no more."""
+        self.change(lambda: dict.fromkeys(partitions))
+
+    def change(self, decide: Callable[[], Mapping[fields.TopicPartition, int | None]]) -> None:
+        """Fetch partitions from other offsets, or (None) no more, as `decide` says, in one go with what it changes.
+
+        It is called with the shared's lock held: between the two no record may come in.
+        """
+        with self._shared.fetcher_wake:
+            self._changes.update(decide())
+            self._shared.fetcher_wake.notify()
+
+    def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
+        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
+        with self._shared.fetcher_wake:
+            self._questions.append((partitions, answer))
+            self._shared.fetcher_wake.notify()
+
+    def draw(self, max_records: int, *, are_awaited: bool) -> None:
+        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher for all the rest.
+
+        With `are_awaited` the caller takes all of it at once. Nothing is done while the fetcher is in a call, also if
+        that hangs.
+        """
+        if not self._in_client.acquire(blocking=False):
+            return
+        self._drawing = True
+        try:
+            with self._shared.lock:
+                room = self._shared.buffer.room if self._assigned and not self._stopping else 0
+            count = min(room, max_records, MAX_ROUND_RECORDS)
+            messages = self._consumer.consume(count, timeout=0) if count else []
+            if messages:
+                self._take_in(messages, are_awaited=are_awaited)
+        except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
+            self._fetch_again()
+            raise
+        finally:
+            self._steps += 1
+            self._drawing = False
+            self._in_client.release()
+        is_due = len(messages) < count and self._shared.now_ms() >= self._look_at_ms
+        if not self._shared.buffer.record_count or self._out_of_range or is_due:
+            with self._shared.lock:
+                self._shared.fetcher_wake.notify()
+
+    def _fetch_again(self) -> None:
+        """Let the fetcher go back to where the buffer ends, of every partition."""
+        with self._shared.fetcher_wake:
+            ends = {tp: self._shared.buffer.next_offset(tp) for tp in self._assigned}
+            again = {tp: offset for tp, offset in ends.items() if offset is not None}
+            self._changes = {**again, **self._changes}
+            self._shared.fetcher_wake.notify()
+
+    @property
+    def progress(self) -> int | None:
+        """A number that changes whenever librdkafka comes back from a call; None while there is nothing to do."""
+        return None if self._waiting and not self._drawing else self._steps
+
+    def take_over(self, stuck: Fetcher) -> None:
+        """Before `start`: go on in the place of a fetcher that does not come back; what it still gets is ignored."""
+        with self._shared.lock:
+            stuck._stopping = True
+            self._questions.extend(stuck._questions)
+            self._changes.update(self._shared.buffer.fetched())
+        self._is_replacement = True
+
+    def _came_back(self) -> None:
+        self._steps += 1
+
+    # ---- the fetcher's own thread
+
+    def _run(self) -> None:
+        try:
+            if not self._is_replacement:
+                self._connect()
+            while not self._stopping:
+                self._wait_for_work()
+                with self._in_client:
+                    room = self._begin_round()
+                    while room and not self._fetch(room) and self._is_at_rest:
+                        pass  # a whole round, five times a second, costs an agent in peace as much as the polls
+        finally:
+            if not self._stopping:
+                self._shared.break_down(ConsumerError("the consumer's fetcher has stopped"))
+            with self._in_client:
+                self._stopping = True  # nobody draws from a client that is closed
+                self._consumer.close()
+
+    def _connect(self) -> None:
+        """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
+        try:
+            leaders: dict[int, TopicPartition] = {}
+            for topic, metadata in self._described().items():
+                self._queries.heard(topic, metadata.partitions)
+                if metadata.error is not None and topic in self._topics:
+                    _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
+                for number, partition in metadata.partitions.items():
+                    if partition.leader >= 0:
+                        leaders.setdefault(partition.leader, TopicPartition(topic, number))
+        except KafkaException as error:
+            self._consumer.poll(0)  # the reason waits until then
+            text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
+            self._shared.fail(KafkaUnavailableError(text))
+            return
+        self._is_cut_off = False
+        try:
+            for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
+                self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
+                self._steps += 1
+        except KafkaException as error:  # a broker went away again; librdkafka goes on trying
+            _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
+
+    def _described(self) -> dict[str, Any]:  # confluent-kafka does not export the type of a topic's metadata
+        if not self._topics:
+            return dict(self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics)
+        described: dict[str, Any] = {}
+        for topic in self._topics:
+            described.update(self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics)
+            self._steps += 1
+        return described
+
+    def _wait_for_work(self) -> None:
+        """Wait while there is nothing to fetch, and nothing that others want."""
+        with self._shared.fetcher_wake:
+            idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
+            if idle and not (self._assigned and self._shared.buffer.room):
+                self._waiting = True
+                self._shared.fetcher_wake.wait()
+                self._waiting = False
+
+    def _begin_round(self) -> int:
+        """Do what others want; return how many records the buffer takes."""
+        with self._shared.lock:
+            changes, self._changes = self._changes, {}
+            questions = list(self._questions)
+        if changes:
+            self._patience_s = POLL_TIMEOUT_S
+            self._change_assignment(changes)
+        for partitions, answer in questions:
+            found = self._queries.offsets(partitions, self._begins_at, self._consumer)
+            with self._shared.lock:
+                if self._stopping:
+                    return 0
+                self._questions.popleft()
+            answer(found)
+        if self._out_of_range:
+            self._reset()
+        with self._shared.lock:
+            held_back = self._shared.buffer.held_back() & self._assigned
+            room = self._shared.buffer.room if self._assigned else 0
+        if held_back != self._held_back:
+            self._change_pauses(held_back)
+        return room
+
+    def _change_pauses(self, wanted: frozenset[fields.TopicPartition]) -> None:
+        """Let librdkafka fetch nothing more of these partitions, and the others go on."""
+        pausing, resuming = wanted - self._held_back, self._held_back - wanted
+        self._held_back = wanted
+        if pausing:
+            self._consumer.pause([TopicPartition(*partition) for partition in pausing])
+            self._stalls.unassigned(pausing)
+        if resuming:
+            self._consumer.resume([TopicPartition(*partition) for partition in resuming])
+            with self._shared.lock:
+                positions = {partition: self._shared.buffer.next_offset(partition) for partition in resuming}
+            self._stalls.assigned({tp: offset for tp, offset in positions.items() if offset is not None})
+        self._steps += 1
+
+    def _change_assignment(self, changes: Mapping[fields.TopicPartition, int | None]) -> None:
+        leaving = self._assigned.intersection(changes)
+        if leaving & self._held_back:  # a pause outlives the assignment
+            self._change_pauses(self._held_back - leaving)
+        if leaving:
+            self._consumer.incremental_unassign([TopicPartition(*partition) for partition in leaving])
+            self._stalls.unassigned(leaving)
+            self._steps += 1
+        coming = {partition: offset for partition, offset in changes.items() if offset is not None}
+        if coming:
+            self._queries.hear_of(coming, self._consumer)
+            self._topics_seen.update(topic for topic, _number in coming)
+            self._consumer.incremental_assign(
+                [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
+            )
+            self._stalls.assigned(coming)
+            self._steps += 1
+        self._assigned = (self._assigned - leaving) | coming.keys()
+
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether a round would do nothing but poll; without the lock: what comes now is seen after the next poll."""
+        is_called = self._changes or self._questions or self._out_of_range or self._stopping
+        return not (is_called or self._held_back or self._shared.buffer.record_count)
+
+    def _fetch(self, room: int) -> bool:
+        """Take in what comes, up to so many records; return whether anything came."""
+        first = self._consumer.poll(self._patience_s)
+        self._steps += 1
+        if first is None:
+            self._patience_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
+            self._look_for_stalls()
+            return False
+        self._patience_s = POLL_TIMEOUT_S
+        messages = [first]
+        if room > 1:
+            messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
+        self._take_in(messages)
+        if self._out_of_range:
+            self._reset()
+        return True
+
+    def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> None:
+        """Sort out what librdkafka handed over, and put the records into the buffer; if awaited, they do not stay."""
+        self._is_cut_off = False
+        self._steps += 1
+        if any(map(Message.error, messages)):
+            messages = self._without_errors(messages)
+        if messages:
+            self._put(by_partition(messages, has_one_topic=len(self._topics_seen) == 1), are_awaited=are_awaited)
+
+    def _without_errors(self, messages: list[Message]) -> list[Message]:
+        """Return the records among the messages; the rest is news of partitions."""
+        records: list[Message] = []
+        for message in messages:
+            error, partition = message.error(), (message.topic() or "", message.partition() or 0)
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                self._stalls.came(partition, message.offset() or 0)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
+                self._out_of_range.add(partition)
+            else:
+                if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    self._stalls.unassigned([partition])  # its client knows of it; the next record puts it back
+                self._complain(message, error)
+        return records
+
+    def _look_for_stalls(self) -> None:
+        """Ask Kafka now and then whether it has more of the partitions of which nothing comes."""
+        now_ms = self._shared.now_ms()
+        if now_ms >= self._look_at_ms:
+            is_alert = now_ms < self._is_alert_until_ms
+            self._look_at_ms = now_ms + (ALERT_LOOK_INTERVAL_MS if is_alert else LOOK_INTERVAL_MS)
+            silent = self._stalls.look()
+            ends = self._queries.offsets(silent, "latest", self._consumer) if silent else {}
+            self.stuck = self._stalls.judge(ends)
+            is_answered = not ends or any(end is not None for end in ends.values())
+            self._unanswered = 0 if is_answered else self._unanswered + 1
+            if self._unanswered >= MAX_UNANSWERED:
+                self.stuck = self._stalls.behind(self._asked_anew(silent))
+
+    def _asked_anew(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
+        """Ask with a new client whether Kafka is away, or just this client does not find it any more."""
+        client = self._new_client()
+        try:
+            return self._queries.offsets(partitions, "latest", client)
+        finally:
+            client.close()
+
+    def _put(self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
+        sizes = {tp: 0 if are_awaited else size_bytes(fetched) for tp, fetched in sorted_out.items()}
+        failpoints.reach("before-emit")
+        with self._shared.lock:
+            for partition, fetched in sorted_out.items():
+                if partition not in self._changes and not self._stopping:
+                    self._shared.buffer.put(partition, fetched, sizes[partition])
+            self._shared.changed.notify()
+        if self._complained:
+            self._complained = {key for key in self._complained if key[:2] not in sorted_out}
+        for partition, fetched in sorted_out.items():
+            self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
+
+    def _reset(self) -> None:
+        """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there.
+
+        Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
+        """
+        partitions, self._out_of_range = self._out_of_range & self._assigned, set()
+        ends = {end: self._queries.offsets(partitions, end, self._consumer) for end in ENDS}
+        begins = ends.get(self._begins_at) if isinstance(self._begins_at, str) else None
+        if begins is None and self._begins_at != "none":
+            begins = self._queries.offsets(partitions, self._begins_at, self._consumer)
+        restarted: dict[fields.TopicPartition, int] = {}
+        with self._shared.lock:
+            if self._stopping:
+                return
+            for partition in sorted(partitions - self._changes.keys()):
+                position = self._shared.buffer.next_offset(partition)
+                earliest, latest = ends["earliest"][partition], ends["latest"][partition]
+                goes_on_at = None if begins is None else begins[partition]
+                if position is None:
+                    continue  # it was stopped
+                if earliest is None or latest is None or (begins is not None and goes_on_at is None):
+                    restarted[partition] = position  # no answer
+                    continue
+                if earliest <= position <= latest:
+                    restarted[partition] = position  # an old story
+                    continue
+                if goes_on_at is not None:
+                    restarted[partition] = goes_on_at
+                self._shared.reset(OutOfRange(partition, position, earliest, latest, goes_on_at))
+        self._change_assignment(restarted)
+
+    def _broker_error(self, error: KafkaError) -> None:
+        now_ms = self._shared.now_ms()
+        self._is_alert_until_ms = now_ms + ALERT_MS
+        self._look_at_ms = min(self._look_at_ms, now_ms + ALERT_LOOK_INTERVAL_MS)
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  # its public name
+            self._trouble = f" ({error.str()})"
+        elif not self._is_cut_off:
+            self._is_cut_off = True
+            _log.warning("no Kafka broker can be reached at %s%s; trying on", self._bootstrap, self._trouble)
+
+    def _complain(self, message: Message, error: KafkaError | None) -> None:
+        """Log an error once per partition, until records come; librdkafka goes on trying by itself."""
+        key = (message.topic(), message.partition(), None if error is None else error.code())
+        if key not in self._complained:
+            self._complained.add(key)
+            _log.warning("fetching %s/%s: %s", key[0], key[1], error)

@@ -1,0 +1,78 @@
+"""Asks Kafka where partitions begin and end, and what it knows of them.
+
+librdkafka answers questions about partitions that were added from what it heard minutes ago, "unknown". So topics are
+described anew as long as a partition of interest is unknown or has had no leader yet. A question about one without a
+leader it keeps for half a second, and with it the answer about all others: so those are asked for without it. New
+partitions have no leader, all of them: then that half second is better than to ask again and again, which keeps a
+broker from its work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+from confluent_kafka import Consumer as KafkaConsumer
+
+from zkrebalancer.protocol import fields
+
+TIMEOUT_S = 1.0  # of a question; nothing is fetched meanwhile
+ENDS = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names them
+
+_log = logging.getLogger(__name__)
+
+
+class OffsetQueries:
+    """What was heard of topics so far, and questions to Kafka; belongs to who may call the client."""
+
+    def __init__(self, bootstrap: str, came_back: Callable[[], None]) -> None:
+        """Begin knowing nothing; `came_back` is told of every call that came back, `bootstrap` is for the log."""
+        self._bootstrap = bootstrap
+        self._came_back = came_back
+        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
+        self._unled: dict[str, set[int]] = {}  # those of them that had no leader then
+
+    def heard(self, topic: str, partitions: Mapping[int, Any]) -> None:
+        """Take in a topic's description: its partitions by number, as confluent-kafka gives them."""
+        self._counts[topic] = len(partitions)
+        self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
+
+    def hear_of(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
+        """Let the client hear of partitions that were added, or that have got a leader."""
+        for topic in {topic for topic, number in partitions if not self._is_led(topic, number)}:
+            try:
+                self.heard(topic, client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+            except KafkaException as error:
+                _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
+            self._came_back()
+
+    def offsets(
+        self, partitions: Collection[fields.TopicPartition], where: str | int, client: KafkaConsumer
+    ) -> dict[fields.TopicPartition, int | None]:
+        """Return each partition's offset at an end, or of the first record of a time (ms); None without an answer."""
+        found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
+        self.hear_of(partitions, client)
+        spec = ENDS[where] if isinstance(where, str) else where
+        led = [partition for partition in partitions if self._is_led(*partition)]
+        asked = [TopicPartition(*partition, spec) for partition in sorted(led or partitions)]
+        try:
+            answers = client.offsets_for_times(asked, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
+            return found
+        finally:
+            self._came_back()
+        for answer in answers:
+            if answer.error is None and answer.offset >= 0:
+                found[answer.topic, answer.partition] = answer.offset
+                self._unled.get(answer.topic, set()).discard(answer.partition)
+        late = [(tp.topic, tp.partition) for tp in answers if tp.error is None and tp.offset == OFFSET_END]
+        if late and not isinstance(where, str):  # no record is as young as that
+            found.update(self.offsets(late, "latest", client))
+        return found
+
+    def _is_led(self, topic: str, number: int) -> bool:
+        """Whether the partition had a leader when its topic was described last."""
+        return number < self._counts.get(topic, 0) and number not in self._unled[topic]

@@ -1,0 +1,122 @@
+"""Kafka's own offset store, used without being a member of a Kafka group ("simple consumer", generation -1).
+
+Requests are sent by librdkafka's admin client, whose answers come in a thread of its own; nothing here waits. Every
+Kafka tool shows these offsets, and the lag, as those of an inactive group. While the group has members of Kafka's own
+protocol the brokers refuse them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from consumer_agent.kafka.client import KafkaLog
+from zkrebalancer.protocol.fields import TopicPartition
+
+READ_TIMEOUT_S = 5.0
+PASSING_ERRORS = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,  # the brokers have not heard of it yet
+        KafkaError._TIMED_OUT,  # noqa: SLF001  # these are its public names
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._DESTROY,  # noqa: SLF001
+    }
+)
+
+
+class Committed(Protocol):
+    """Told which offsets were not stored, and why, and whether trying again cannot help."""
+
+    def __call__(self, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None: ...  # noqa: D102
+
+
+Found = Callable[[Mapping[TopicPartition, tuple[int, str]] | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaOffsetStore:
+    """The offsets of one group in Kafka. `answer` is called in librdkafka's thread."""
+
+    def __init__(self, group: str, settings: Mapping[str, Any]) -> None:
+        """Prepare a client; `settings` are librdkafka's.
+
+        Raises:
+            KafkaException: librdkafka does not take a setting.
+
+        """
+        self._group = group
+        self._admin: AdminClient | None = AdminClient(dict(settings), logger=KafkaLog("librdkafka"))
+
+    def close(self) -> None:
+        """Close the connections; whoever still waits for an answer gets none, or an error."""
+        self._admin = None
+
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
+        """Write offsets with their texts in one request, which ends within `timeout_s`."""
+        partitions = [KafkaPartition(*partition, offset, text) for partition, (offset, text) in offsets.items()]
+
+        def answered(future: Future[Any]) -> None:
+            error = _error(future)
+            if error is not None:
+                answer(dict.fromkeys(offsets, _reason(error)), is_hopeless=error.code() not in PASSING_ERRORS)
+                return
+            refused = {(tp.topic, tp.partition): tp.error for tp in future.result().topic_partitions if tp.error}
+            hopeless = any(refusal.code() not in PASSING_ERRORS for refusal in refused.values())
+            answer({partition: _reason(refusal) for partition, refusal in refused.items()}, is_hopeless=hopeless)
+
+        if self._admin is None:
+            return
+        request = [ConsumerGroupTopicPartitions(self._group, partitions)]
+        futures = self._admin.alter_consumer_group_offsets(request, request_timeout=timeout_s)
+        futures[self._group].add_done_callback(answered)
+
+    def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
+        """Read what is stored, with its texts; without an answer, also for some of them only, it is None."""
+
+        def answered(future: Future[Any]) -> None:
+            error = _error(future)
+            found = [] if error is not None else future.result().topic_partitions
+            error = error or next((tp.error for tp in found if tp.error is not None), None)
+            if error is not None:
+                _log.info("Kafka gave no offsets of group %s: %s", self._group, error.str())
+                answer(None)
+                return
+            answer({(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.offset >= 0})
+
+        wanted = [KafkaPartition(*partition) for partition in sorted(partitions)]
+        if self._admin is None:
+            return
+        request = [ConsumerGroupTopicPartitions(self._group, wanted)]
+        futures = self._admin.list_consumer_group_offsets(request, request_timeout=READ_TIMEOUT_S)
+        futures[self._group].add_done_callback(answered)
+
+
+def _reason(error: KafkaError) -> str:
+    if error.code() == KafkaError.UNKNOWN_MEMBER_ID:  # to a group without members anybody may commit
+        return f"the group has members of Kafka's own protocol ({error.str()})"
+    return str(error.str())
+
+
+def _error(future: Future[Any]) -> KafkaError | None:
+    error = future.exception()
+    if error is None:
+        return None
+    if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
+        return error.args[0]
+    return KafkaError(KafkaError._FAIL, str(error))  # noqa: SLF001  # its public name

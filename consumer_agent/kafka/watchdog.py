@@ -1,0 +1,104 @@
+"""Keeps a fetcher at work: when librdkafka hangs, or fetches no more, another fetcher takes its place.
+
+librdkafka's threads can lock each other out for good when a broker goes away (its issues 5304 and 5476; killing brokers
+at random shows it): no call returns then, whatever its timeout. Nothing in the process can end such a thread, so it is
+left behind, and its partitions are fetched by a new client from where the application is. `stall_detector.py` finds
+the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
+from consumer_agent.kafka.fetcher import Fetcher, ResolvedCallback
+from consumer_agent.runtime.shared_state import SharedState
+from consumer_agent.runtime.threads import new_lock
+from zkrebalancer.protocol.fields import TopicPartition
+
+LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
+STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
+MAX_REPLACEMENTS = 20  # each leaves some threads and what they had fetched behind
+
+_log = logging.getLogger(__name__)
+
+
+class WatchedFetcher:
+    """A fetcher that does not hang. All but `stop`, `join`, `change` and `draw` belong to the machine's thread."""
+
+    def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState) -> None:
+        """Prepare the first fetcher.
+
+        Raises:
+            KafkaException: librdkafka does not take a setting.
+
+        """
+        self._new_fetcher = new_fetcher
+        self._shared = shared
+        self._fetcher = new_fetcher()
+        self._replacements = 0
+        self._stopped = False
+        self._lock = new_lock()
+        self._seen: int | None = None  # the fetcher's progress, and since when it is the same
+        self._seen_s = self._looked_s = 0.0
+
+    def start(self) -> None:
+        """Connect and begin to fetch."""
+        self._fetcher.start()
+
+    def stop(self) -> None:
+        """Make the thread end; does not wait."""
+        with self._lock:
+            self._stopped = True
+            self._fetcher.stop()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has closed the connections."""
+        self._fetcher.join(timeout_s)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these partitions no more."""
+        self._fetcher.unassign(partitions)
+
+    def change(self, decide: Callable[[], Mapping[TopicPartition, int | None]]) -> None:
+        """Fetch partitions from other offsets, or no more; see `Fetcher.change`. Not while a new one takes over."""
+        with self._lock:
+            self._fetcher.change(decide)
+
+    def draw(self, max_records: int, *, are_awaited: bool) -> None:
+        """Let the application's thread fetch what is ready; see `Fetcher.draw`."""
+        self._fetcher.draw(max_records, are_awaited=are_awaited)
+
+    def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
+        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
+        self._fetcher.resolve(partitions, answer)
+
+    def look_after(self) -> None:
+        """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S, or a partition is stuck."""
+        now_s, progress = time.monotonic(), self._fetcher.progress
+        was_away = now_s - self._looked_s > 2 * LOOK_INTERVAL_S  # the whole process was frozen: the fetcher as well
+        self._looked_s = now_s
+        if self._fetcher.stuck:
+            topic, partition = self._fetcher.stuck[0]
+            self._replace(f"fetches no more of {topic}/{partition}")
+        elif progress is None or progress != self._seen or was_away:
+            self._seen, self._seen_s = progress, now_s
+        elif now_s - self._seen_s > STUCK_LIMIT_S:
+            self._seen = None
+            self._replace(f"has not come back from a call for {STUCK_LIMIT_S:.0f} s")
+
+    def _replace(self, reason: str) -> None:
+        if self._replacements == MAX_REPLACEMENTS:
+            self._shared.break_down(KafkaUnavailableError(f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times"))
+            return
+        _log.warning("the Kafka client %s; a new one takes its place", reason)
+        self._replacements += 1
+        with self._lock:
+            if not self._stopped:
+                fetcher = self._new_fetcher()
+                fetcher.take_over(self._fetcher)
+                self._fetcher = fetcher
+                fetcher.start()

@@ -1,0 +1,92 @@
+"""When offsets are committed outside of acks, and who is told: the application's and automatic ones. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from consumer_agent.membership.effects import CommitFinished, EffectQueue, ReadProgress, TellStored
+from consumer_agent.membership.events import Position
+from consumer_agent.membership.fenced_writes import WriteLane
+from zkrebalancer.protocol.fields import TopicPartition
+
+KAFKA_REFRESH_MS = 3_600_000  # Kafka forgets an offset that nobody has written for days
+
+
+class Commits:
+    """One commit at a time; those that are asked for meanwhile are one commit together."""
+
+    def __init__(self, effects: EffectQueue, lane: WriteLane, auto_commit_interval_ms: int | None, now_ms: int) -> None:
+        """Begin with nothing to commit; without an interval only the application commits."""
+        self._effects = effects
+        self._lane = lane
+        self._interval_ms = auto_commit_interval_ms
+        self._next_auto_ms = now_ms + (auto_commit_interval_ms or 0)
+        self._next_refresh_ms = now_ms + KAFKA_REFRESH_MS
+        self._is_due = False
+        self._waiting: tuple[int, ...] = ()  # the application's, for the next commit
+        self._under_way: tuple[int, ...] = ()
+        self.progress_token: int | None = None  # a commit waits for positions; the lane is kept free for it
+        self.is_writing = False
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All commits that the application waits for."""
+        return self._under_way + self._waiting
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there may be something to commit."""
+        return bool(self._waiting) or self._is_due
+
+    def wake_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        times = [self._next_auto_ms] if self._interval_ms is not None else []
+        return min([*times, self._next_refresh_ms] if self._lane.storage.in_kafka else times, default=None)
+
+    def handle_tick(self, now_ms: int) -> None:
+        """See whether an automatic commit is due, or Kafka has to be told again what it might forget."""
+        if self._interval_ms is not None and now_ms >= self._next_auto_ms:
+            self._is_due, self._next_auto_ms = True, now_ms + self._interval_ms
+        if self._lane.storage.in_kafka and now_ms >= self._next_refresh_ms:
+            self._lane.kafka_book.stored.clear()
+            self._is_due, self._next_refresh_ms = True, now_ms + KAFKA_REFRESH_MS
+
+    def handle_requested(self, token: int) -> None:
+        """The application asks for a commit."""
+        self._waiting += (token,)
+
+    def begin(self) -> None:
+        """Ask how far the application is; the lane is free."""
+        self._under_way, self._waiting = self._waiting, ()
+        self._is_due = False
+        self.progress_token = self._effects.token()
+        self._effects.add(ReadProgress(self.progress_token))
+
+    def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
+        """Write what is finished."""
+        if token != self.progress_token:
+            return
+        self.progress_token = None
+        owned = self._lane.record.partitions
+        finished = {partition: position.finished for partition, position in positions.items() if partition in owned}
+        changed = self._lane.changed(finished)
+        if changed:
+            self.is_writing = True
+            self._lane.begin(changed, failpoint="commit")
+        else:
+            self.end(None)
+
+    def end(self, error: str | None) -> None:
+        """Tell the application."""
+        self.is_writing = False
+        if self._under_way:
+            self._effects.add(CommitFinished(self._under_way, error))
+            self._under_way = ()
+
+    def tell_stored(self, token: int, partitions: frozenset[TopicPartition] | None) -> None:
+        """Tell the application what is stored."""
+        owned = self._lane.record.partitions.keys()
+        asked = sorted(owned if partitions is None else partitions)
+        foreign = [f"{topic}/{number}" for topic, number in asked if (topic, number) not in owned]
+        error = f"{foreign[0]} is not assigned to this consumer" if foreign else None
+        self._effects.add(TellStored(token, {tp: self._lane.stored(tp) for tp in asked}, error))

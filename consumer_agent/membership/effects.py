@@ -1,0 +1,332 @@
+"""The effects that come out of the state machine, as plain data, and the queue in which one step collects them.
+
+ZooKeeper's own calls are those of `zkrebalancer.protocol.calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from zkrebalancer.protocol.calls import Call
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Open a new ZooKeeper session; `Connected` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End the session, but not before that time; nothing of it is heard any more.
+
+    What it owned is free once it has ended, and until then a commit that is on its way to Kafka may arrive.
+    """
+
+    not_before_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Perform a ZooKeeper call; `Replied(call_id, …)` follows."""
+
+    call_id: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class EmitUntil:
+    """Records may be returned while the clock is below `until_ms`."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """Read where the partitions stand; `Progress` follows."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopEmitting:
+    """Return nothing more of these partitions and stop fetching them; `Progress` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtApplication:
+    """See whether the application is in a poll; `ApplicationSeen` follows."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOffsets:
+    """Ask Kafka where these partitions begin (or end, as configured); `OffsetsResolved` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKafkaOffsets:
+    """Read what Kafka's store has of these partitions; `KafkaOffsetsRead` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitToKafka:
+    """Write offsets with their texts into Kafka's store, not later than `until_ms`; `KafkaCommitted` follows."""
+
+    token: int
+    offsets: Mapping[TopicPartition, tuple[int, str]]
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetching:
+    """Fetch and return these partitions from the given offsets; their records carry `generation`.
+
+    A partition at NO_OFFSET is not fetched: the application is told, and has to say where it begins.
+    `threads` names the consumer threads that they are for, other than 0.
+    """
+
+    positions: Mapping[TopicPartition, int]
+    generation: int
+    threads: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFetching:
+    """A stop was taken back: return these partitions again from where the application is."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """These partitions are owned no longer: their positions and records are dropped."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TellAssigned:
+    """Run `on_assign` in the application's thread, before any record of these partitions is returned."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class AskRevoke:
+    """Run `on_revoke` in the application's thread; `Revoked` follows."""
+
+    token: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class TellLost:
+    """Run `on_lost` in the application's thread: all partitions are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFinished:
+    """The application's commits are stored, or failed with `error`."""
+
+    tokens: tuple[int, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TellStored:
+    """What is stored of the partitions that the application asked for, None where nothing is; or why not."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BecameOut:
+    """The consumer is in no group until the application polls again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Raise this in the application's next poll."""
+
+    error: RebalancerError
+    for_good: bool = False  # in every poll from now on
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The consumer has left; nothing follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFetcher:
+    """Write the event `kind` (`fetcher_started`, `fetcher_stopped`) for each topic of `positions`."""
+
+    kind: str
+    member: str
+    generation: int
+    cause_id: str | None
+    positions: Mapping[TopicPartition, int]
+    reason: str | None = None
+    late_ms: int = 0  # it happened so long ago
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCommitted:
+    """Write the event `committed` for each partition."""
+
+    member: str
+    generation: int
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLost:
+    """Write the event `fetcher_stopped` with the reason `lost`, with the positions that the partitions have."""
+
+    member: str
+    generation: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPollLate:
+    """Write the event `poll_late`."""
+
+    member: str
+    away_ms: int
+    limit_ms: int
+    gives_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuarantined:
+    """Write the event `command_quarantined`."""
+
+    member: str
+    command: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Log one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """A named place where tests may kill the process."""
+
+    name: str
+
+
+Effect = (
+    OpenSession
+    | CloseSession
+    | Request
+    | EmitUntil
+    | ReadProgress
+    | StopEmitting
+    | LookAtApplication
+    | ResolveOffsets
+    | ReadKafkaOffsets
+    | CommitToKafka
+    | StartFetching
+    | ResumeFetching
+    | Forget
+    | TellAssigned
+    | AskRevoke
+    | TellLost
+    | CommitFinished
+    | TellStored
+    | BecameOut
+    | Failed
+    | Closed
+    | RecordFetcher
+    | RecordCommitted
+    | RecordLost
+    | RecordPollLate
+    | RecordQuarantined
+    | Warn
+    | Failpoint
+)
+
+
+# ---- the queue
+
+
+class Purpose(Enum):
+    """Why a ZooKeeper call was made; decides who handles its answer."""
+
+    LIST_GROUP = auto()
+    LIST_ANCESTOR = auto()
+    CREATE_GROUP = auto()
+    READ_INSTANCE = auto()
+    READ_SUCCESSOR = auto()
+    REGISTER = auto()
+    VERIFY_REGISTRATION = auto()
+    LIST_CHANNEL = auto()
+    RENEW = auto()
+    READ_COMMAND = auto()
+    READ_OFFSET = auto()
+    READ_MARK = auto()
+    READ_REGISTRATION = auto()
+    WRITE_REGISTRATION = auto()
+    WRITE = auto()
+    SYNC_WRITE = auto()
+    VERIFY_WRITE = auto()
+    LEAVE = auto()
+    LIST_BEFORE_LEAVING = auto()
+    LIST_QUARANTINE = auto()
+    QUARANTINE = auto()
+
+
+@dataclass(slots=True)
+class EffectQueue:
+    """Effects in the order in which they are to be performed; tokens and call ids count up from one sequence."""
+
+    queued: list[Effect] = field(default_factory=list)
+    waiting: dict[int, tuple[Purpose, object]] = field(default_factory=dict)  # call id -> purpose and its argument
+    last_token: int = 0
+    now_ms: int = 0  # of the step under way
+
+    def add(self, *effects: Effect) -> None:
+        """Add effects."""
+        self.queued.extend(effects)
+
+    def token(self) -> int:
+        """Return a token that was never used before."""
+        self.last_token += 1
+        return self.last_token
+
+    def request(self, purpose: Purpose, call: Call, argument: object = None) -> None:
+        """Make a call; its answer is handed to the handler of `purpose`, with `argument`."""
+        call_id = self.token()
+        self.waiting[call_id] = (purpose, argument)
+        self.add(Request(call_id, call))
+
+    def forget_calls(self) -> None:
+        """Ignore the answers that are still to come."""
+        self.waiting.clear()
+
+    def take(self) -> list[Effect]:
+        """Return the effects and begin anew."""
+        queued, self.queued = self.queued, []
+        return queued

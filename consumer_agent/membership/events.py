@@ -1,0 +1,138 @@
+"""The events that go into the state machine, as plain data.
+
+ZooKeeper's own events are those of `zkrebalancer.protocol.calls`. A token names one question: the event that answers an
+effect carries the effect's token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
+
+
+class Position(NamedTuple):
+    """How far a partition has come: the next offset to return, and the next offset after what is finished."""
+
+    returned: int
+    finished: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time `StateMachine.wake_at_ms` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The application polls although it is in no group; `consumer` is a fresh name to register under."""
+
+    consumer: str
+    timestamp_ms: int  # wall clock, for the registration
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The application has let go of the partitions of `AskRevoke`."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """The application waits until all that it has finished is stored."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resubscribed:
+    """The application wants other topics, from now on and in every later membership."""
+
+    registration: Registration  # timestamp and session timeout are filled in when it registers
+    ask_application: bool  # on_revoke is set
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """The application leaves the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The time for leaving is over: end the session as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where each owned partition stands; answers `ReadProgress` and `StopEmitting`."""
+
+    token: int
+    positions: Mapping[TopicPartition, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsResolved:
+    """Where partitions without a stored offset begin; None where Kafka gave no answer. Answers `ResolveOffsets`."""
+
+    token: int
+    offsets: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOffsetsRead:
+    """What Kafka's store has, offset and text, where it has something; None: no answer. Answers `ReadKafkaOffsets`."""
+
+    token: int
+    found: Mapping[TopicPartition, tuple[int, str]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCommitted:
+    """Which offsets Kafka's store did not take, and why; the others it has. Answers `CommitToKafka`."""
+
+    token: int
+    failed: Mapping[TopicPartition, str]
+    is_hopeless: bool = False  # trying again does not help
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequested:
+    """The application asks what is stored; None: of all that is owned."""
+
+    token: int
+    partitions: frozenset[TopicPartition] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSeen:
+    """Since when the application has not been in a poll, by the machine's clock; None: it is in one.
+
+    Answers `LookAtApplication`.
+    """
+
+    token: int
+    away_since_ms: int | None
+    positions: Mapping[TopicPartition, Position]
+
+
+Event = (
+    ZooKeeperEvent
+    | Tick
+    | Polled
+    | Revoked
+    | CommitRequested
+    | StoredRequested
+    | Resubscribed
+    | CloseRequested
+    | Abandoned
+    | Progress
+    | OffsetsResolved
+    | KafkaOffsetsRead
+    | KafkaCommitted
+    | ApplicationSeen
+)

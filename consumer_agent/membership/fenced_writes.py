@@ -1,0 +1,325 @@
+"""The one lane for writes to what a consumer owns: acks with their final offsets, and commits, one at a time. Pure.
+
+Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
+outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. What goes to Kafka goes first:
+before an ack gives a partition away, its final offset is where the next owner looks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from consumer_agent.membership.effects import CommitToKafka, EffectQueue, Failpoint, Purpose, RecordCommitted, Warn
+from consumer_agent.membership.join import NOTHING_OWNED
+from consumer_agent.membership.offset_books import KafkaBook, OffsetBook, Storage
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import (
+    Check,
+    Content,
+    Delete,
+    Done,
+    Get,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Sync,
+)
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack goes on without
+KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
+KAFKA_RETRY_MS = 200
+KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
+
+
+class Outcome(Enum):
+    """How a write ended."""
+
+    STORED = auto()
+    CANCELLED = auto()  # the command was gone before the ack
+    EVICTED = auto()  # owners/<consumer> was gone
+    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or the write is refused for ever
+
+
+class Phase(Enum):
+    """Where a write stands."""
+
+    READY = auto()
+    CHECKING = auto()  # that this consumer is still there, before anything is sent to Kafka
+    IN_KAFKA = auto()  # Kafka is writing
+    PAUSING = auto()  # Kafka did not; it is tried again at `retry_at_ms`
+    WRITING = auto()
+    UNKNOWN = auto()  # the outcome is not known; goes on when the session is connected again
+    VERIFYING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Delete a command and make `record` what is owned, in the last transaction of a write."""
+
+    command: str
+    record: OwnersRecord
+
+
+@dataclass(slots=True)
+class Write:
+    """Offsets still to be written, and the ack that ends the write, if it has one."""
+
+    offsets: dict[TopicPartition, int]
+    ack: Ack | None
+    failpoint: str | None
+    to_kafka: dict[TopicPartition, int] = field(default_factory=dict)  # still to be written there
+    give_up_ms: int = 0  # on Kafka
+    retry_at_ms: int = 0
+    until_ms: int = 0  # when Kafka's client has to give up
+    token: int = 0
+    failure: str | None = None  # why offsets are not in Kafka
+    phase: Phase = Phase.READY
+    chunk: dict[TopicPartition, int] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the chunk is all that is left."""
+        return len(self.chunk) == len(self.offsets)
+
+
+class WriteLane:
+    """Performs one `Write` at a time for a consumer."""
+
+    def __init__(
+        self, effects: EffectQueue, group: str, consumer: str, lease_ms: int, storage: Storage = Storage.ZOOKEEPER
+    ) -> None:
+        """Begin with the record that the registration wrote."""
+        self._effects = effects
+        self._lease_ms = lease_ms
+        self._sent_ms = effects.now_ms  # of the last write
+        self._consumer = consumer
+        self._owners = paths.owners(group, consumer)
+        self._channel = paths.channel(group, consumer)
+        self.connected = True
+        self.version = 0
+        self.record = NOTHING_OWNED
+        self.storage = storage
+        self.book = OffsetBook(group)
+        self.kafka_book = KafkaBook()
+        self.write: Write | None = None
+        self.failure: str | None = None  # why offsets of the last write are not in Kafka
+
+    def begin(
+        self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None
+    ) -> None:
+        """Write offsets, then the ack; the lane must be free and there must be something to write."""
+        write = self.write = Write({}, ack, failpoint, give_up_ms=self._effects.now_ms + KAFKA_COMMIT_LIMIT_MS)
+        if self.storage.in_zookeeper:
+            write.offsets = self.book.changed(offsets)
+        if self.storage.in_kafka:
+            write.to_kafka = self.kafka_book.changed(offsets)
+        if failpoint:
+            self._effects.add(Failpoint(f"before-{failpoint}"))
+        self._go_on(write)
+
+    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return those of the offsets that are not stored wherever they should be."""
+        known = {partition: offset for partition, offset in finished.items() if offset >= 0}
+        changed = self.book.changed(known) if self.storage.in_zookeeper else {}
+        return changed | (self.kafka_book.changed(known) if self.storage.in_kafka else {})
+
+    def stored(self, partition: TopicPartition) -> int | None:
+        """Return the offset of a partition that is stored, as far as this consumer knows: nobody else writes it."""
+        known = [self.book.stored.get(partition), self.kafka_book.stored.get(partition)]
+        return max((offset for offset in known if offset is not None), default=None)
+
+    def learned_late_ms(self) -> int:
+        """For how long the last write has had its effect at least, beyond a lease: a frozen process learns it late."""
+        return max(0, self._effects.now_ms - self._sent_ms - self._lease_ms)
+
+    def handle_connected(self) -> None:
+        """Go on with a write whose outcome is unknown."""
+        self.connected = True
+        if self.write is not None and self.write.phase is Phase.UNKNOWN:
+            self._resume(self.write)
+
+    @property
+    def kafka_until_ms(self) -> int:
+        """Until when a commit that was sent to Kafka may arrive there; 0 if none is on its way."""
+        write = self.write
+        return write.until_ms if write is not None and write.phase is Phase.IN_KAFKA else 0
+
+    def wake_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        write = self.write
+        if write is None or not self.connected or write.phase not in {Phase.IN_KAFKA, Phase.PAUSING}:
+            return None
+        return write.retry_at_ms if write.phase is Phase.PAUSING else write.until_ms + KAFKA_ANSWER_LIMIT_MS
+
+    def handle_tick(self, now_ms: int) -> Outcome | None:
+        """Try again to write to Kafka, or wait for its answer no longer."""
+        at_ms, write = self.wake_at_ms(), self.write
+        if write is None or at_ms is None or now_ms < at_ms:
+            return None
+        if write.phase is Phase.PAUSING:
+            return self._go_on(write)
+        return self.handle_kafka_committed(write.token, dict.fromkeys(write.to_kafka, "no answer"))
+
+    def handle_kafka_committed(
+        self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool = False
+    ) -> Outcome | None:
+        """Take in what Kafka has written; None while the write goes on."""
+        write, now_ms = self.write, self._effects.now_ms
+        if write is None or write.phase is not Phase.IN_KAFKA or write.token != token:
+            return None
+        stored = {partition: offset for partition, offset in write.to_kafka.items() if partition not in failed}
+        self.kafka_book.stored.update(stored)
+        if stored:
+            self._effects.add(RecordCommitted(self._consumer, self.record.generation, stored))
+        for partition in failed:
+            self.kafka_book.stored.pop(partition, None)  # what an unanswered request has done is not known
+        if failed and not is_hopeless and now_ms < write.give_up_ms:
+            write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
+            write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
+            return None
+        if failed:
+            (topic, number), reason = min(failed.items())
+            write.failure = f"{topic}/{number}: Kafka did not store the offset: {reason}"
+        write.to_kafka = {}
+        return self._go_on(write)
+
+    def handle_reply(self, purpose: Purpose, reply: Reply) -> Outcome | None:
+        """Take in an answer; None while the write goes on."""
+        write = self.write
+        if write is None:
+            return None
+        if isinstance(reply, Refused) and reply.outcome_unknown:
+            write.phase = Phase.UNKNOWN
+            if self.connected:
+                self._resume(write)
+            return None
+        if purpose is Purpose.WRITE:
+            return self._written(write, reply)
+        if purpose is Purpose.VERIFY_WRITE:
+            return self._verified(write, reply)
+        return None  # the answer to Sync; the read that follows it was sent together with it
+
+    def _go_on(self, write: Write) -> Outcome | None:
+        if write.to_kafka:
+            self._check(write)
+        elif write.offsets or write.ack is not None:
+            self._send(write)
+        else:
+            return self._end(Outcome.STORED)
+        return None
+
+    def _resume(self, write: Write) -> None:
+        if write.ack is not None and write.is_last and not write.to_kafka:
+            self._verify(write)
+        else:
+            self._go_on(write)
+
+    def _check(self, write: Write) -> None:
+        """See that nobody else can own anything of it for a lease from now on: in that time Kafka has to write."""
+        write.phase = Phase.CHECKING
+        self._sent_ms = self._effects.now_ms
+        write.operations = (Check(self._owners, self.version),)
+        self._effects.request(Purpose.WRITE, Multi(write.operations))
+
+    def _commit_to_kafka(self, write: Write) -> None:
+        write.phase, write.token = Phase.IN_KAFKA, self._effects.token()
+        write.until_ms = min(self._sent_ms + self._lease_ms, self._effects.now_ms + KAFKA_REQUEST_LIMIT_MS)
+        self._effects.add(CommitToKafka(write.token, self.kafka_book.marked(write.to_kafka), write.until_ms))
+
+    def _verify(self, write: Write) -> None:
+        write.phase = Phase.VERIFYING
+        self._effects.request(Purpose.SYNC_WRITE, Sync(self._owners))
+        self._effects.request(Purpose.VERIFY_WRITE, Get(self._owners))
+
+    def _send(self, write: Write) -> None:
+        write.phase = Phase.WRITING
+        self._sent_ms = self._effects.now_ms
+        write.chunk = self.book.first_chunk(write.offsets)
+        fence: list[Operation]
+        if write.ack is not None and write.is_last:
+            content = ownership.encode_owners(write.ack.record)
+            fence = [SetContent(self._owners, content, self.version), Delete(f"{self._channel}/{write.ack.command}")]
+        else:
+            fence = [Check(self._owners, self.version)]
+        write.operations = (*fence, *self.book.operations(write.chunk))
+        self._effects.request(Purpose.WRITE, Multi(write.operations))
+
+    def _written(self, write: Write, reply: Reply) -> Outcome | None:
+        if isinstance(reply, Refused):
+            return self._refused(write, reply)
+        if write.phase is Phase.CHECKING:
+            self._commit_to_kafka(write)
+            return None
+        if isinstance(reply, Done) and write.ack is not None and write.is_last:
+            version = reply.results[0]
+            return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
+        return self._chunk_stored(write)
+
+    def _refused(self, write: Write, reply: Refused) -> Outcome | None:
+        if reply.index is None or reply.index >= len(write.operations):
+            return self._end(Outcome.UNCLEAR)
+        operation = write.operations[reply.index]
+        if operation.path == self._owners and reply.refusal is Refusal.NO_NODE:
+            return self._end(Outcome.EVICTED)
+        if operation.path == self._owners:
+            self._verify(write)
+        elif isinstance(operation, Delete):
+            return self._end(Outcome.CANCELLED if reply.refusal is Refusal.NO_NODE else Outcome.UNCLEAR)
+        elif self.book.learn(operation, reply.refusal):
+            self._send(write)
+        else:
+            return self._end(Outcome.UNCLEAR)
+        return None
+
+    def _verified(self, write: Write, reply: Reply) -> Outcome | None:
+        if reply == Refused(Refusal.NO_NODE):
+            return self._end(Outcome.EVICTED)
+        if not isinstance(reply, Content):
+            return self._end(Outcome.UNCLEAR)
+        try:
+            found = ownership.decode_owners(reply.content)
+        except NodeContentError:
+            return self._end(Outcome.UNCLEAR)
+        if write.ack is not None and found.command_id == write.ack.record.command_id:
+            return self._acked(write, write.ack, reply.stat.version)
+        if reply.stat.version != self.version:
+            return self._end(Outcome.UNCLEAR)
+        return self._go_on(write)  # unchanged: if the command is gone meanwhile, the refusal says that it is cancelled
+
+    def _chunk_stored(self, write: Write) -> Outcome | None:
+        self._note_chunk(write)
+        for partition in write.chunk:
+            del write.offsets[partition]
+        if write.ack is None and not write.offsets:
+            return self._end(Outcome.STORED)
+        self._send(write)
+        return None
+
+    def _acked(self, write: Write, ack: Ack, version: int) -> Outcome:
+        if write.failpoint:
+            self._effects.add(Failpoint(f"after-{write.failpoint}"))
+        self._note_chunk(write)
+        self.version = version
+        self.record = ack.record
+        return self._end(Outcome.STORED)
+
+    def _note_chunk(self, write: Write) -> None:
+        self.book.note_written(write.chunk)
+        if write.chunk:
+            self._effects.add(RecordCommitted(self._consumer, self.record.generation, dict(write.chunk)))
+
+    def _end(self, outcome: Outcome) -> Outcome:
+        failure = None if self.write is None else self.write.failure
+        if failure is not None and failure != self.failure:  # said once, as long as it is the same
+            self._effects.add(Warn(f"{self._consumer}: {failure}"))
+        self.write, self.failure = None, failure
+        return outcome

@@ -1,0 +1,152 @@
+"""Where offsets are kept: in ZooKeeper, in Kafka's own store, or in both while a group moves. Pure.
+
+Kafka does not fence a commit by the version of a node, as ZooKeeper does. So a commit to Kafka is preceded by a check
+of `owners/<consumer>`, and has to be over before the lease that this check proves (`fenced_writes.py`). Where both are
+used the higher offset wins: each was finished by somebody, and the store that others do not write stays behind.
+
+Every offset in Kafka carries a mark, which topic of that name it belongs to: one that was deleted and created again
+begins anew, and a late commit to the old one is no offset of the new one. Offsets with another text, or none, come from
+other programs and count.
+
+Of ZooKeeper's offset nodes, what is not known is learned from refusals: a node that should be there and is not, or the
+other way round, is noted and the transaction is built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Create, Operation, Refusal, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+
+MARK_PREFIX = "zkrebalancer:"
+NO_OFFSET = -1  # of a partition that nothing tells where to begin
+MAX_OPERATIONS = 490  # in one transaction; leaves room for the check or the ack
+MAX_BYTES = 400_000
+OPERATION_OVERHEAD_BYTES = 100
+
+
+class Storage(Enum):
+    """The setting `offsets_storage`."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+    DUAL = "dual"
+
+    @property
+    def in_zookeeper(self) -> bool:
+        """Whether offsets are kept in ZooKeeper."""
+        return self is not Storage.KAFKA
+
+    @property
+    def in_kafka(self) -> bool:
+        """Whether offsets are kept in Kafka."""
+        return self is not Storage.ZOOKEEPER
+
+
+@dataclass(slots=True)
+class OffsetBook:
+    """What is known of the offset nodes of the partitions that one consumer owns."""
+
+    group: str
+    stored: dict[TopicPartition, int] = field(default_factory=dict)
+    nodes: set[TopicPartition] = field(default_factory=set)
+    missing_topics: set[str] = field(default_factory=set)
+
+    def note_read(self, partition: TopicPartition, offset: int | None) -> None:
+        """Take in what a read at a start has shown; None: there is no node."""
+        if offset is None:
+            self.stored.pop(partition, None)
+            self.nodes.discard(partition)
+        else:
+            self.stored[partition] = offset
+            self.nodes.add(partition)
+
+    def note_unreadable(self, partition: TopicPartition) -> None:
+        """Take in that there is a node, but no offset in it."""
+        self.stored.pop(partition, None)
+        self.nodes.add(partition)
+
+    def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take in what a transaction has written."""
+        self.stored.update(offsets)
+        self.nodes.update(offsets)
+        self.missing_topics.difference_update(topic for topic, _ in offsets)
+
+    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return those of the offsets that differ from what is stored."""
+        return {
+            partition: finished[partition]
+            for partition in finished
+            if self.stored.get(partition) != finished[partition]
+        }
+
+    def first_chunk(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return as many of the offsets, in order, as one transaction takes."""
+        chunk: dict[TopicPartition, int] = {}
+        parents: set[str] = set()
+        room_bytes = MAX_BYTES
+        for partition in sorted(offsets):
+            if partition[0] in self.missing_topics:
+                parents.add(partition[0])
+            room_bytes -= OPERATION_OVERHEAD_BYTES + len(paths.offsets(self.group, *partition))
+            if chunk and (room_bytes < 0 or len(chunk) + len(parents) >= MAX_OPERATIONS):
+                break
+            chunk[partition] = offsets[partition]
+        return chunk
+
+    def operations(self, chunk: Mapping[TopicPartition, int]) -> list[Operation]:
+        """Return the operations that write these offsets."""
+        built: list[Operation] = [
+            Create(paths.offsets(self.group, topic))
+            for topic in sorted({topic for topic, _ in chunk} & self.missing_topics)
+        ]
+        for partition, offset in chunk.items():
+            path, content = paths.offsets(self.group, *partition), cluster_nodes.encode_counter(offset)
+            built.append(SetContent(path, content) if partition in self.nodes else Create(path, content))
+        return built
+
+    def learn(self, operation: Operation, refusal: Refusal) -> bool:
+        """Take in why an operation of `operations` was refused; False if building again cannot help."""
+        topic, _, number = operation.path.removeprefix(paths.offsets(self.group) + "/").partition("/")
+        if isinstance(operation, Create) and not number:
+            self.missing_topics.discard(topic)
+            return refusal is Refusal.NODE_EXISTS
+        partition = (topic, int(number))
+        if isinstance(operation, Create) and refusal is Refusal.NODE_EXISTS:
+            self.nodes.add(partition)
+        elif isinstance(operation, Create) and refusal is Refusal.NO_NODE:
+            self.missing_topics.add(topic)
+        elif isinstance(operation, SetContent) and refusal is Refusal.NO_NODE:
+            self.nodes.discard(partition)
+        else:
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class KafkaBook:
+    """What is known of the offsets in Kafka of the partitions that one consumer owns."""
+
+    stored: dict[TopicPartition, int] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)  # of each topic, as the group's offsets in ZooKeeper say
+
+    def note_read(self, found: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
+        """Take in what was read, offset and text; return the offsets that belong to the topics as they are."""
+        valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
+        self.stored.update(valid)
+        return valid
+
+    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return those of the offsets that differ from what is stored."""
+        return {tp: offset for tp, offset in finished.items() if self.stored.get(tp) != offset}
+
+    def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
+        """Return the offsets with their marks, as they are stored."""
+        return {tp: (offset, MARK_PREFIX + self.marks.get(tp[0], "")) for tp, offset in offsets.items()}
+
+    def _is_of_another_topic(self, topic: str, text: str) -> bool:
+        return text.startswith(MARK_PREFIX) and text.removeprefix(MARK_PREFIX) != self.marks.get(topic, "")

@@ -1,0 +1,63 @@
+"""Keeps what a consumer says of itself in `ids/<consumer>` equal to what its application wants. Pure.
+
+The node is written in place, at its version, while the consumer goes on with what it owns: the coordinator sees another
+subscription of the same consumer, and moves only what that changes. Nobody else writes the node, so a write whose
+outcome is unknown is settled by reading it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consumer_agent.membership.effects import EffectQueue, Purpose
+from zkrebalancer.protocol import registration as registrations
+from zkrebalancer.protocol.calls import Content, Done, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.registration import Registration
+
+
+@dataclass(slots=True)
+class OwnRegistration:
+    """The registration node of one consumer; `refused` is set when ZooKeeper will not have a change."""
+
+    effects: EffectQueue
+    path: str
+    written: Registration | None  # None: what stands there cannot be read
+    wanted: Registration
+    version: int | None = 0  # of the node; None: to be read, what stands there is not known
+    is_busy: bool = False
+    refused: str | None = None
+
+    def proceed(self) -> None:
+        """Write what is wanted, if it is not written and nothing is under way; on a connected session."""
+        if self.is_busy or (self.wanted == self.written and self.version is not None):
+            return
+        self.is_busy = True
+        if self.version is None:
+            self.effects.request(Purpose.READ_REGISTRATION, Get(self.path))
+        else:
+            write = SetContent(self.path, registrations.encode(self.wanted), self.version)
+            self.effects.request(Purpose.WRITE_REGISTRATION, Multi((write,)), self.wanted)
+
+    def handle_reply(self, purpose: Purpose, sent: object, reply: Reply) -> None:
+        """Take in what became of a write, or what stands there."""
+        self.is_busy = False
+        if isinstance(reply, Refused) and (reply.outcome_unknown or reply.refusal is Refusal.BAD_VERSION):
+            self.version = None
+        elif isinstance(reply, Refused):
+            self.wanted = self.written or self.wanted
+            if reply.refusal is not Refusal.NO_NODE:  # then the consumer is evicted, which its next renewal shows
+                self.refused = reply.refusal.value
+        elif isinstance(reply, Content):
+            self.version = reply.stat.version
+            self.written = _read(reply.content)
+        elif purpose is Purpose.WRITE_REGISTRATION and isinstance(reply, Done) and isinstance(sent, Registration):
+            self.written = sent
+            self.version = None if self.version is None else self.version + 1
+
+
+def _read(content: bytes) -> Registration | None:
+    try:
+        return registrations.decode(content)
+    except NodeContentError:
+        return None  # somebody else has written it

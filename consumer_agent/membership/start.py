@@ -1,0 +1,246 @@
+"""A start-fetcher, from the command to its ack. Pure.
+
+Reads the stored offsets, asks Kafka where there are none, and acknowledges. Nothing is emitted before the ack.
+Where both stores have an offset the higher one wins: each was finished by somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from consumer_agent.membership.effects import (
+    EffectQueue,
+    Purpose,
+    ReadKafkaOffsets,
+    RecordFetcher,
+    ResolveOffsets,
+    StartFetching,
+    TellAssigned,
+    Warn,
+)
+from consumer_agent.membership.fenced_writes import Ack, Outcome, WriteLane
+from consumer_agent.membership.offset_books import NO_OFFSET
+from zkrebalancer.protocol import cluster_nodes, command, paths
+from zkrebalancer.protocol.calls import Content, Get, Refused, Reply
+from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+MAX_OFFSET_READS = 1_000  # under way at once
+MIN_RESOLVE_RETRY_MS = 50  # a topic stands in ZooKeeper a moment before the brokers know it
+MAX_RESOLVE_RETRY_MS = 2_000
+
+
+class Starting(Enum):
+    """Where a start stands."""
+
+    READING = auto()  # the stored offsets
+    RESOLVING = auto()  # asks Kafka where partitions without a stored offset begin
+    WAITING = auto()  # Kafka gave no answer; asks again at `retry_at_ms`
+    READY = auto()  # waits for the write lane
+    ACKING = auto()
+    OVER = auto()  # acknowledged or cancelled
+
+
+@dataclass(slots=True)
+class Start:
+    """One start-fetcher in hand."""
+
+    effects: EffectQueue
+    lane: WriteLane
+    group: str
+    consumer: str
+    name: str
+    command: StartFetcher
+    begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
+    stage: Starting = Starting.READING
+    partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
+    unread: list[TopicPartition] = field(default_factory=list)
+    reading: set[TopicPartition] = field(default_factory=set)
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka
+    awaits_kafka: bool = False
+    kafka_token: int = 0
+    kafka_found: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
+    token: int = 0
+    retry_at_ms: int | None = None
+    retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the ack may be written."""
+        return self.stage is Starting.READY
+
+    @property
+    def is_acking(self) -> bool:
+        """Whether the ack is being written."""
+        return self.stage is Starting.ACKING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next command may begin."""
+        return self.stage is Starting.OVER
+
+    def begin(self) -> None:
+        """Read the stored offsets of what is new."""
+        self.partitions = frozenset(self.command.partitions) - frozenset(self.lane.record.partitions)
+        if self.lane.storage.in_zookeeper:
+            self.unread = sorted(self.partitions, reverse=True)
+        if self.lane.storage.in_kafka and self.partitions:
+            self.unmarked = {topic for topic, _number in self.partitions}
+            self._read_marks()
+            self._read_kafka()
+        self._read()
+
+    def handle_connected(self) -> None:
+        """Go on with the reads that the broken connection has interrupted; the lane looks after the ack."""
+        if self.stage is Starting.READING:
+            self._read_marks()
+            self._read()
+
+    def handle_mark(self, topic: str, reply: Reply, connected: bool) -> None:
+        """Take in which topic of this name the group's offsets belong to."""
+        if topic not in self.unmarked:
+            return
+        if not (isinstance(reply, Refused) and reply.outcome_unknown):
+            self.unmarked.discard(topic)
+            mark = reply.content.decode(errors="replace") if isinstance(reply, Content) else ""
+            self.lane.kafka_book.marks[topic] = mark
+            self._read()
+        elif connected:
+            self._read_mark(topic)
+
+    def handle_kafka_offsets(
+        self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
+    ) -> None:
+        """Take in what Kafka's store has; without an answer it is asked again."""
+        if token != self.kafka_token or self.stage is not Starting.READING or not self.awaits_kafka:
+            return
+        if found is None:
+            self._wait(now_ms, "Kafka does not say what is stored; asking again")
+            return
+        self.awaits_kafka, self.kafka_found = False, found
+        self._read()
+
+    def handle_offset(self, partition: TopicPartition, reply: Reply, connected: bool) -> None:
+        """Take in a stored offset; an interrupted read is made again."""
+        if partition not in self.reading:
+            return
+        self.reading.discard(partition)
+        if isinstance(reply, Refused) and reply.outcome_unknown:
+            self.unread.append(partition)
+            if not connected:
+                return
+        elif isinstance(reply, Content):
+            self._take_offset(partition, reply.content)
+        else:
+            self.lane.book.note_read(partition, None)
+        self._read()
+
+    def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
+        """Take in where partitions without a stored offset begin."""
+        if self.stage is not Starting.RESOLVING or token != self.token:
+            return
+        self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
+        missing = self.partitions - self.offsets.keys()
+        if missing:
+            topic, number = min(missing)
+            self.stage = Starting.WAITING
+            self._wait(now_ms, f"{topic}/{number}: Kafka does not say where it begins; asking again")
+        else:
+            self.stage = Starting.READY
+
+    def handle_tick(self, now_ms: int) -> None:
+        """Ask Kafka again when it is time."""
+        if self.retry_at_ms is None or now_ms < self.retry_at_ms:
+            return
+        self.retry_at_ms = None
+        if self.stage is Starting.WAITING:
+            self._resolve()
+        elif self.stage is Starting.READING and self.awaits_kafka:
+            self._read_kafka()
+
+    def begin_ack(self) -> None:
+        """Write the ack; the lane is free."""
+        self.stage = Starting.ACKING
+        owned = command.applied(self.lane.record.partitions, self.command)
+        record = OwnersRecord(self.command.generation, self.command.command_id, owned)
+        self.lane.begin({}, Ack(self.name, record), "ack")
+
+    def handle_outcome(self, outcome: Outcome) -> None:
+        """Begin to emit: the ack is written; or drop it: the coordinator was faster."""
+        if outcome is Outcome.CANCELLED:
+            self.handle_cancelled()
+            return
+        self.stage = Starting.OVER
+        if self.partitions:
+            self.effects.add(
+                RecordFetcher(
+                    "fetcher_started",
+                    self.consumer,
+                    self.command.generation,
+                    self.command.cause.id,
+                    dict(self.offsets),
+                    late_ms=self.lane.learned_late_ms(),
+                ),
+                TellAssigned(self.partitions),
+                StartFetching(dict(self.offsets), self.command.generation, self._threads()),
+            )
+
+    def _threads(self) -> dict[TopicPartition, int]:
+        return {partition: thread for partition, thread in self.command.partitions.items() if thread}
+
+    def handle_cancelled(self) -> None:
+        """Drop the start."""
+        self.stage = Starting.OVER
+
+    def _read(self) -> None:
+        while self.unread and len(self.reading) < MAX_OFFSET_READS:
+            partition = self.unread.pop()
+            self.reading.add(partition)
+            self.effects.request(Purpose.READ_OFFSET, Get(paths.offsets(self.group, *partition)), partition)
+        if not self.reading and not self.unread and not self.unmarked and not self.awaits_kafka:
+            for partition, offset in self.lane.kafka_book.note_read(self.kafka_found).items():
+                self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
+            self._resolve()
+
+    def _read_marks(self) -> None:
+        for topic in sorted(self.unmarked):
+            self._read_mark(topic)
+
+    def _read_mark(self, topic: str) -> None:
+        self.effects.request(Purpose.READ_MARK, Get(paths.offsets(self.group, topic)), topic)
+
+    def _read_kafka(self) -> None:
+        self.awaits_kafka, self.kafka_token = True, self.effects.token()
+        self.effects.add(ReadKafkaOffsets(self.kafka_token, self.partitions))
+
+    def _wait(self, now_ms: int, warning: str) -> None:
+        if self.retry_delay_ms == MAX_RESOLVE_RETRY_MS:
+            self.effects.add(Warn(warning))
+        self.retry_at_ms = now_ms + self.retry_delay_ms
+        self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
+
+    def _take_offset(self, partition: TopicPartition, content: bytes) -> None:
+        try:
+            offset = cluster_nodes.decode_counter("offset", content)
+        except NodeContentError as error:
+            self.effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it starts as if none were stored"))
+            self.lane.book.note_unreadable(partition)
+        else:
+            self.offsets[partition] = offset
+            self.lane.book.note_read(partition, offset)
+
+    def _resolve(self) -> None:
+        unknown = self.partitions - self.offsets.keys()
+        if not self.begins_anywhere:
+            self.offsets.update(dict.fromkeys(unknown, NO_OFFSET))
+            unknown = frozenset()
+        if unknown:
+            self.stage, self.token = Starting.RESOLVING, self.effects.token()
+            self.effects.add(ResolveOffsets(self.token, unknown))
+        else:
+            self.stage = Starting.READY

@@ -1,0 +1,407 @@
+"""The consumer as a pure machine: `step(event, now_ms) -> effects`. It decides every ZooKeeper call and its order.
+
+No clock, no randomness, no I/O: time and names come in with events, a shell performs the effects
+(`runtime/machine_thread.py`, or a simulation). When `wake_at_ms` comes, the shell has to send `Tick`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from consumer_agent.errors import FencedInstanceError, IllegalTransitionError
+from consumer_agent.membership.command_channel import quarantine
+from consumer_agent.membership.effects import (
+    BecameOut,
+    Closed,
+    CloseSession,
+    CommitFinished,
+    Effect,
+    EffectQueue,
+    EmitUntil,
+    Failed,
+    Failpoint,
+    Forget,
+    OpenSession,
+    Purpose,
+    RecordLost,
+    RecordQuarantined,
+    TellLost,
+    TellStored,
+    Warn,
+)
+from consumer_agent.membership.events import (
+    Abandoned,
+    ApplicationSeen,
+    CloseRequested,
+    CommitRequested,
+    Event,
+    KafkaCommitted,
+    KafkaOffsetsRead,
+    OffsetsResolved,
+    Polled,
+    Progress,
+    Resubscribed,
+    Revoked,
+    StoredRequested,
+    Tick,
+)
+from consumer_agent.membership.join import Join, fenced_text
+from consumer_agent.membership.registered_member import NEVER_MS, Ending, Member, MemberSettings, RefusedCommand
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Connected,
+    ListChildren,
+    Lost,
+    Replied,
+    Reply,
+    Suspended,
+    Watched,
+)
+from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.registration import Registration
+
+STORY_LENGTH = 50
+QUARANTINE_TIMEOUT_MS = 5_000
+
+
+class State(Enum):
+    """Where a consumer is in its life."""
+
+    OUT = "out"  # in no group, no session; leaves when the application polls
+    CONNECTING = "connecting"  # waits for a session; leaves when connected
+    REGISTERING = "registering"  # creates the group and its own nodes; leaves when they stand, or are refused
+    ACTIVE = "active"  # a member; leaves when the application closes, or the membership is lost
+    YIELDING = "yielding"  # the application polls no more: gives everything up in good order; leaves when that is done
+    LEAVING = "leaving"  # finishes, commits, deletes its nodes; leaves when that is done or given up
+    RESIGNING = "resigning"  # a command could not be read: puts it into quarantine, then gives up the session
+    CLOSED = "closed"  # the end
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.OUT: frozenset({State.CONNECTING, State.CLOSED}),
+    State.CONNECTING: frozenset({State.REGISTERING, State.OUT, State.CLOSED}),
+    State.REGISTERING: frozenset({State.ACTIVE, State.OUT, State.CLOSED}),
+    State.ACTIVE: frozenset({State.YIELDING, State.LEAVING, State.RESIGNING, State.OUT, State.CLOSED}),
+    State.YIELDING: frozenset({State.LEAVING, State.OUT, State.CLOSED}),
+    State.LEAVING: frozenset({State.CLOSED}),
+    State.RESIGNING: frozenset({State.OUT, State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """What the machine has to know of the configuration; registering fills in timestamp and session timeout."""
+
+    member: MemberSettings
+    registration: Registration
+    zookeeper: str = ""  # the address, for messages
+    connect_timeout_ms: int = 10_000
+
+
+class StateMachine:
+    """One consumer. `state` and everything below it is plain data; `story` is only for error messages."""
+
+    def __init__(self, settings: MachineSettings) -> None:
+        """Begin in no group."""
+        self._settings = settings
+        self._effects = EffectQueue()
+        self.state = State.OUT
+        self.story: deque[str] = deque(maxlen=STORY_LENGTH)
+        self.joining: Join | None = None
+        self.member: Member | None = None
+        self.session_id: int | None = None
+        self.former: str | None = None  # the name that it had in the group before
+        self._close_not_before_ms = 0  # a commit may be on its way to Kafka
+        self.was_ever_connected = False
+        self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
+        self.refused: RefusedCommand | None = None  # while it is put into quarantine
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take in one event and return what is to be done, in order.
+
+        Raises:
+            IllegalTransitionError: the table does not allow what the event leads to; the text tells the story.
+
+        """
+        self.story.append(f"{now_ms} {self.state.value}: {type(event).__name__}")
+        self._effects.now_ms = now_ms
+        if self.state is not State.CLOSED:
+            self._dispatch(event, now_ms)
+            self._settle(now_ms)
+        return self._effects.take()
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When the next `Tick` is due, None if there is nothing to wait for."""
+        times = [self.give_up_at_ms, self.member.wake_at_ms() if self.member is not None else None]
+        return min((time for time in times if time is not None), default=None)
+
+    def _dispatch(self, event: Event, now_ms: int) -> None:
+        match event:
+            case Replied(call_id, reply):
+                self._replied(call_id, reply, now_ms)
+            case Connected() | Suspended() | Lost():
+                self._session_changed(event, now_ms)
+            case Tick():
+                self._tick(now_ms)
+            case ApplicationSeen() if self.member is not None:
+                self.member.handle_application_seen(event, now_ms)
+            case Polled() if self.state is State.OUT:
+                self._begin_joining(event, now_ms)
+            case Resubscribed():
+                self._resubscribe(event)
+            case CloseRequested():
+                self._close_requested()
+            case Abandoned():
+                self._become_closed()
+            case _ if self.member is None:
+                self._answer_outside(event)
+            case _:
+                self._tell_member(event, now_ms)
+
+    def _answer_outside(self, event: Event) -> None:
+        if isinstance(event, CommitRequested):  # nothing was ever returned to who has not been in the group
+            error = None if self.former is None else "the consumer is in no group"
+            self._effects.add(CommitFinished((event.token,), error))
+        elif isinstance(event, StoredRequested):
+            self._effects.add(TellStored(event.token, {}, "the consumer is in no group"))
+
+    def _tell_member(self, event: Event, now_ms: int) -> None:
+        if self.member is None:
+            return  # an answer to somebody who is gone
+        match event:
+            case Watched(path, _) if path == paths.channel(self._settings.member.group, self.member.name):
+                self.member.handle_channel_changed()
+            case Progress(token, positions):
+                self.member.handle_progress(token, positions)
+            case Revoked(token):
+                self.member.handle_revoked(token)
+            case CommitRequested(token):
+                self.member.handle_commit_requested(token)
+            case OffsetsResolved(token, offsets):
+                self.member.handle_resolved(token, offsets, now_ms)
+            case KafkaOffsetsRead(token, found):
+                self.member.handle_kafka_offsets(token, found, now_ms)
+            case KafkaCommitted(token, failed, is_hopeless):
+                self.member.handle_kafka_committed(token, failed, is_hopeless=is_hopeless)
+            case StoredRequested(token, partitions):
+                self.member.commits.tell_stored(token, partitions)
+
+    def _replied(self, call_id: int, reply: Reply, now_ms: int) -> None:
+        purpose, argument = self._effects.waiting.pop(call_id, (None, None))
+        if purpose is None:
+            return
+        if self.joining is not None:
+            self.joining.handle_reply(purpose, argument, reply, now_ms)
+        elif self.state is State.RESIGNING:
+            self._quarantine_answered(purpose, reply)
+        elif self.member is not None:
+            self.member.handle_reply(purpose, argument, reply)
+
+    def _tick(self, now_ms: int) -> None:
+        if self.give_up_at_ms is not None and now_ms >= self.give_up_at_ms:
+            self.give_up_at_ms = None
+            if self.state is State.RESIGNING:
+                self._become_out()
+            elif self.state is State.CONNECTING:
+                seconds = self._settings.connect_timeout_ms / 1_000
+                text = f"no ZooKeeper answered at {self._settings.zookeeper} within {seconds:g} s"
+                self._fail(ZooKeeperUnavailableError(text))
+        if self.member is not None:
+            self.member.handle_tick(now_ms)
+
+    # ---- session
+
+    def _session_changed(self, event: Connected | Suspended | Lost, now_ms: int) -> None:
+        if isinstance(event, Connected):
+            self._connected(event, now_ms)
+        elif isinstance(event, Lost):
+            self._lost()
+        elif self.joining is not None:
+            self.joining.connected = False
+        elif self.member is not None:
+            self.member.handle_suspended()
+
+    def _connected(self, event: Connected, now_ms: int) -> None:
+        if self.session_id is not None and event.session_id != self.session_id:
+            self._lost()
+            return
+        self.session_id = event.session_id
+        self.was_ever_connected = True
+        if self.state is State.CONNECTING:
+            self._move(State.REGISTERING)
+            self.give_up_at_ms = None
+        if self.joining is not None:
+            self.joining.handle_connected(event.session_id, event.session_timeout_ms)
+        elif self.member is not None:
+            self.member.handle_connected(now_ms)
+
+    def _lost(self) -> None:
+        if self.state is State.LEAVING:
+            self._lose_member("the session expired while leaving")
+            self._become_closed()
+        elif self.state in {State.REGISTERING, State.ACTIVE, State.YIELDING, State.RESIGNING}:
+            is_fenced = self.member is not None and self.member.is_fenced
+            self._lose_member("the session expired")
+            (self._be_fenced if is_fenced else self._become_out)()
+
+    # ---- into the group
+
+    def _begin_joining(self, event: Polled, now_ms: int) -> None:
+        self._move(State.CONNECTING)
+        registration = replace(self._settings.registration, timestamp=str(event.timestamp_ms))
+        settings = self._settings
+        self.joining = Join(
+            self._effects, settings.member.group, event.consumer, registration, settings.zookeeper, self.former
+        )
+        if not self.was_ever_connected:
+            self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
+        self._effects.add(OpenSession())
+
+    def _resubscribe(self, event: Resubscribed) -> None:
+        member = replace(self._settings.member, ask_application=event.ask_application)
+        self._settings = replace(self._settings, member=member, registration=event.registration)
+        if self.member is not None:
+            self.member.handle_resubscribed(member, event.registration)
+
+    def _settle(self, now_ms: int) -> None:
+        """Draw the conclusions from what joining or membership have come to."""
+        joining, member = self.joining, self.member
+        if joining is not None and isinstance(joining.error, FencedInstanceError):
+            self._be_fenced(joining.error)
+        elif joining is not None and joining.error is not None:
+            self._fail(joining.error)
+        elif joining is not None and joining.registered:
+            self.joining = None
+            self._move(State.ACTIVE)
+            self._effects.add(Failpoint("after-registration"))
+            written = joining.registration
+            self.member = Member(self._effects, self._settings.member, joining.consumer, written, now_ms)
+            self.member.begin(joining.lease_from_ms, now_ms)
+            self.member.handle_resubscribed(self._settings.member, self._settings.registration)  # while it registered
+        elif member is not None and member.ending is not None and self.state is not State.RESIGNING:
+            self._membership_ended(member, member.ending, now_ms)
+        elif member is not None and member.poll_watch.is_over and self.state is State.ACTIVE:
+            self._move(State.YIELDING)
+
+    def _membership_ended(self, member: Member, ending: Ending, now_ms: int) -> None:
+        if ending is Ending.LEFT:
+            self._left(member)
+        elif member.refused is not None:
+            self._begin_quarantine(member, member.refused, now_ms)
+        elif ending is Ending.FENCED:
+            self._lose_member("a younger consumer has its group_instance_id")
+            self._be_fenced()
+        else:
+            evicted = ending is Ending.EVICTED
+            self._lose_member("evicted by the coordinator" if evicted else "its owners record is not as it wrote it")
+            if self.state is State.LEAVING:
+                self._become_closed()
+            elif member.is_fenced:
+                self._be_fenced()
+            else:
+                self._become_out()
+
+    def _left(self, member: Member) -> None:
+        self.member = None
+        if self.state is State.LEAVING:
+            if member.poll_watch.is_over:  # it was yielding when the application closed, and nobody was asked
+                self._effects.add(TellLost())
+            self._effects.add(Forget(frozenset(member.lane.record.partitions)))
+            self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
+            self._become_closed()
+        else:
+            self.former = member.name
+            self._effects.forget_calls()
+            self._effects.add(TellLost(), Forget(frozenset(member.lane.record.partitions)))
+            self._end_commits(member, "the application had not polled in time")
+            self._become_out()
+
+    # ---- out of the group
+
+    def _begin_quarantine(self, member: Member, refused: RefusedCommand, now_ms: int) -> None:
+        self.refused = refused
+        text = f"{member.name}: {refused.name} is refused and put into quarantine: {refused.reason}"
+        self._effects.add(Warn(text), RecordQuarantined(member.name, refused.name, refused.reason))
+        self._lose_member("a command could not be read")
+        self._move(State.RESIGNING)
+        self.give_up_at_ms = now_ms + QUARANTINE_TIMEOUT_MS
+        listing = ListChildren(paths.quarantine(self._settings.member.group))
+        self._effects.request(Purpose.LIST_QUARANTINE, listing)
+
+    def _quarantine_answered(self, purpose: Purpose, reply: Reply) -> None:
+        if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children) and self.refused is not None:
+            refused, group = self.refused, self._settings.member.group
+            write = quarantine(group, refused.name, refused.content, refused.reason, reply.names)
+            if write.operations:
+                self._effects.request(Purpose.QUARANTINE, write)
+                return
+        self._become_out()
+
+    def _lose_member(self, reason: str) -> None:
+        """Drop everything that was owned: nothing more is returned, the application is told."""
+        member, self.member, self.joining = self.member, None, None
+        self._effects.forget_calls()
+        self._effects.add(EmitUntil(NEVER_MS))
+        if member is None:
+            return
+        self._close_not_before_ms = member.lane.kafka_until_ms
+        self.former = member.name
+        self._effects.add(Warn(f"{member.name} is out of its group: {reason}"), TellLost())
+        partitions = frozenset(member.lane.record.partitions)
+        if partitions:
+            generation = member.lane.record.generation
+            self._effects.add(RecordLost(member.name, generation, partitions), Forget(partitions))
+        self._end_commits(member, reason)
+
+    def _end_commits(self, member: Member, error: str | None) -> None:
+        if member.commits.tokens:
+            self._effects.add(CommitFinished(member.commits.tokens, error))
+
+    def _fail(self, error: RebalancerError) -> None:
+        self._effects.add(Failed(error))
+        self._become_out()
+
+    def _be_fenced(self, error: FencedInstanceError | None = None) -> None:
+        """Leave for good: who came back under this instance id would fence its own successor."""
+        text = fenced_text(self._settings.registration.instance_id, self._settings.member.group)
+        self._effects.add(Failed(error or FencedInstanceError(text), for_good=True))
+        self._become_closed()
+
+    def _become_out(self) -> None:
+        self._move(State.OUT)
+        self._end_session()
+        self._effects.add(BecameOut())
+
+    def _close_requested(self) -> None:
+        if self.state is State.ACTIVE and self.member is not None:
+            self._move(State.LEAVING)
+            self.member.handle_close_requested()
+        elif self.state is State.YIELDING:
+            self._move(State.LEAVING)  # it is on its way already
+        elif self.state is not State.LEAVING:
+            self._become_closed()
+
+    def _become_closed(self) -> None:
+        if self.member is not None:
+            self._lose_member("closed before it could leave")
+        self._move(State.CLOSED)
+        self._end_session()
+        self._effects.add(Closed())
+
+    def _end_session(self) -> None:
+        self.joining = None
+        self.session_id = None
+        self.give_up_at_ms = None
+        self._effects.add(CloseSession(self._close_not_before_ms))
+        self._close_not_before_ms = 0
+
+    def _move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            story = "; ".join(self.story)
+            raise IllegalTransitionError(f"{self.state.value} -> {state.value} is not allowed; story: {story}")
+        self.state = state

@@ -1,0 +1,441 @@
+"""One consumer but for its waiting: what `Consumer`, its threads and `AsyncConsumer` have in common.
+
+Whoever uses it looks for the next thing to do (`next`), does it, and waits for `shared.changed` if there is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from consumer_agent import arguments
+from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.kafka.client import store_settings
+from consumer_agent.kafka.fetcher import MAX_ROUND_RECORDS, Fetcher
+from consumer_agent.kafka.offset_store import KafkaOffsetStore
+from consumer_agent.kafka.watchdog import WatchedFetcher
+from consumer_agent.membership.events import (
+    Abandoned,
+    CloseRequested,
+    CommitRequested,
+    Polled,
+    Resubscribed,
+    Revoked,
+    StoredRequested,
+)
+from consumer_agent.membership.offset_books import Storage
+from consumer_agent.membership.registered_member import MemberSettings
+from consumer_agent.membership.state_machine import MachineSettings, StateMachine
+from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.machine_thread import MachineThread, now_ms
+from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
+from consumer_agent.runtime.shared_state import Notice, OutOfRange, SharedState, Tell
+from consumer_agent.runtime.telemetry import Telemetry
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
+
+MIN_BUFFERED_RECORDS = 4_000
+MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
+MAX_BUFFERED_BYTES = 32 * 1024 * 1024
+THREAD_END_TIMEOUT_S = 2.0
+_TOTAL = Prefetch.TOTAL.value
+
+Callback = Callable[[list[TopicPartition]], object]
+_log = logging.getLogger(__name__)
+
+CommitCallback = Callable[[CommitFailedError | None], object]
+Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: all that was returned
+Step = Notice | Batch
+
+
+class Frontend:
+    """What an application's thread works at; its machine thread and its fetcher live from the first poll to `end`."""
+
+    def __init__(self, config: ConsumerConfig | None, settings: dict[str, Any], *, begins_paused: bool = False) -> None:
+        """Check the configuration; nothing is connected before the first poll.
+
+        Raises:
+            ConfigurationError: settings are unknown, missing or not allowed; all are named.
+
+        """
+        if config is not None and settings:
+            raise ConfigurationError("give a ConsumerConfig or settings, not both")
+        arguments.check_config(config)
+        self.config = config or ConsumerConfig.from_settings(settings)
+        self._begins_paused = begins_paused
+        self.listeners: list[Callable[[], object]] = []  # told whenever there may be something to do; see `Condition`
+        self.shared = self._new_shared()
+        self.machine_thread: MachineThread | None = None
+        self.is_closed = False
+        self.in_callback = False
+        self.runner: int | None = None  # the thread that is in `Consumer.run`
+        self._in_poll = False
+        self._is_handled = False  # the last records were for handlers
+        self._subscription: Subscription | None = None
+        self._callbacks: dict[Tell, Callback | None] = {}
+        self._fetcher: WatchedFetcher | None = None
+        self._telemetry = Telemetry(None, self.config.group)
+        self._tokens = itertools.count(1)
+        self._commit_callbacks: dict[int, CommitCallback] = {}
+        self._member = ""
+        self._process = os.getpid()
+
+    # ---- before the first poll
+
+    def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
+        """Take in what to read, and whom to tell."""
+        arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
+        if self.is_closed:
+            raise ConsumerStateError("subscribe: the consumer is closed")
+        self.require_process("subscribe")
+        self._subscription = wanted
+        self._callbacks = dict(callbacks)
+        if self.machine_thread is not None:
+            asks = self._callbacks[Tell.REVOKE] is not None
+            self.machine_thread.send(Resubscribed(_registration(self.config, wanted), asks))
+
+    def unsubscribe(self) -> None:
+        """Forget the subscription, after `end`: another one may follow, which begins anew."""
+        self._subscription = None
+        self.machine_thread = self._fetcher = None
+        former, self.shared = self.shared, self._new_shared()
+        self.shared.count_on(former)
+
+    def _new_shared(self) -> SharedState:
+        shared = SharedState(
+            RecordBuffer(_buffer_settings(self.config, self._begins_paused)), now_ms, self._record_reset
+        )
+        shared.changed.listeners = self.listeners
+        return shared
+
+    def _start(self) -> MachineThread:
+        config, wanted = self.config, self._subscription
+        if wanted is None:
+            raise ConsumerStateError("subscribe before the first poll")
+        try:
+            self._fetcher = WatchedFetcher(lambda: Fetcher(config, wanted.topics, self.shared), self.shared)
+            storage = Storage(config.offsets_storage)
+            store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
+        if config.events_directory is not None:
+            self._telemetry = Telemetry(_open_event_log(Path(config.events_directory), config), config.group)
+        member = MemberSettings(
+            group=config.group,
+            auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
+            ask_application=self._callbacks[Tell.REVOKE] is not None,
+            pause_when_suspended=config.suspended_policy == "pause",
+            storage=storage,
+            begins_anywhere=config.auto_offset_reset != "none",
+            max_poll_interval_ms=config.max_poll_interval_ms,
+        )
+        machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
+        self.machine_thread = MachineThread(config, machine, self.shared, self._fetcher, self._telemetry, store)
+        self._fetcher.start()
+        self.machine_thread.start()
+        return self.machine_thread
+
+    # ---- reading
+
+    def begin_poll(self, *, is_handled: bool = False) -> None:
+        """Begin a poll, which has to be allowed: with automatic commits the records of earlier polls are finished.
+
+        With `is_handled` its own records are not: handlers get them, and finish what they return from.
+        """
+        self._in_poll = True
+        self.shared.come(finishes=self._finishes)
+        self._is_handled = is_handled
+        if self.machine_thread is None:
+            self._start()
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether what a poll returned is finished by the next one."""
+        return self.config.enable_auto_commit and self.config.enable_auto_finish and not self._is_handled
+
+    def end_poll(self) -> None:
+        """Return to the application, which has `max_poll_interval_ms` until its next poll."""
+        self._in_poll = False
+        self.shared.go()
+
+    def next(self, max_records: int, *, draws: bool = False) -> Step:
+        """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
+
+        Who calls it with `draws` has called `draw` before.
+
+        Raises:
+            RebalancerError: what the machine thread or the fetcher could not do.
+
+        """
+        machine_thread = self.require_machine_thread("poll")
+        if self.is_closed:  # by another thread or task, which runs the callbacks from now on
+            return Batch()
+        if self.shared.is_out:
+            self.shared.is_out = False
+            self._member = f"{self.config.client_id}-{uuid.uuid4()}"
+            machine_thread.send(Polled(self._member, time.time_ns() // 1_000_000))
+        notice = self.shared.next_notice()
+        if notice is not None:
+            return notice
+        failure = self.shared.take_failure()
+        if failure is not None:
+            raise failure
+        if max_records == 0:
+            return Batch()
+        limit = None if max_records == NO_LIMIT else max_records
+        return Batch(self.shared.take(limit, self._record_delivery, draws=draws and self._may_draw(max_records)))
+
+    def draw(self, max_records: int) -> None:
+        """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
+        if self._may_draw(max_records) and self._fetcher is not None and not self.shared.buffer.record_count:
+            usual = self.config.max_poll_records
+            wanted = MAX_ROUND_RECORDS if usual == NO_LIMIT else max(max_records, usual)
+            self._fetcher.draw(wanted, are_awaited=wanted == max_records)
+
+    def _may_draw(self, max_records: int) -> bool:
+        """Whether that is for the application's thread: more than a round takes is not, and neither are shares."""
+        return 0 < max_records <= MAX_ROUND_RECORDS and self.config.prefetch == _TOTAL
+
+    def take_of(self, thread: int, count: int) -> list[Run]:
+        """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.
+
+        Not of those whose `on_assign` another thread is still to run, or to return from.
+        """
+        limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
+        among = self.shared.buffer.of_thread(thread, count) - self.shared.unannounced
+        return self.shared.take(limit, self._record_delivery, among)
+
+    def set_threads(self, count: int) -> None:
+        """Ask for partitions for so many consumer threads."""
+        if self._subscription is None:
+            raise ConsumerStateError("subscribe before run")
+        threads = dict.fromkeys(self._subscription.threads, count)
+        self.subscribe(replace(self._subscription, threads=threads), self._callbacks)
+
+    def callback(self, notice: Notice) -> Callable[[], object] | None:
+        """Return what the application wants to be called for a notice, None for nothing."""
+        if notice.tell is Tell.COMMITTED:
+            on_commit = self._commit_callbacks.pop(notice.token)
+            return lambda: on_commit(notice.error)
+        callback = self._callbacks[notice.tell]
+        if callback is None or not notice.partitions:
+            return None
+        if self._in_poll:
+            self.shared.go()
+        return lambda: callback(sorted(notice.partitions))
+
+    def called_back(self, notice: Notice) -> None:
+        """Tell that a notice's callback is over, in whichever way."""
+        if self._in_poll:
+            self.shared.come()
+        self.shared.called_back(notice)
+        if notice.tell is Tell.REVOKE:
+            self.require_machine_thread("on_revoke").send(Revoked(notice.token))
+
+    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on from other offsets; what is buffered of these partitions is dropped."""
+        checked = arguments.checked_positions("seek", positions)
+        shared, finishes = self.shared, self.config.enable_auto_commit
+
+        def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+            shared.placed(there)
+            wanted = {partition: checked[partition] for partition in there}
+            self._telemetry.repositioned(self._member, wanted, "seek")
+            return shared.buffer.seek(wanted, finishes)
+
+        self._change("seek", checked.keys(), move)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and return nothing more of these partitions until `resume`."""
+        checked = arguments.checked_partitions("pause", partitions)
+        self._change("pause", checked, self.shared.buffer.pause)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions where the application is."""
+        checked = arguments.checked_partitions("resume", partitions)
+        self._change("resume", checked, self.shared.buffer.unpause)
+
+    def _change(
+        self,
+        method: str,
+        partitions: Iterable[TopicPartition],
+        change: Callable[[set[TopicPartition]], Mapping[TopicPartition, int | None]],
+    ) -> None:
+        self.require_machine_thread(method)
+        fetcher, shared = self._fetcher, self.shared
+
+        def checked_change() -> Mapping[TopicPartition, int | None]:
+            for topic, number in sorted(partitions):
+                if not shared.is_told((topic, number)) and not shared.was_told((topic, number)):
+                    raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
+            return change({partition for partition in partitions if shared.is_told(partition)})
+
+        if fetcher is not None:
+            fetcher.change(checked_change)
+
+    # ---- committing and leaving
+
+    def begin_commit(self, what: Committable = None, on_commit: CommitCallback | None = None) -> int:
+        """Ask for a commit, and count what it is about as finished; return its token.
+
+        With `on_commit` its end is a notice, in the order of the commits; without, it is waited for.
+        """
+        machine_thread = self._require_commits("commit")
+        finished = arguments.checked_commit(what)
+        token = next(self._tokens)
+        self.shared.begin_commit(token, finished, by_notice=on_commit is not None)
+        if on_commit is not None:
+            self._commit_callbacks[token] = on_commit
+        machine_thread.send(CommitRequested(token))
+        return token
+
+    def begin_to_ask(self, partitions: Iterable[TopicPartition] | None) -> int:
+        """Ask what is stored of these partitions, or of all; return the question's token."""
+        machine_thread = self._require_commits("committed")
+        checked = None if partitions is None else frozenset(arguments.checked_partitions("committed", partitions))
+        token = next(self._tokens)
+        machine_thread.send(StoredRequested(token, checked))
+        return token
+
+    def _require_commits(self, method: str) -> MachineThread:
+        if self.machine_thread is None or (self.is_closed and not self.in_callback):
+            raise ConsumerStateError(f"{method} is possible between the first poll and close")
+        if self.runner not in {None, threading.get_ident()}:
+            text = "may not be called from within a handler: what that has returned from is stored by itself"
+            raise ConsumerStateError(f"{method} {text}")
+        self.require_process(method)
+        self._require_no_poll(method)
+        return self.machine_thread
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that made the consumer; in one forked from it the threads are not there."""
+        return os.getpid() == self._process
+
+    def begin_closing(self) -> bool:
+        """Close for good; return whether there is a group to leave. After a fork there is none.
+
+        Raises:
+            ConsumerStateError: called from within a callback, or while `run` has handlers.
+
+        """
+        if not self.is_own_process:
+            return False
+        if self.in_callback:
+            raise ConsumerStateError("close may not be called from within a callback")
+        if self.runner is not None:
+            raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
+        with self.shared.changed:
+            was_closed, self.is_closed = self.is_closed, True
+            self.shared.changed.notify()  # a poll of another thread or task ends
+        return not was_closed and self.machine_thread is not None
+
+    def begin_leaving(self, *, is_finished: bool) -> None:
+        """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
+        if is_finished and self._finishes:
+            self.shared.finish()
+        if self.machine_thread is not None:
+            self.machine_thread.send(CloseRequested())
+
+    def end(self, deadline_s: float) -> None:
+        """End the threads, whether or not the group is left."""
+        if self.machine_thread is None or self._fetcher is None:
+            return
+        self.machine_thread.send(Abandoned())
+        self._fetcher.stop()
+        self.machine_thread.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
+        self._fetcher.join(THREAD_END_TIMEOUT_S)
+        self._telemetry.close()
+
+    # ---- what is allowed
+
+    def require_usable(self, method: str) -> None:
+        """Refuse what may not be called now.
+
+        Raises:
+            ConsumerStateError: closed, called from within a callback or beside another poll, or after a fork.
+
+        """
+        self.require_process(method)
+        if self.is_closed:
+            raise ConsumerStateError(f"{method}: the consumer is closed")
+        if self.in_callback:
+            raise ConsumerStateError(f"{method} may not be called from within a callback")
+        self._require_no_poll(method)
+
+    def _require_no_poll(self, method: str) -> None:
+        """Refuse what would run callbacks, or finish records, beside the thread or task that is in a poll."""
+        if self._in_poll and not self.in_callback:
+            raise ConsumerStateError(f"{method}: another poll is under way; one thread at a time uses a consumer")
+
+    def require_process(self, method: str) -> None:
+        """Refuse to work in a process that was forked from the consumer's own."""
+        if not self.is_own_process:
+            raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
+
+    def require_machine_thread(self, method: str) -> MachineThread:
+        """Return the machine thread; refuse what has no sense before the first poll."""
+        if self.machine_thread is None:
+            raise ConsumerStateError(f"{method} is possible from the first poll on")
+        self.require_process(method)
+        return self.machine_thread
+
+    def own_state(self, method: str) -> SharedState:
+        """Return the shared state, whose lock may be held for ever in a process that was forked."""
+        self.require_process(method)
+        return self.shared
+
+    def _record_reset(self, found: OutOfRange) -> None:
+        self._telemetry.out_of_range(self._member, found)
+
+    def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
+        self._telemetry.delivered(self._member, runs, mono_us)
+
+
+def _buffer_settings(config: ConsumerConfig, begins_paused: bool) -> BufferSettings:
+    limit = MANY_RECORDS if config.max_poll_records == NO_LIMIT else config.max_poll_records
+    fairness, prefetch = Fairness(config.poll_fairness), Prefetch(config.prefetch)
+    least = MANY_RECORDS if prefetch is Prefetch.PER_PARTITION else MIN_BUFFERED_RECORDS
+    return BufferSettings(limit, max(least, 2 * limit), MAX_BUFFERED_BYTES, fairness, prefetch, begins_paused)
+
+
+def log_failed_commit(error: CommitFailedError | None) -> None:
+    """Be the callback of a commit that nobody waits for."""
+    if error is not None:
+        _log.warning("%s", error)
+
+
+def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
+    return Registration(
+        pattern=wanted.kind,
+        subscription=wanted.threads,
+        timestamp="",
+        client_id=config.client_id,
+        host=socket.gethostname(),
+        session_timeout_ms=config.session_timeout_ms,
+        instance_id=config.group_instance_id,
+        rack=config.rack,
+        capacity=config.capacity,
+    )
+
+
+def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return EventLog(directory, config.client_id)
+    except OSError as error:
+        raise ConfigurationError(f"events_directory: {error}") from None

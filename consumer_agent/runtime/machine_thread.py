@@ -1,0 +1,267 @@
+"""The machine thread: performs what the machine decides, on its own gevent hub with its own ZooKeeper session.
+
+A blocked application therefore never costs the session or the lease. Every event goes through one queue; other threads
+add to it with `send`. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+import gevent
+from gevent.event import Event as Flag
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import ConsumerError, NoOffsetError
+from consumer_agent.kafka.offset_store import KafkaOffsetStore
+from consumer_agent.kafka.watchdog import LOOK_INTERVAL_S, WatchedFetcher
+from consumer_agent.membership import effects, events
+from consumer_agent.membership.effects import Effect
+from consumer_agent.membership.events import Event
+from consumer_agent.membership.offset_books import NO_OFFSET
+from consumer_agent.membership.state_machine import StateMachine
+from consumer_agent.runtime import failpoints
+from consumer_agent.runtime.shared_state import SharedState, Tell
+from consumer_agent.runtime.telemetry import Telemetry
+from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.runtime.zk import ZkClient
+
+MAX_EVENTS = 100_000  # waiting; more means that the machine thread has stopped
+EVENTS_PER_ROUND = 1_000  # between two looks at the clock
+SESSION_CLOSE_TIMEOUT_S = 1.0
+
+_log = logging.getLogger(__name__)
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps, as the lease does
+
+
+def now_ms() -> int:
+    """Read the clock of leases, in milliseconds."""
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+
+
+class MachineThread:
+    """Runs one machine in a thread of its own."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        machine: StateMachine,
+        shared: SharedState,
+        fetcher: WatchedFetcher,
+        telemetry: Telemetry,
+        store: KafkaOffsetStore | None = None,
+    ) -> None:
+        """Prepare; nothing runs before `start`."""
+        self._config = config
+        self._machine = machine
+        self._shared = shared
+        self._fetcher = fetcher
+        self._telemetry = telemetry
+        self._store = store  # where offsets are kept in Kafka
+        self._events: deque[Event] = deque()
+        self._client: ZkClient | None = None
+        self._closing: list[gevent.Greenlet[..., None]] = []
+        self._running = True
+        self._is_over = False
+        self._is_started = False
+        self._wake_lock = Condition(new_lock())
+        self._thread = Thread(self._run, "consumer-agent-machine")
+        self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
+
+    def start(self) -> None:
+        """Start the thread; `send` may be called afterwards."""
+        self._thread.start()
+        with self._wake_lock:
+            while not self._is_started:
+                self._wake_lock.wait()
+
+    def send(self, event: Event) -> None:
+        """Give the machine an event, from any thread; after the end it is dropped."""
+        if len(self._events) >= MAX_EVENTS:
+            raise ConsumerError("the consumer's machine thread has stopped")
+        with self._wake_lock:
+            if not self._is_over:
+                self._events.append(event)
+                self._wake.send()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join(timeout_s)
+
+    # ---- the machine's own thread
+
+    def _run(self) -> None:
+        self._flag = Flag()
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._flag.set)
+        with self._wake_lock:
+            self._is_started = True
+            self._wake_lock.notify()
+        try:
+            while self._running:
+                self._round()
+        finally:
+            self._shared.emit_until(0)
+            if self._running:
+                self._shared.break_down(ConsumerError("the consumer's machine thread has stopped"))
+            self._shared.become_closed()
+            self._close_session()
+            if self._store is not None:
+                self._store.close()
+            gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
+            with self._wake_lock:
+                self._is_over = True
+                self._wake.close()
+            gevent.get_hub().destroy(destroy_loop=True)
+
+    def _round(self) -> None:
+        self._flag.clear()
+        for _ in range(min(len(self._events), EVENTS_PER_ROUND)):
+            self._step(self._events.popleft())
+        wake_at_ms, now = self._machine.wake_at_ms, now_ms()
+        if wake_at_ms is not None and now >= wake_at_ms:
+            self._step(events.Tick())
+        elif not self._events and self._running:
+            wait_s = LOOK_INTERVAL_S if wake_at_ms is None else (wake_at_ms - now) / 1_000
+            self._flag.wait(min(wait_s, LOOK_INTERVAL_S))
+        self._fetcher.look_after()
+
+    def _step(self, event: Event) -> None:
+        for effect in self._machine.step(event, now_ms()):
+            self._performers[type(effect)](effect)
+
+    def _table(self) -> dict[type[Effect], Callable[..., None]]:
+        shared = self._shared
+        return {
+            effects.OpenSession: lambda _: self._open_session(),
+            effects.CloseSession: lambda effect: self._close_session(effect.not_before_ms),
+            effects.Request: self._request,
+            effects.EmitUntil: lambda effect: shared.emit_until(effect.until_ms),
+            effects.ReadProgress: lambda effect: self._answer_progress(effect.token),
+            effects.StopEmitting: self._stop_emitting,
+            effects.LookAtApplication: self._look_at_application,
+            effects.ResolveOffsets: self._resolve,
+            effects.ReadKafkaOffsets: self._read_kafka_offsets,
+            effects.CommitToKafka: self._commit_to_kafka,
+            effects.StartFetching: self._start_fetching,
+            effects.ResumeFetching: self._resume_fetching,
+            effects.Forget: self._forget,
+            effects.TellAssigned: lambda effect: shared.tell(Tell.ASSIGNED, effect.partitions),
+            effects.AskRevoke: lambda effect: shared.tell(Tell.REVOKE, effect.partitions, effect.token),
+            effects.TellLost: lambda _: shared.tell(Tell.LOST),
+            effects.CommitFinished: lambda effect: shared.commit_finished(effect.tokens, effect.error),
+            effects.TellStored: lambda effect: shared.answer(effect.token, effect.offsets, effect.error),
+            effects.BecameOut: lambda _: shared.become_out(),
+            effects.Failed: lambda effect: (shared.break_down if effect.for_good else shared.fail)(effect.error),
+            effects.Closed: lambda _: self._end(),
+            effects.RecordFetcher: self._telemetry.fetcher,
+            effects.RecordCommitted: lambda effect: self._telemetry.committed(
+                effect.member, effect.generation, effect.offsets
+            ),
+            effects.RecordLost: self._record_lost,
+            effects.RecordPollLate: self._telemetry.poll_late,
+            effects.RecordQuarantined: self._telemetry.quarantined,
+            effects.Warn: lambda effect: _log.warning("%s", effect.text),
+            effects.Failpoint: lambda effect: failpoints.reach(effect.name),
+        }
+
+    def _end(self) -> None:
+        self._running = False
+
+    # ---- session
+
+    def _open_session(self) -> None:
+        def take(event: ZooKeeperEvent) -> None:
+            if self._client is client:
+                self._events.append(event)
+                self._flag.set()
+
+        client = ZkClient(self._config.zookeeper, self._config.session_timeout_ms, take)
+        self._client = client
+        client.start()
+
+    def _close_session(self, not_before_ms: int = 0) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self._closing = [greenlet for greenlet in self._closing if not greenlet.dead]
+            self._closing.append(gevent.spawn_later(max(0, not_before_ms - now_ms()) / 1_000, client.close))
+
+    def _request(self, effect: effects.Request) -> None:
+        if self._client is not None:
+            self._client.request(effect.call_id, effect.call)
+
+    # ---- partitions
+
+    def _stop_emitting(self, effect: effects.StopEmitting) -> None:
+        self._shared.stop(effect.partitions)
+        self._answer_progress(effect.token)
+        self._fetcher.unassign(effect.partitions)
+
+    def _answer_progress(self, token: int) -> None:
+        self._events.appendleft(events.Progress(token, self._shared.positions()))
+
+    def _look_at_application(self, effect: effects.LookAtApplication) -> None:
+        with self._shared.lock:
+            away_since_ms = self._shared.away_since_ms
+        positions = self._shared.positions()
+        self._events.appendleft(events.ApplicationSeen(effect.token, away_since_ms, positions))
+
+    def _start_fetching(self, effect: effects.StartFetching) -> None:
+        for partition, position in effect.positions.items():
+            self._shared.admit(partition, effect.generation, position, effect.threads.get(partition, 0))
+        self._begin_to_fetch(effect.positions.keys())
+
+    def _resume_fetching(self, effect: effects.ResumeFetching) -> None:
+        self._shared.resume(effect.partitions)
+        self._begin_to_fetch(effect.partitions)
+
+    def _begin_to_fetch(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch from where the application is at that moment: its `on_assign` may be seeking already."""
+        fetched = self._shared.buffer.fetched
+        self._fetcher.change(lambda: {tp: offset for tp, offset in fetched().items() if tp in partitions})
+        self._tell_placeless(partitions)
+
+    def _tell_placeless(self, partitions: Collection[TopicPartition]) -> None:
+        why = f"no offset of group {self._config.group} is stored, and auto_offset_reset is none"
+        with self._shared.lock:
+            for partition, mark in self._shared.buffer.positions().items():
+                if partition in partitions and mark.returned == NO_OFFSET:
+                    text = f"{partition[0]}/{partition[1]}: {why}"
+                    self._shared.misplace(partition, NoOffsetError(text, partition))
+
+    def _forget(self, effect: effects.Forget) -> None:
+        self._shared.forget(effect.partitions)
+        self._fetcher.unassign(effect.partitions)
+
+    def _resolve(self, effect: effects.ResolveOffsets) -> None:
+        self._fetcher.resolve(
+            effect.partitions, lambda offsets: self.send(events.OffsetsResolved(effect.token, offsets))
+        )
+
+    def _read_kafka_offsets(self, effect: effects.ReadKafkaOffsets) -> None:
+        if self._store is not None:
+            self._store.read(effect.partitions, lambda found: self.send(events.KafkaOffsetsRead(effect.token, found)))
+
+    def _commit_to_kafka(self, effect: effects.CommitToKafka) -> None:
+        """Send a commit if it can be over in time: later than `until_ms` somebody else may own the partitions."""
+        left_ms = effect.until_ms - self._shared.now_ms()
+
+        def answer(failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
+            self.send(events.KafkaCommitted(effect.token, failed, is_hopeless))
+
+        if self._store is not None and left_ms > 0:
+            self._store.commit(effect.offsets, left_ms / 1_000, answer)
+        else:
+            answer(dict.fromkeys(effect.offsets, "too late"), is_hopeless=False)
+
+    def _record_lost(self, effect: effects.RecordLost) -> None:
+        positions = self._shared.positions()
+        held = {partition: positions[partition].returned for partition in effect.partitions if partition in positions}
+        self._telemetry.fetcher(
+            effects.RecordFetcher("fetcher_stopped", effect.member, effect.generation, None, held, "lost")
+        )

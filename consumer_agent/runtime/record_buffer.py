@@ -1,0 +1,408 @@
+"""The bounded buffer between fetching and the application: messages by partition, and how far each partition has come.
+
+Pure: no thread, no clock. Each partition has two marks: `returned` is the next offset that the application gets,
+`finished` the next offset after what it has finished (what may be committed). A stopped partition keeps its marks until
+it is forgotten, so that the application can still commit what it was given.
+
+Whose records a call returns, and when more are fetched, is decided by two heuristics of Kafka's KIP-41.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.membership.events import Position
+from zkrebalancer.protocol.fields import TopicPartition
+
+Messages = Sequence[Any]  # as Kafka's client hands them over; the buffer asks each for its `offset()` only
+
+
+class Run(NamedTuple):
+    """Records of one partition in offset order, as they are returned; never empty."""
+
+    topic: str
+    partition: int
+    generation: int
+    messages: Messages
+
+
+class Finished(NamedTuple):
+    """What the application says of a partition: the next offset after what is finished, and under which generation."""
+
+    offset: int
+    generation: int | None = None  # that of the record which it names
+
+
+class Advance(NamedTuple):
+    """How far a partition has come without a record having passed through the buffer."""
+
+    begin: int  # the offset at which it stood before
+    generation: int
+
+
+class Fairness(Enum):
+    """Which records a call returns of those that are there. Either way the call after it begins with who got none."""
+
+    GREEDY = "greedy"  # as many as possible of each partition in turn
+    PROPORTIONAL = "proportional"  # the same number of each; what some can't fill goes to the others
+
+
+class Prefetch(Enum):
+    """When more is fetched."""
+
+    TOTAL = "total"  # when fewer records than the limit are retained
+    PER_PARTITION = "per_partition"  # when a partition retains less than its share of the limit
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSettings:
+    """How much is returned and retained; one fetch may pass `max_bytes`, none passes `max_records`."""
+
+    limit: int  # of a call, usually
+    max_records: int
+    max_bytes: int
+    fairness: Fairness = Fairness.GREEDY
+    prefetch: Prefetch = Prefetch.TOTAL
+    begins_paused: bool = False  # partitions, until `unpause`; others read them, and `advance` says how far
+
+
+@dataclass(slots=True)
+class _Chunk:
+    messages: Messages
+    size_bytes: int  # of those that are not taken yet
+    taken: int = 0
+
+
+@dataclass(slots=True)
+class _Partition:
+    generation: int
+    returned: int
+    finished: int
+    next_offset: int  # the lowest offset that may still be put
+    thread: int = 0  # the consumer thread that it is for
+    emitting: bool = True
+    wanted: bool = True  # False: paused by the application
+    held_back: bool = False  # not fetched until its share is no longer there
+    let_go: bool = False  # by the application: how far it is finished is settled
+    count: int = 0
+    chunks: deque[_Chunk] = field(default_factory=deque)
+
+
+class RecordBuffer:
+    """Messages by partition, bounded in number and bytes."""
+
+    def __init__(self, settings: BufferSettings) -> None:
+        """Begin empty."""
+        self._settings = settings
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._unfinished: set[TopicPartition] = set()  # whose marks may differ
+        self._ready: deque[TopicPartition] = deque()  # partitions that hold records, the next to be taken first
+        self._record_count = 0
+        self._byte_count = 0
+
+    # ---- fetching
+
+    @property
+    def room(self) -> int:
+        """How many records may be put now; 0 while no more are to be fetched."""
+        if self._byte_count >= self._settings.max_bytes:
+            return 0
+        if self._settings.prefetch is not Prefetch.PER_PARTITION:
+            wanted = self._record_count < self._settings.limit
+        else:
+            wanted = self._somebody_lacks(self._share())
+        return max(0, self._settings.max_records - self._record_count) if wanted else 0
+
+    def held_back(self) -> frozenset[TopicPartition]:
+        """Return the partitions of which nothing is to be fetched for now, so that others come to their share.
+
+        Only when half of the buffer is taken and somebody has less than its share: Kafka's client drops what it has
+        prefetched of a partition that is paused.
+        """
+        settings, share = self._settings, self._share()
+        if settings.prefetch is not Prefetch.PER_PARTITION:
+            return frozenset()
+        is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
+        is_extreme = is_crowded and self._somebody_lacks(share)
+        for held in self._partitions.values():
+            held.held_back = held.count >= share and (held.held_back or is_extreme)
+        return frozenset(partition for partition, held in self._partitions.items() if held.held_back)
+
+    def _share(self) -> int:
+        return max(1, self._settings.limit // max(1, len(self._partitions)))
+
+    def _somebody_lacks(self, share: int) -> bool:
+        return any(held.emitting and held.wanted and held.count < share for held in self._partitions.values())
+
+    def generation(self, partition: TopicPartition) -> int | None:
+        """Return the generation under which a partition is emitted, None when it is not."""
+        held = self._partitions.get(partition)
+        return held.generation if held is not None and held.emitting else None
+
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        """Return the lowest offset that may still be put, None when the partition is not emitted."""
+        held = self._partitions.get(partition)
+        return held.next_offset if held is not None and held.emitting else None
+
+    def holds(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether these partitions are admitted and not forgotten."""
+        return self._partitions.keys() >= set(partitions)
+
+    def put(self, partition: TopicPartition, messages: Messages, size_bytes: int) -> None:
+        """Add messages in offset order; those of a partition that is not emitted, or seen before, are dropped."""
+        held = self._partitions.get(partition)
+        if held is None or not held.emitting or not held.wanted:
+            return
+        if messages and messages[0].offset() < held.next_offset:
+            messages = [message for message in messages if message.offset() >= held.next_offset]
+        if not messages:
+            return
+        if not held.count:
+            self._ready.append(partition)
+        held.chunks.append(_Chunk(messages, size_bytes))
+        held.count += len(messages)
+        held.next_offset = messages[-1].offset() + 1
+        self._record_count += len(messages)
+        self._byte_count += size_bytes
+
+    # ---- giving back
+
+    @property
+    def record_count(self) -> int:
+        """How many records are retained."""
+        return self._record_count
+
+    def take(self, max_records: int | None, among: Collection[TopicPartition] | None = None) -> list[Run]:
+        """Return at most `max_records` records (None: all that are there), a run per partition, partitions in turn.
+
+        Of all partitions, or `among` some.
+        """
+        if among is not None:
+            others = [partition for partition in self._ready if partition not in among]
+            self._ready = deque(partition for partition in self._ready if partition in among)
+            taken = self.take(max_records)
+            self._ready.extend(others)
+            return taken
+        limit = self._record_count if max_records is None else max_records
+        runs: list[Run] = []
+        for count in self._shares(limit):
+            partition = self._ready.popleft()
+            held = self._partitions[partition]
+            messages = self._take_of(held, count)
+            held.returned = messages[-1].offset() + 1
+            self._unfinished.add(partition)
+            runs.append(Run(*partition, held.generation, messages))
+            if held.count:
+                self._ready.append(partition)
+        return runs
+
+    def _shares(self, limit: int) -> list[int]:
+        """Return how many records are taken of each of the partitions whose turn it is."""
+        counts = [self._partitions[partition].count for partition in self._ready]
+        if self._settings.fairness is Fairness.PROPORTIONAL:
+            return equal_shares(counts[:limit], limit)
+        shares: list[int] = []
+        for count in counts:
+            if limit <= 0:
+                break
+            shares.append(min(count, limit))
+            limit -= shares[-1]
+        return shares
+
+    def _take_of(self, held: _Partition, count: int) -> Messages:
+        held.count -= count
+        self._record_count -= count
+        taken: list[Messages] = []
+        while count:
+            chunk = held.chunks[0]
+            left = len(chunk.messages) - chunk.taken
+            if count >= left:
+                part, part_bytes = chunk.messages[chunk.taken :] if chunk.taken else chunk.messages, chunk.size_bytes
+                held.chunks.popleft()
+            else:
+                part = chunk.messages[chunk.taken : chunk.taken + count]
+                part_bytes = chunk.size_bytes * count // left  # sizes are much alike
+                chunk.size_bytes -= part_bytes
+                chunk.taken += count
+            self._byte_count -= part_bytes
+            taken.append(part)
+            count -= len(part)
+        return taken[0] if len(taken) == 1 else [message for part in taken for message in part]
+
+    def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
+        """Count as finished what the application says, also less than before; all of it, or nothing.
+
+        Raises:
+            CommitFailedError: a partition is not held any more, was let go, or was started again since.
+            ConsumerStateError: more than was returned.
+
+        """
+        for (topic, number), (offset, generation) in finished.items():
+            held, where = self._partitions.get((topic, number)), f"{topic}/{number}"
+            if held is None or held.let_go:
+                raise CommitFailedError(f"{where} is not this consumer's any more; others read its records again")
+            if generation not in {None, held.generation}:
+                text = f"was fetched under generation {generation}, and the partition started again under"
+                raise CommitFailedError(f"{where}: the record {text} {held.generation}")
+            if offset > held.returned:
+                raise ConsumerStateError(f"commit: {where} was returned up to {held.returned}, not up to {offset}")
+        for partition, (offset, _generation) in finished.items():
+            self._partitions[partition].finished = offset
+        self._unfinished.update(finished)
+
+    def finish(self) -> None:
+        """Count everything that was returned as finished."""
+        for partition in self._unfinished & self._partitions.keys():
+            held = self._partitions[partition]
+            held.finished = held.returned
+        self._unfinished.clear()
+
+    # ---- whose records they are
+
+    def of_thread(self, thread: int, count: int) -> set[TopicPartition]:
+        """Return the partitions that are for one of `count` consumer threads."""
+        return {partition for partition, held in self._partitions.items() if held.thread % count == thread}
+
+    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Count what was returned below these offsets as finished; partitions that are not there are passed over."""
+        for partition, offset in offsets.items():
+            held = self._partitions.get(partition)
+            if held is not None:
+                held.finished = max(held.finished, min(offset, held.returned))
+
+    def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
+        """Take in records of a partition from `position` on."""
+        self.forget([partition])
+        wanted = not self._settings.begins_paused
+        self._partitions[partition] = _Partition(generation, position, position, position, thread, wanted=wanted)
+
+    def reset(self, partition: TopicPartition, position: int) -> bool:
+        """Go on from another position, also a lower one; False if the partition is not emitted."""
+        held = self._partitions.get(partition)
+        if held is None or not held.emitting:
+            return False
+        self._drop_records(partition, held)
+        held.returned = held.next_offset = position
+        held.finished = min(held.finished, position)
+        self._unfinished.add(partition)
+        return True
+
+    def seek(self, positions: Mapping[TopicPartition, int], is_finished: bool) -> dict[TopicPartition, int | None]:
+        """Go on from other positions, as the application wishes; return what is to be fetched, and from where.
+
+        With `is_finished` all below these positions, and nothing from there on, counts as finished.
+        """
+        for partition, position in positions.items():
+            held = self._partitions[partition]
+            self._drop_records(partition, held)
+            held.returned = held.next_offset = position
+            if is_finished:
+                held.finished = position
+            self._unfinished.add(partition)
+        return {partition: positions[partition] for partition in positions if self._is_fetched(partition)}
+
+    def pause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Drop the records of these partitions and take no more until `unpause`; return what to fetch no more."""
+        for partition in partitions:
+            held = self._partitions[partition]
+            self._drop_records(partition, held)
+            held.wanted, held.next_offset = False, held.returned
+        return dict.fromkeys(partitions)
+
+    def unpause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Take records of paused partitions again; return from where they are to be fetched."""
+        paused = [partition for partition in partitions if not self._partitions[partition].wanted]
+        for partition in paused:
+            self._partitions[partition].wanted = True
+        return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
+
+    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+        """Count the records of paused partitions below these offsets as returned; tell of those where that was done."""
+        advances: dict[TopicPartition, Advance] = {}
+        for partition, offset in offsets.items():
+            held = self._partitions.get(partition)
+            if held is not None and held.emitting and not held.wanted and 0 <= held.returned <= offset:
+                advances[partition] = Advance(held.returned, held.generation)
+                held.returned = held.next_offset = offset
+                self._unfinished.add(partition)
+        return advances
+
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the records of these partitions and take no more; their marks stay."""
+        for partition in partitions:
+            held = self._partitions.get(partition)
+            if held is not None:
+                self._drop_records(partition, held)
+                held.emitting = held.held_back = False
+
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Take no more word of the application on stopped partitions: its `on_revoke` is over."""
+        for partition in partitions:
+            held = self._partitions.get(partition)
+            if held is not None:
+                held.let_go = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Emit stopped partitions again from where the application is."""
+        for partition in partitions:
+            held = self._partitions.get(partition)
+            if held is not None and not held.emitting:
+                held.emitting, held.let_go = True, False
+                held.next_offset = held.returned
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop these partitions with all that is known of them."""
+        for partition in partitions:
+            held = self._partitions.pop(partition, None)
+            if held is not None:
+                self._drop_records(partition, held)
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Return the marks of every partition, stopped ones included."""
+        return {partition: Position(held.returned, held.finished) for partition, held in self._partitions.items()}
+
+    def generations(self) -> dict[TopicPartition, int]:
+        """Return the generation in which each partition was started, stopped ones included."""
+        return {partition: held.generation for partition, held in self._partitions.items()}
+
+    def emitting(self) -> list[TopicPartition]:
+        """Return the partitions whose records are returned, sorted."""
+        return sorted(partition for partition, held in self._partitions.items() if held.emitting)
+
+    def fetched(self) -> dict[TopicPartition, int]:
+        """Return the partitions that are to be fetched, and from where if nothing is buffered of them."""
+        return {tp: held.returned for tp, held in self._partitions.items() if self._is_fetched(tp)}
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that the application has paused, sorted."""
+        return sorted(partition for partition, held in self._partitions.items() if not held.wanted)
+
+    def _is_fetched(self, partition: TopicPartition) -> bool:
+        held = self._partitions[partition]
+        return held.emitting and held.wanted and held.returned >= 0  # NO_OFFSET: nobody has said yet where it begins
+
+    def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
+        if held.count:
+            self._ready.remove(partition)
+            self._record_count -= held.count
+            self._byte_count -= sum(chunk.size_bytes for chunk in held.chunks)
+            held.count = 0
+            held.chunks.clear()
+
+
+def equal_shares(counts: Sequence[int], limit: int) -> list[int]:
+    """Divide `limit` between partitions that hold so many records; what one can't fill goes to the others.
+
+    At least one for each of no more than `limit` partitions; those that could be larger differ by one at most.
+    """
+    shares = [0] * len(counts)
+    ascending = sorted(range(len(counts)), key=counts.__getitem__)
+    for settled, index in enumerate(ascending):
+        shares[index] = min(counts[index], limit // (len(counts) - settled))
+        limit -= shares[index]
+    return shares

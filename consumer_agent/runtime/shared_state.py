@@ -1,0 +1,441 @@
+"""What the three threads share, under one lock: the buffer, the lease, and what the application has to be told.
+
+The machine thread writes what the machine decides, the fetcher thread puts records, the application's thread takes them
+and runs its callbacks, outside the lock. Whatever wakes the application's poll goes through `changed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from consumer_agent.errors import CommitFailedError, NoOffsetError
+from consumer_agent.membership.events import Position
+from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
+from consumer_agent.runtime.threads import Condition, new_lock
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
+MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """What was asked for, what Kafka has, and where it goes on by `auto_offset_reset`; None: nowhere, it is `none`."""
+
+    partition: TopicPartition
+    offset: int
+    earliest: int
+    latest: int  # the offset after the last record
+    goes_on_at: int | None
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        topic, number = self.partition
+        text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, and not {self.offset}"
+        if self.goes_on_at is None:
+            return f"{text}; auto_offset_reset is none"
+        return f"{text}; it goes on at {self.goes_on_at}"
+
+
+DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
+ResetRecorder = Callable[[OutOfRange], None]
+
+
+class Tell(Enum):
+    """Which callback a notice is for."""
+
+    ASSIGNED = "assign"
+    REVOKE = "revoke"
+    LOST = "lost"
+    COMMITTED = "commit"
+
+
+@dataclass(slots=True)
+class Notice:
+    """Something that the application's thread has to run, in order."""
+
+    tell: Tell
+    partitions: set[TopicPartition]
+    token: int = 0
+    error: CommitFailedError | None = None  # of COMMITTED
+
+
+def _counted(tell: Tell) -> str:
+    return f"{tell.value}_partitions_total"
+
+
+class SharedState:
+    """The state between the threads. Methods take the lock themselves, but for those of `buffer`."""
+
+    def __init__(
+        self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
+    ) -> None:
+        """Begin empty, outside of any group, with no right to emit; `record_reset` must not wait."""
+        lock = new_lock()
+        self.lock = lock
+        self.changed = Condition(lock)  # wakes the application
+        self.fetcher_wake = Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
+        self.buffer = buffer
+        self.now_ms = now_ms
+        self._record_reset = record_reset
+        self._emit_until_ms = 0
+        self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
+        self._view: frozenset[TopicPartition] = frozenset()  # what it could know of since its poll began
+        self._told: frozenset[TopicPartition] = frozenset()  # what the application knows to be its own
+        self._assigning: set[TopicPartition] = set()  # whose `on_assign` is being run
+        self._is_losing = False  # `on_lost` is being run
+        self._awaited_commit = 0  # the application's thread waits for one at a time
+        self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
+        self._commits: dict[int, CommitFailedError | None] = {}
+        self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
+        self._placeless: dict[TopicPartition, RebalancerError] = {}  # nothing says where they go on
+        self._failure: RebalancerError | None = None
+        self._breakdown: RebalancerError | None = None
+        shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
+        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
+        self._counts |= {_counted(tell): 0 for tell in shown}
+        self._away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
+        self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
+        self._longest_away_ms = 0
+        self.is_out = True
+        self.is_closed = False
+
+    # ---- the machine thread's side
+
+    def emit_until(self, until_ms: int) -> None:
+        """Let records be returned while the clock is below `until_ms`."""
+        with self.changed:
+            self._emit_until_ms = until_ms
+            self.changed.notify()
+
+    def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
+        """Take in records of a partition."""
+        with self.changed:
+            self.buffer.admit(partition, generation, position, thread)
+            self.changed.notify()
+
+    def stop(self, partitions: Collection[TopicPartition]) -> None:
+        """Return nothing more of these partitions."""
+        with self.lock:
+            self.buffer.stop(partitions)
+            self.placed(partitions)
+            self.fetcher_wake.notify()
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on with stopped partitions."""
+        with self.lock:
+            self.buffer.resume(partitions)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop partitions that are owned no longer; the application need not hear any more of them."""
+        with self.lock:
+            self.buffer.forget(partitions)
+            self.placed(partitions)
+            self._told = self._told.difference(partitions)
+            for notice in self._notices:
+                if notice.tell is Tell.ASSIGNED:
+                    notice.partitions.difference_update(partitions)
+            self.fetcher_wake.notify()
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Where every partition stands."""
+        with self.lock:
+            return self.buffer.positions()
+
+    def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
+        """Queue a callback; LOST is about all that the application was told of, and replaces what it was not."""
+        with self.changed:
+            last = self._notices[-1] if self._notices else None
+            if tell is Tell.LOST:
+                self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
+                partitions, self._told = self._told, frozenset()
+            if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
+                last.partitions.update(partitions)
+            else:
+                self._notices.append(Notice(tell, set(partitions), token))
+            self.changed.notify()
+
+    def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
+        """Tell that commits are stored, or failed."""
+        failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
+        with self.changed:
+            for token in tokens:
+                if token == self._awaited_commit:
+                    self._commits = {token: failure}
+                elif token in self._announced:
+                    del self._announced[token]
+                    self._notices.append(Notice(Tell.COMMITTED, set(), token, failure))
+            self.changed.notify()
+
+    def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
+        """Tell the application what is stored."""
+        with self.changed:
+            self._stored = {token: (offsets, error)}  # one waits at a time, for it is the application's thread
+            self.changed.notify()
+
+    def fail(self, error: RebalancerError) -> None:
+        """Raise this in the application's next poll."""
+        with self.changed:
+            self._failure = error
+            self.changed.notify()
+
+    def break_down(self, error: RebalancerError) -> None:
+        """Raise this in every poll from now on: nothing that it does brings the consumer back."""
+        with self.changed:
+            self._breakdown = self._breakdown or error
+            self.changed.notify()
+
+    def become_out(self) -> None:
+        """Let the application's poll ask for a new registration."""
+        with self.changed:
+            self.is_out = True
+            self.changed.notify()
+
+    def become_closed(self) -> None:
+        """Nothing follows."""
+        self.commit_finished(list(self._announced), "the consumer is in its group no more")
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify()
+
+    # ---- the application's side
+
+    def count_on(self, former: SharedState) -> None:
+        """Count on from where another one, to which nothing comes any more, has ended."""
+        self._counts, self._longest_away_ms = former._counts, former._longest_away_ms
+
+    def come(self, *, finishes: bool = False) -> None:
+        """The application is in a poll, or back in it from a callback; with `finishes`, what it has is finished."""
+        since_ms, self._away_since_ms = self._away_since_ms, None
+        with self.lock:
+            self._came_back(since_ms)
+            self._view = self._told
+            if finishes:
+                self.buffer.finish()
+
+    def go(self) -> None:
+        """The application is at its own work, or in a callback."""
+        self._away_since_ms = self.now_ms()
+
+    def begin_work(self, thread: int) -> None:
+        """The handler of a consumer thread gets records; the lock must be held."""
+        self._working_since_ms[thread] = self.now_ms()
+
+    def end_work(self, thread: int) -> None:
+        """It has returned from them; the lock must be held."""
+        self._came_back(self._working_since_ms.pop(thread))
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a handler has records; the lock must be held."""
+        return bool(self._working_since_ms)
+
+    @property
+    def away_since_ms(self) -> int | None:
+        """Since when the application, or the handler that is at it for longest, has not come back; under the lock."""
+        own = [] if self._away_since_ms is None else [self._away_since_ms]
+        return min([*own, *self._working_since_ms.values()], default=None)
+
+    def _came_back(self, since_ms: int | None) -> None:
+        if since_ms is not None:
+            self._longest_away_ms = max(self._longest_away_ms, self.now_ms() - since_ms)
+
+    def take(
+        self,
+        max_records: int | None,
+        record_delivery: DeliveryRecorder,
+        among: Collection[TopicPartition] | None = None,
+        *,
+        draws: bool = False,
+    ) -> list[Run]:
+        """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
+
+        Of all partitions, or `among` some. Who `draws` by itself does not wake the fetcher for the room that it makes.
+
+        The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
+        at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
+        could prevent it.
+        """
+        looked_at_us = time.monotonic_ns() // 1_000
+        if not self.buffer.record_count:
+            if not draws:
+                self.fetcher_wake.notify()  # somebody else may have drawn before
+            return []
+        if self.now_ms() >= self._emit_until_ms:
+            return []
+        runs = self.buffer.take(max_records, among)
+        if not runs:
+            return []
+        self._counts["polled_batches_total"] += 1
+        self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
+        record_delivery(runs, looked_at_us)
+        if not draws and self.buffer.room:
+            self.fetcher_wake.notify()
+        return runs
+
+    def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
+        """Count records that are read elsewhere as returned, if the lease holds at this very moment."""
+        with self.lock:
+            return self.buffer.advance(offsets) if self.now_ms() < self._emit_until_ms else {}
+
+    @property
+    def has_notice(self) -> bool:
+        """Whether `next_notice` would go on; the lock must be held."""
+        if not self._notices:
+            return False
+        first = self._notices[0]
+        return first.tell is not Tell.ASSIGNED or self.buffer.holds(first.partitions)
+
+    def next_notice(self) -> Notice | None:
+        """Return the next callback to run, with what the application is to be told; the lock must be held.
+
+        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` is not about partitions
+        whose `on_revoke` has run already, in a stop that a departure overtook.
+        """
+        while self.has_notice:
+            notice = self._notices.popleft()
+            if notice.tell is Tell.REVOKE:
+                notice.partitions &= self._told
+            if notice.partitions:
+                self._counts[_counted(notice.tell)] += len(notice.partitions)
+            if notice.tell is Tell.ASSIGNED:
+                self._assigning = notice.partitions
+                self._told |= notice.partitions
+                self._view |= notice.partitions
+            elif notice.tell is Tell.REVOKE:
+                self._told -= notice.partitions
+                self._view -= notice.partitions
+            self._is_losing = notice.tell is Tell.LOST
+            if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
+                return notice
+        return None
+
+    def called_back(self, notice: Notice) -> None:
+        """The callback of a notice is over, or there is none."""
+        with self.changed:
+            self._is_losing = False
+            if notice.tell is Tell.ASSIGNED:
+                self._assigning = set()
+                self.changed.notify()
+            elif notice.tell is Tell.REVOKE:
+                self.buffer.let_go(notice.partitions)
+
+    @property
+    def unannounced(self) -> set[TopicPartition]:
+        """Partitions whose `on_assign` is not over, and may still seek or pause them; the lock must be held."""
+        waiting = (notice.partitions for notice in self._notices if notice.tell is Tell.ASSIGNED)
+        return self._assigning.union(*waiting)
+
+    @property
+    def revoking(self) -> set[TopicPartition]:
+        """The partitions of the next callback if that is an `on_revoke`; the lock must be held."""
+        first = self._notices[0] if self._notices else None
+        return first.partitions if first is not None and first.tell is Tell.REVOKE else set()
+
+    def is_told(self, partition: TopicPartition) -> bool:
+        """Whether the application knows a partition as its own, and it still is; the lock must be held."""
+        return partition in self._told and self.buffer.holds({partition})
+
+    def was_told(self, partition: TopicPartition) -> bool:
+        """Whether the application has reason to take a partition for its own, though it may be gone by now."""
+        return partition in self._view
+
+    def take_failure(self) -> RebalancerError | None:
+        """Return what went wrong, once if it may pass; the lock must be held."""
+        failure, self._failure = self._failure, None
+        return self._breakdown or failure or next(iter(self._placeless.values()), None)
+
+    def misplace(self, partition: TopicPartition, error: RebalancerError) -> None:
+        """Raise this in every poll until the application says where it goes on; the lock must be held."""
+        self._placeless[partition] = error
+        self.changed.notify()
+
+    def reset(self, found: OutOfRange) -> None:
+        """Tell of an offset that Kafka does not have, and go on where that says; the lock must be held."""
+        self._counts["offsets_out_of_range_total"] += 1
+        self._record_reset(found)
+        if found.goes_on_at is None:
+            known = (found.partition, found.offset, found.earliest, found.latest)
+            self.misplace(found.partition, NoOffsetError(str(found), *known))
+        else:
+            _log.warning("%s", found)
+            self.buffer.reset(found.partition, found.goes_on_at)
+
+    def placed(self, partitions: Collection[TopicPartition]) -> None:
+        """Be content with these partitions; the lock must be held."""
+        for partition in partitions:
+            self._placeless.pop(partition, None)
+
+    def has_commit(self, token: int) -> bool:
+        """Whether a commit is over; the lock must be held."""
+        return token in self._commits or self.is_closed
+
+    def take_commit(self, token: int) -> CommitFailedError | None:
+        """Return the error of a commit that is over."""
+        with self.lock:
+            return self._commits.pop(token, CommitFailedError("the consumer is in its group no more"))
+
+    def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
+        """Count as finished what is to be committed (None: all that was returned), and await the commit.
+
+        Raises:
+            CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`; or too many commits wait already.
+
+        """
+        with self.lock:
+            if self.is_closed:
+                raise CommitFailedError("the consumer is in its group no more")
+            if self._is_losing:  # it may be in the group again by now, with nothing to commit
+                raise CommitFailedError("the partitions are lost; others read their records again")
+            if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
+                raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits wait already; poll, or commit less often")
+            if finished is None:
+                self.buffer.finish()
+            else:
+                self.buffer.finish_at(finished)
+            if by_notice:
+                self._announced[token] = None
+            else:
+                self._awaited_commit = token
+
+    def has_stored(self, token: int) -> bool:
+        """Whether it is known what is stored; the lock must be held."""
+        return token in self._stored or self.is_closed
+
+    def take_stored(self, token: int) -> tuple[Mapping[TopicPartition, int | None], str | None]:
+        """Return what is stored, and why that is not known."""
+        with self.lock:
+            return self._stored.pop(token, ({}, "the consumer is in its group no more"))
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers by name; the lock must be held."""
+        lease_ms = max(0, self._emit_until_ms - self.now_ms())
+        since_ms = self.away_since_ms
+        away_ms = 0 if since_ms is None else self.now_ms() - since_ms
+        return {
+            **self._counts,
+            "assigned_partitions": len(self.buffer.emitting()),
+            "paused_partitions": len(self.buffer.paused()),
+            "placeless_partitions": len(self._placeless),
+            "retained_records": self.buffer.record_count,
+            "lease_ms": min(lease_ms, MAX_LEASE_MS),
+            "since_poll_ms": away_ms,
+            "longest_since_poll_ms": max(away_ms, self._longest_away_ms),
+        }
+
+    def finish(self) -> None:
+        """All that was returned is finished."""
+        with self.lock:
+            self.buffer.finish()
+
+    def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """All that was returned below these offsets is finished."""
+        with self.lock:
+            self.buffer.finish_below(offsets)

@@ -1,0 +1,149 @@
+"""A consumer's events, as other programs read them: what it fetches, returns and commits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from consumer_agent.membership import effects
+from consumer_agent.runtime.record_buffer import Messages, Run
+from consumer_agent.runtime.shared_state import OutOfRange
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.fields import TopicPartition
+
+_logger = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Writes events of one group; used by the machine's thread, but for what says where the application reads on."""
+
+    def __init__(self, event_log: EventLog | None, group: str) -> None:
+        """Write to `event_log`, or nowhere."""
+        self._log = event_log
+        self._group = group
+
+    def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
+        """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
+
+        An event that spanned a gap would claim records that nobody was given.
+        """
+        if self._log is None:
+            return
+        for run in runs:
+            for unbroken in _unbroken(run.messages):
+                self._write(
+                    "delivered",
+                    generation=run.generation,
+                    member=member,
+                    topic=run.topic,
+                    partition=run.partition,
+                    first_offset=unbroken[0].offset(),
+                    last_offset=unbroken[-1].offset(),
+                    count=len(unbroken),
+                    mono_us=mono_us,
+                )
+
+    def fetcher(self, effect: effects.RecordFetcher) -> None:
+        """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
+        mono_us = time.monotonic_ns() // 1_000 - effect.late_ms * 1_000
+        for topic, positions in _by_topic(effect.positions):
+            reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+            self._write(
+                effect.kind,
+                generation=effect.generation,
+                cause_id=effect.cause_id,
+                member=effect.member,
+                topic=topic,
+                partitions=list(positions),
+                positions=list(positions.values()),
+                mono_us=mono_us,
+                **reason,
+            )
+
+    def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
+        """Write that partitions go on at other offsets, one for each topic; reason is `seek` or `reset`."""
+        for topic, found in _by_topic(positions):
+            self._write(
+                "repositioned",
+                member=member,
+                topic=topic,
+                partitions=list(found),
+                positions=list(found.values()),
+                reason=reason,
+            )
+
+    def out_of_range(self, member: str, found: OutOfRange) -> None:
+        """Write `offset_out_of_range`, and where it goes on, if it does."""
+        topic, partition = found.partition
+        self._write(
+            "offset_out_of_range",
+            member=member,
+            topic=topic,
+            partition=partition,
+            offset=found.offset,
+            earliest=found.earliest,
+            latest=found.latest,
+        )
+        if found.goes_on_at is not None:
+            self.repositioned(member, {found.partition: found.goes_on_at}, "reset")
+
+    def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write `committed` for each partition."""
+        for (topic, partition), offset in sorted(offsets.items()):
+            self._write(
+                "committed",
+                generation=generation,
+                member=member,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+            )
+
+    def poll_late(self, effect: effects.RecordPollLate) -> None:
+        """Write `poll_late`."""
+        self._write(
+            "poll_late",
+            member=effect.member,
+            away_ms=effect.away_ms,
+            limit_ms=effect.limit_ms,
+            gives_up=effect.gives_up,
+        )
+
+    def quarantined(self, effect: effects.RecordQuarantined) -> None:
+        """Write `command_quarantined`."""
+        self._write("command_quarantined", member=effect.member, command=effect.command, reason=effect.reason)
+
+    def _write(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # those of EventLog.write
+        """Write an event; if that fails (a full disk), say so once and go on without: records matter more."""
+        if self._log is None:
+            return
+        try:
+            self._log.write(kind, group=self._group, **fields)
+        except OSError as error:
+            _logger.warning("telemetry ends: %s", error)
+            self._log = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            self._log.close()
+
+
+def _by_topic(positions: Mapping[TopicPartition, int]) -> Iterable[tuple[str, dict[int, int]]]:
+    by_topic: dict[str, dict[int, int]] = {}
+    for topic, partition in sorted(positions):
+        by_topic.setdefault(topic, {})[partition] = positions[topic, partition]
+    return by_topic.items()
+
+
+def _unbroken(messages: Messages) -> Iterator[Messages]:
+    """Split a run where offsets are missing: they were compacted away, or are not records."""
+    begin = 0
+    if messages[-1].offset() - messages[0].offset() >= len(messages):
+        for index in range(1, len(messages)):
+            if messages[index].offset() != messages[index - 1].offset() + 1:
+                yield messages[begin:index]
+                begin = index
+    yield messages[begin:]

@@ -1,0 +1,141 @@
+"""Real threads and locks, also in a program whose threading gevent has patched, and one condition for whoever waits.
+
+The machine thread and the fetcher need threads of the operating system: what blocks in one must not hold up the
+application, or the other way round. A greenlet of the application that waits gives its turn to the other greenlets of
+its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import gevent
+from gevent import monkey
+from gevent.event import Event as Flag
+from gevent.hub import Hub
+
+new_lock: Callable[[], threading.Lock] = monkey.get_original("_thread", "allocate_lock")
+_start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = monkey.get_original("_thread", "start_new_thread")
+
+
+class Condition:
+    """A lock that is held for moments only, and those who wait until what it protects has changed.
+
+    Several conditions may share a lock. `listeners` are told of every change, with the lock held: they must not wait.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        """Begin with nobody waiting."""
+        self._lock = lock
+        self._waiting: list[Callable[[], object]] = []
+        self.listeners: list[Callable[[], object]] = []
+
+    def __enter__(self) -> None:
+        """Take the lock."""
+        self._lock.acquire()  # no `with`: it ends in `__exit__`
+
+    def __exit__(self, *_error: object) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def notify(self) -> None:
+        """Wake everybody who waits; the lock must be held."""
+        waiting, self._waiting = self._waiting, []
+        for wake in (*waiting, *self.listeners):
+            wake()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Release the lock until `notify`, or the end of the time, and take it again."""
+        waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()
+        wake = waiter.wake
+        self._waiting.append(wake)
+        self._lock.release()
+        try:
+            waiter.wait(timeout_s)
+        finally:
+            self._lock.acquire()
+            if wake in self._waiting:
+                self._waiting.remove(wake)
+            waiter.close()
+
+
+class Thread:
+    """A thread of the operating system that the end of the program does not wait for."""
+
+    def __init__(self, target: Callable[[], None], name: str) -> None:
+        """Prepare; nothing runs before `start`."""
+        self._target = target
+        self._python_thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_patched = monkey.is_module_patched("threading")  # then the thread above would be a greenlet
+        self._ended = Condition(new_lock())
+        self.is_alive = False
+
+    def start(self) -> None:
+        """Start it."""
+        self.is_alive = True
+        if self._is_patched:
+            _start_new_thread(self._run, ())
+        else:
+            self._python_thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end, but no longer than this."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._ended:
+            while self.is_alive and time.monotonic() < deadline_s:
+                self._ended.wait(deadline_s - time.monotonic())
+            is_at_its_end = not self.is_alive
+        if is_at_its_end and not self._is_patched and self._python_thread.ident is not None:
+            self._python_thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._target()
+        finally:
+            with self._ended:
+                self.is_alive = False
+                self._ended.notify()
+
+
+class _Waiter(Protocol):
+    def wake(self) -> object: ...
+
+    def wait(self, timeout_s: float | None) -> object: ...
+
+    def close(self) -> None: ...
+
+
+class _ThreadWaiter:
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._lock.acquire()
+        self.wake = self._lock.release
+
+    def wait(self, timeout_s: float | None) -> None:
+        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+
+    def close(self) -> None:
+        pass
+
+
+class _GreenletWaiter:
+    def __init__(self) -> None:
+        self._flag = Flag()
+        self._watcher = gevent.get_hub().loop.async_()
+        self._watcher.start(self._flag.set)
+        self.wake = self._watcher.send
+
+    def wait(self, timeout_s: float | None) -> None:
+        self._flag.wait(timeout_s)
+
+    def close(self) -> None:
+        self._watcher.stop()
+        self._watcher.close()
+
+
+def _is_cooperative() -> bool:
+    """Whether other greenlets of this thread expect to have a turn while this one waits."""
+    return monkey.is_module_patched("threading") or isinstance(gevent.getcurrent().parent, Hub)

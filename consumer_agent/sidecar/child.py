@@ -1,0 +1,157 @@
+"""One process of the application: bytes to its standard input, frames from its standard output; nothing here blocks.
+
+The child leads a process group of its own: Ctrl-C in a terminal reaches the agent alone, which lets the child finish,
+and what the child has started ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from consumer_agent.errors import ConsumerError
+from consumer_agent.sidecar.frames import Codec, Frame
+from zkrebalancer.protocol.errors import ConfigurationError
+
+CHUNK_BYTES = 1 << 16
+MAX_CHUNKS = 16  # read or written in one exchange
+LOOK_INTERVAL_S = 0.1  # between two looks at whether the agent still waits
+END_GRACE_S = 1.0  # for a child that has closed its input or output to end
+
+
+class ChildEndedError(ConsumerError):
+    """The child has ended, or takes part no longer; the text says how."""
+
+
+def command_line(text: str) -> list[str]:
+    """Split a command as a shell would; it is not run by one.
+
+    Raises:
+        ConfigurationError: there is no such program, or quotes are not closed.
+
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r:.200} cannot be split into words: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigurationError(f"{text!r:.200}: there is no program {words[0] if words else ''!r:.80} to be run")
+    return words
+
+
+class Child:
+    """A running child. Used by one thread."""
+
+    def __init__(self, words: list[str], codec: Codec) -> None:
+        """Start it.
+
+        Raises:
+            ChildEndedError: it cannot be started.
+
+        """
+        try:
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+        except OSError as error:
+            raise ChildEndedError(f"{words[0]:.200} cannot be started: {error.strerror}") from None
+        self.codec = codec
+        self._out = deque[memoryview]()  # bounded by what may be given to a child; the rest of a view is no copy
+        pipes: Any = process  # typeshed says that they may be None, but Popen has opened them here
+        self._process = process
+        self._stdin, self._stdout = pipes.stdin, pipes.stdout
+        self._input: int = self._stdin.fileno()
+        self._output: int = self._stdout.fileno()
+        os.set_blocking(self._input, False)
+        os.set_blocking(self._output, False)
+        self._poll = select.poll()
+        self._poll.register(self._output, select.POLLIN)
+        self._poll.register(self._input, 0)  # tells when nobody can read it any more
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for its input."""
+        if data:
+            self._out.append(memoryview(data))
+
+    def exchange(self, timeout_s: float) -> Iterator[Frame]:
+        """Write what it takes and yield what it has said, waiting for either for at most `timeout_s` seconds.
+
+        Raises:
+            ChildEndedError: it has ended, or closed its input or output. What it said before was yielded before.
+            FrameError: it said something that is no frame. What it said before was yielded before.
+
+        """
+        self._write()
+        events = dict(self._poll.poll(timeout_s * 1_000))
+        self._write()
+        is_deaf = bool(events.get(self._input, 0) & select.POLLERR)
+        has_ended = self._process.poll() is not None  # asked before its output is read, or its last words were missed
+        data, is_over = self._read()
+        yield from self.codec.feed(data)
+        if not data and (is_deaf or is_over or has_ended):
+            raise ChildEndedError(self._how_it_ended("input" if is_deaf else "output"))
+
+    def end(self, is_over: Callable[[], bool]) -> None:
+        """Close its input and wait for its end, until `is_over`; then it is killed. What it still says is ignored."""
+        self._poll.unregister(self._input)
+        self._stdin.close()
+        has_closed = False
+        while not is_over() and self._process.poll() is None:
+            if has_closed:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(LOOK_INTERVAL_S)
+            else:
+                self._poll.poll(LOOK_INTERVAL_S * 1_000)
+                has_closed = self._read()[1]
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with everything that it has started: that may be at work although the child has ended."""
+        with contextlib.suppress(ProcessLookupError):  # nobody is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+
+    def _write(self) -> None:
+        try:
+            for _ in range(MAX_CHUNKS):
+                if not self._out:
+                    break
+                first = self._out.popleft()
+                written = os.write(self._input, first[:CHUNK_BYTES])
+                if written < len(first):
+                    self._out.appendleft(first[written:])
+        except BlockingIOError:
+            self._out.appendleft(first)
+        except BrokenPipeError:
+            self._out.clear()  # nobody reads it; what the child has said before is heard first
+        self._poll.modify(self._input, select.POLLOUT if self._out else 0)
+
+    def _read(self) -> tuple[bytes, bool]:
+        """Return what there is, and whether nothing will follow."""
+        chunks: list[bytes] = []
+        try:
+            for _ in range(MAX_CHUNKS):
+                chunk = os.read(self._output, CHUNK_BYTES)
+                if not chunk:
+                    return b"".join(chunks), True
+                chunks.append(chunk)
+        except BlockingIOError:
+            pass
+        return b"".join(chunks), False
+
+    def _how_it_ended(self, closed: str) -> str:
+        try:
+            status = self._process.wait(END_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return f"the child closed its {closed}"
+        if status < 0:
+            return f"the child was killed by {signal.Signals(-status).name}"
+        return f"the child ended with exit status {status}"

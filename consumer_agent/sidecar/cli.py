@@ -1,0 +1,268 @@
+"""`consumer-agent run`: reads a group's partitions and prints the records, or hands them to an application."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+import click
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.consumer import Consumer
+from consumer_agent.records import Record
+from consumer_agent.sidecar.dead_letters import open_dead_letters
+from consumer_agent.sidecar.frames import record_document
+from consumer_agent.sidecar.run_counts import RunCounts
+from consumer_agent.sidecar.settings import (
+    LOG_LEVELS,
+    Settings,
+    as_toml,
+    effective,
+    find_faults,
+    fit_revoke_timeout,
+    gather,
+    subscription_arguments,
+)
+from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
+from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
+from zkrebalancer.protocol.settings import GroupSettings, decode
+from zkrebalancer.runtime.zk import BlockingZk
+
+POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
+_log = logging.getLogger(__name__)
+RecordPrinter = Callable[[Record], None]
+
+
+class FaultsError(ConfigurationError):
+    """Settings that are not allowed, a line each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        """Take the lines."""
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def consumer_agent() -> None:
+    """Read partitions of Kafka that a central coordinator hands out.
+
+    \b
+    Example:
+      consumer-agent run --bootstrap localhost:9092 --zookeeper localhost:2181/kafka --group g --topic orders
+    """
+
+
+@consumer_agent.command()
+@click.option("--config", metavar="FILE", help="Settings in TOML; the environment and the flags count more.")
+@click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="Also ZKREBALANCER_ZOOKEEPER.")
+@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka's brokers.")
+@click.option("--group")
+@click.option("--topic", "topics", multiple=True, metavar="NAME[:THREADS]", help="May be given several times.")
+@click.option("--pattern", metavar="RE", help="Topics by a regular expression (RE2) instead of by name.")
+@click.option("--pattern-type", metavar=f"{WHITE_LIST}|{BLACK_LIST}", help=f"Default: {WHITE_LIST}.")
+@click.option("--exec", metavar="CMD", help="Hand the records to this command, and take its acknowledgements.")
+@click.option("--frames", metavar="json|msgpack", help="How to speak with it: lines (default), or length-prefixed.")
+@click.option("--dead-letter", metavar="topic:NAME|file:PATH", help="Where records go that it cannot process.")
+@click.option("--max-failures", metavar="N", help="of one record, before it is given up. Default: 3.")
+@click.option("--max-restarts", metavar="N", help="of the command in a row without an answer. Default: 10.")
+@click.option("--max-in-flight-records", metavar="N", help="that the command has not acknowledged. Default: 500.")
+@click.option("--max-in-flight-bytes", metavar="N", help="the same in bytes. Default: 16 MiB.")
+@click.option("--revoke-timeout-ms", metavar="N", help="for the command to let partitions go. Default: 20000.")
+@click.option("--drain-timeout-ms", metavar="N", help="for it to finish when the agent stops. Default: 5000.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /metrics and /assignment there.")
+@click.option("--events", "events_directory", metavar="DIR", help="Write telemetry events there.")
+@click.option("--client-id")
+@click.option("--instance-id", "group_instance_id", help="A name that outlives a restart.")
+@click.option("--rack")
+@click.option("--capacity", metavar="NUMBER")
+@click.option("--session-timeout-ms", metavar="N")
+@click.option("--max-poll-records", metavar="N")
+@click.option("--max-poll-interval-ms", metavar="N", help="An agent that hangs for so long leaves. Default: 300000.")
+@click.option("--poll-fairness", metavar="greedy|proportional")
+@click.option("--prefetch", metavar="total|per_partition")
+@click.option("--suspended-policy", metavar="pause|continue", help="What to do when ZooKeeper cannot be reached.")
+@click.option("--enable-auto-commit", metavar="true|false")
+@click.option("--auto-commit-interval-ms", metavar="N", help="How often what was read is stored as finished.")
+@click.option("--auto-offset-reset", metavar="WHERE", help="earliest, latest, none, or a time with its zone.")
+@click.option("--offsets-storage", metavar="zookeeper|kafka|dual")
+@click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A setting of librdkafka.")
+@click.option("--print-config", is_flag=True, help="Print the settings that count, and where each comes from; end.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
+@click.option("--quiet", is_flag=True, help="Print no records, only how many there were.")
+@click.option("--log-level", metavar="|".join(LOG_LEVELS), help="Default: warning.")
+def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, **flags: Any) -> None:  # noqa: ANN401
+    """Read until SIGTERM or SIGINT; then finish, commit and leave the group.
+
+    Every setting may also stand in the file (`session_timeout_ms = 6000`) and in the environment
+    (CONSUMER_AGENT_SESSION_TIMEOUT_MS=6000); librdkafka's own in its table kafka_config, and as
+    CONSUMER_AGENT_KAFKA_SASL_PASSWORD=….
+
+    \b
+    Example:
+      consumer-agent run --bootstrap localhost:9092 --zookeeper localhost:2181/kafka --group g --topic orders
+    """
+    given = {key: list(value) if key == "topics" else value for key, value in flags.items() if value not in {None, ()}}
+    settings = gather(config, os.environ, given)
+    faults = find_faults(settings)
+    if faults:
+        raise FaultsError(faults)
+    if print_config:
+        shown = effective(settings)
+        document = {key: {"value": value, "origin": origin} for key, (value, origin) in shown.items()}
+        click.echo(json.dumps(document, default=str) if as_json else as_toml(shown))
+        return
+    level = settings.values.get("log_level", "warning").upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for name in settings.ignored:
+        _log.warning("%s is not a setting, and is ignored", name)
+    printer = _silent if quiet else _print_json if as_json else _print_line
+    run_counts = RunCounts()
+    _run(settings, printer, run_counts)
+    if quiet or "exec" in settings.values:
+        counts = {"records": run_counts.records, "partitions": len(run_counts.partitions)}
+        click.echo(
+            json.dumps(counts)
+            if as_json
+            else f"records: {run_counts.records} of {len(run_counts.partitions)} partitions"
+        )
+
+
+def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> None:
+    signals = _Signals()
+    subscribe = subscription_arguments(settings.values)
+    own = settings.group_of(SidecarSettings)
+    with_child = "exec" in settings.values
+    config = ConsumerConfig(**settings.group_of(ConsumerConfig), enable_auto_finish=not with_child)
+    consumer = Consumer(config)
+    with _served(settings.values.get("http"), consumer, config, run_counts):
+        if not with_child:
+            _read(consumer, subscribe, printer, run_counts, signals)
+            return
+        own["revoke_timeout_ms"] = _revoke_timeout_ms(settings, config)
+        target = settings.values.get("dead_letter")
+        letters = None if target is None else open_dead_letters(target, config)
+        sidecar_settings = SidecarSettings(command=settings.values["exec"], **own)
+        try:
+            Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, run_counts).run(subscribe)
+        except StoppedInFlightError as error:
+            click.echo(f"warning: {error}", err=True)
+
+
+def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
+    """Ask ZooKeeper how long a revoke may take in this group, for that stands nowhere else.
+
+    What cannot be read there is what the coordinator puts in its place: the defaults.
+    """
+    with BlockingZk(config.zookeeper) as zk:
+        reply = zk.perform(Get(paths.group(config.group)))
+    group = GroupSettings()
+    with contextlib.suppress(NodeContentError):
+        group = decode(reply.content) if isinstance(reply, Content) else group
+    timeout_ms, faults = fit_revoke_timeout(settings, group.rebalance_timeout_ms)
+    if faults:
+        raise FaultsError(faults)
+    return timeout_ms
+
+
+def _served(
+    address: str | None, consumer: Consumer, config: ConsumerConfig, run_counts: RunCounts
+) -> AbstractContextManager[object]:
+    if address is None:
+        return contextlib.nullcontext()
+    from consumer_agent.sidecar.http_endpoints import Endpoints, serving  # noqa: PLC0415  # only this needs prometheus_client
+
+    return serving(address, Endpoints(consumer, run_counts, {"group": config.group, "client_id": config.client_id}))
+
+
+def main() -> NoReturn:
+    """Run the command line; exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 130 interrupted."""
+    try:
+        consumer_agent.main(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except FaultsError as error:
+        for line in error.faults[:-1]:
+            click.echo(_error_line(line), err=True)
+        _fail(error.faults[-1], error.exit_code)
+    except RebalancerError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at its end
+        if isinstance(error, BrokenPipeError):  # whoever read our output has gone
+            sys.exit(1)
+        _fail(f"the output cannot be written: {error.strerror or error}", 1)
+    sys.exit(0)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    click.echo(_error_line(line), err=True)
+    sys.exit(code)
+
+
+def _error_line(line: str) -> str:
+    return f"Error: {' '.join(line.split())}"
+
+
+class _Signals:
+    """Notes SIGTERM and SIGINT; whoever waits looks from time to time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self.count += 1
+
+
+def _read(
+    consumer: Consumer, subscribe: dict[str, Any], printer: RecordPrinter, run_counts: RunCounts, signals: _Signals
+) -> None:
+    with consumer:
+        consumer.subscribe(**subscribe)
+        while not signals.count:
+            batch = consumer.poll(POLL_TIMEOUT_S)
+            run_counts.add(batch)
+            for record in batch:
+                printer(record)
+            if batch:
+                sys.stdout.flush()
+
+
+def _silent(_record: Record) -> None:
+    pass
+
+
+def _print_json(record: Record) -> None:
+    sys.stdout.write(json.dumps(record_document(record), separators=(",", ":")) + "\n")
+
+
+def _print_line(record: Record) -> None:
+    key, value = (_readable(data) for data in (record.key, record.value))
+    sys.stdout.write(f"{record.topic}/{record.partition} {record.offset} {key} {value}\n")
+
+
+def _readable(data: bytes | None) -> str:
+    if data is None:
+        return "-"
+    text = data.decode(errors="backslashreplace")
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Where records go that the child cannot process: a file of JSON lines, or a topic.
+
+A letter counts as written when it is safe: synced to the disk, or acknowledged by all replicas in sync.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import ConsumerError
+from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, KafkaLog
+from consumer_agent.sidecar.frames import record_document
+from consumer_agent.sidecar.ledger import Letter
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.fields import TopicPartition
+
+WRITE_TIMEOUT_MS = 60_000
+VANISHED_TIMEOUT_MS = 5_000  # Kafka's client lets a topic be unknown for so long; this one was there at the start
+CLOSE_TIMEOUT_S = 2.0  # letters that are not confirmed by then belong to records that are not finished
+MAX_LETTER_BYTES = 1_000_000_000  # as large as Kafka's client allows: the broker took the record, and it decides
+HEADER_PREFIX = "dead_letter."
+Place = tuple[TopicPartition, int]
+
+
+class DeadLetterError(ConsumerError):
+    """A dead letter could not be written; its record is not finished."""
+
+
+class DeadLetters(Protocol):
+    """Somewhere to write dead letters."""
+
+    def write(self, letter: Letter) -> None:
+        """Write a letter, or begin to.
+
+        Raises:
+            DeadLetterError: it cannot be written.
+
+        """
+
+    def written(self) -> list[Place]:
+        """Return the records whose letters are safe since the last call.
+
+        Raises:
+            DeadLetterError: one could not be written.
+
+        """
+
+    def close(self) -> None:
+        """Let go."""
+
+
+def open_dead_letters(target: str, config: ConsumerConfig) -> DeadLetters:
+    """Open `file:PATH` or `topic:NAME`.
+
+    Raises:
+        ConfigurationError: the file cannot be written, or the topic does not exist.
+        DeadLetterError: no broker answered.
+
+    """
+    kind, _, name = target.partition(":")
+    return LetterFile(Path(name), config.group) if kind == "file" else LetterTopic(name, config)
+
+
+class LetterFile:
+    """A JSON object a line: the record as in the frames, `group`, `failures`, `reason`, `failed_at_ms`."""
+
+    def __init__(self, path: Path, group: str) -> None:
+        """Open it for appending, and create it when it is missing."""
+        self._path = path
+        self._group = group
+        self._written: list[Place] = []
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+            size_bytes = os.fstat(self._file).st_size
+            if size_bytes and os.pread(self._file, 1, size_bytes - 1) != b"\n":
+                os.write(self._file, b"\n")  # the disk was full: what follows half a line could not be read either
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise ConfigurationError(f"dead_letter: {path} cannot be written: {error.strerror}") from None
+
+    def write(self, letter: Letter) -> None:
+        """Append a line in one call, so that several agents may share the file, and sync it."""
+        document = {
+            "record": record_document(letter.record),
+            "group": self._group,
+            "failures": letter.failures,
+            "reason": letter.reason,
+            "failed_at_ms": time.time_ns() // 1_000_000,
+        }
+        line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        try:
+            if os.write(self._file, line) != len(line):
+                raise DeadLetterError(f"{self._path}: a dead letter was only written in part")
+            os.fsync(self._file)
+        except OSError as error:
+            raise DeadLetterError(f"{self._path}: a dead letter cannot be written: {error.strerror}") from None
+        record = letter.record
+        self._written.append(((record.topic, record.partition), record.offset))
+
+    def written(self) -> list[Place]:
+        """Return the records whose letters are on the disk since the last call."""
+        written, self._written = self._written, []
+        return written
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class LetterTopic:
+    """The record as it was, with headers that begin with `dead_letter.`: where it came from, and why it is there."""
+
+    def __init__(self, topic: str, config: ConsumerConfig) -> None:
+        """Connect, and look whether the topic is there."""
+        self._topic = topic
+        self._group = config.group
+        self._written: list[Place] = []
+        self._failure: str | None = None
+        settings: dict[str, Any] = {
+            "message.max.bytes": MAX_LETTER_BYTES,
+            **config.kafka_config,
+            "bootstrap.servers": config.bootstrap,
+            "client.id": f"{config.client_id}-dead-letters",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.timeout.ms": WRITE_TIMEOUT_MS,
+            "topic.metadata.propagation.max.ms": VANISHED_TIMEOUT_MS,
+        }
+        try:
+            self._producer = Producer(settings, logger=KafkaLog("librdkafka"))
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka_config: for dead letters in a topic: {error.args[0].str()}") from None
+        try:
+            found = self._producer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics[topic]
+        except KafkaException as error:
+            raise DeadLetterError(f"no Kafka broker answered at {config.bootstrap}: {error.args[0].str()}") from None
+        if found.error is not None:
+            raise ConfigurationError(f"dead_letter: topic {topic} at {config.bootstrap}: {found.error.str()}")
+
+    def write(self, letter: Letter) -> None:
+        """Hand a letter to Kafka's client."""
+        record = letter.record
+        own = {
+            "topic": record.topic,
+            "partition": str(record.partition),
+            "offset": str(record.offset),
+            "group": self._group,
+            "failures": str(letter.failures),
+            "reason": letter.reason,
+        }
+        headers: list[tuple[str, str | bytes | None]] = [
+            *record.headers,
+            *((HEADER_PREFIX + key, value.encode()) for key, value in own.items()),
+        ]
+        place = ((record.topic, record.partition), record.offset)
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                headers=headers,
+                timestamp=record.timestamp_ms or 0,
+                on_delivery=partial(self._delivered, place),
+            )
+        except (KafkaException, BufferError) as error:
+            raise DeadLetterError(f"topic {self._topic}: a dead letter cannot be written: {error}") from None
+
+    def written(self) -> list[Place]:
+        """Return the records whose letters Kafka has since the last call."""
+        self._producer.poll(0)
+        if self._failure is not None:
+            raise DeadLetterError(f"topic {self._topic}: a dead letter cannot be written: {self._failure}")
+        written, self._written = self._written, []
+        return written
+
+    def close(self) -> None:
+        """Wait a little for what is under way."""
+        self._producer.flush(CLOSE_TIMEOUT_S)
+
+    def _delivered(self, place: Place, error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            self._written.append(place)
+        else:
+            self._failure = error.str()

@@ -1,0 +1,239 @@
+"""Which records the child has, which wait for it, and which it cannot process. Pure: the time comes in.
+
+A partition's records are given in order, and only what is answered for is finished. A record that failed holds its
+partition up: as soon as all that was given of it is answered, the failed record is given again, alone.
+
+Who is to blame when the child dies while it holds several records cannot be known. They become suspects, and while
+there are any, the next child is given one record at a time: if it dies again, that one did it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from consumer_agent.records import Record
+from zkrebalancer.protocol.fields import TopicPartition
+
+RECORD_OVERHEAD_BYTES = 256
+BACKOFF_MS = 100  # before the first repetition; doubled for each that follows
+MAX_BACKOFF_MS = 10_000
+
+
+def backoff_ms(failures: int) -> int:
+    """Return how long to wait after so many failures."""
+    return int(min(BACKOFF_MS * 2.0 ** min(failures - 1, 32), MAX_BACKOFF_MS))
+
+
+class Letter(NamedTuple):
+    """A record that is given up."""
+
+    record: Record
+    failures: int
+    reason: str  # of the last failure
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    record: Record
+    size_bytes: int
+    failures: int = 0
+    reason: str = ""
+    is_suspect: bool = False
+
+
+@dataclass(slots=True)
+class _Partition:
+    end: int  # all below it is finished when nothing is open
+    waiting: deque[_Entry] = field(default_factory=deque)
+    given: deque[_Entry] = field(default_factory=deque)
+    failed: list[_Entry] = field(default_factory=list)  # to be given again one by one, in order
+    dead: list[_Entry] = field(default_factory=list)  # on their way to the dead letters
+    not_before_ms: int = 0
+    told: int | None = None  # what `finished` returned last
+
+    def finished(self) -> int:
+        firsts = (entries[0].record.offset for entries in (self.waiting, self.given, self.failed, self.dead) if entries)
+        return min(firsts, default=self.end)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.waiting or self.given or self.failed or self.dead)
+
+
+class Ledger:
+    """What is open between the agent and its child."""
+
+    def __init__(self, max_records: int, max_bytes: int, max_failures: int) -> None:
+        """Begin empty; at most `max_records` are open, and about `max_bytes` of them given at a time."""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._max_failures = max_failures
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._open_count = 0
+        self._given_bytes = 0
+        self.given_count = 0
+        self._suspect_count = 0
+        self._letters: list[Letter] = []
+
+    @property
+    def room(self) -> int:
+        """How many records `take` may bring."""
+        return max(0, self._max_records - self._open_count)
+
+    @property
+    def open_count(self) -> int:
+        """How many records are not finished."""
+        return self._open_count
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Take in records that the consumer has returned, in order."""
+        for record in records:
+            size_bytes = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+            held = self._partitions.setdefault((record.topic, record.partition), _Partition(record.offset))
+            held.waiting.append(_Entry(record, size_bytes))
+            held.end = record.offset + 1
+            self._open_count += 1
+
+    def give(self, now_ms: int) -> list[Record]:
+        """Return the records that the child is to be given now."""
+        given: list[Record] = []
+        for partition, held in list(self._partitions.items()):
+            count = len(given)
+            if held.failed:
+                if not held.given and not held.dead and now_ms >= held.not_before_ms and self._has_room:
+                    given.append(self._give(held, held.failed.pop(0)))
+            elif not held.dead and not (held.given and held.given[0].failures):
+                while held.waiting and self._has_room:
+                    given.append(self._give(held, held.waiting.popleft()))
+            if len(given) > count:  # the others are first the next time
+                self._partitions[partition] = self._partitions.pop(partition)
+        return given
+
+    @property
+    def _has_room(self) -> bool:
+        if self._suspect_count:
+            return self.given_count == 0
+        return self.given_count < self._max_records and self._given_bytes < self._max_bytes
+
+    def _give(self, held: _Partition, entry: _Entry) -> Record:
+        held.given.append(entry)
+        self.given_count += 1
+        self._given_bytes += entry.size_bytes
+        return entry.record
+
+    def ack(self, partition: TopicPartition, offset: int) -> int:
+        """All that was given of a partition up to `offset` is done; return how many records that finishes."""
+        held = self._partitions.get(partition)
+        count = 0
+        while held is not None and held.given and held.given[0].record.offset <= offset:
+            entry = held.given.popleft()
+            self._taken_back(entry)
+            self._close(entry)
+            count += 1
+        return count
+
+    def fail(self, partition: TopicPartition, offset: int, reason: str, now_ms: int) -> int:
+        """Take in that the child could not process a record; return 1, or 0 if it does not have it."""
+        held = self._partitions.get(partition)
+        entry = next((entry for entry in held.given if entry.record.offset == offset), None) if held else None
+        if held is None or entry is None:
+            return 0
+        held.given.remove(entry)
+        self._taken_back(entry)
+        self._blame(held, entry, reason)
+        held.not_before_ms = now_ms + backoff_ms(entry.failures)
+        return 1
+
+    def child_ended(self, reason: str) -> int:
+        """Take back what the child had, for the next one; return how many records those were."""
+        count = self.given_count
+        for held in self._partitions.values():
+            while held.given:
+                entry = held.given.pop()
+                self._taken_back(entry)
+                self._suspect_count += not entry.is_suspect
+                entry.is_suspect = True
+                if count == 1:
+                    self._blame(held, entry, reason)
+                else:
+                    held.failed.append(entry)
+            held.failed.sort(key=_offset)
+        return count
+
+    def letters(self) -> list[Letter]:
+        """Return the records that have failed too often since the last call; they stay open until `buried`."""
+        letters, self._letters = self._letters, []
+        return letters
+
+    def buried(self, partition: TopicPartition, offset: int) -> None:
+        """A dead letter stands where it is safe: the record is finished."""
+        held = self._partitions.get(partition)
+        if held is not None:
+            for entry in [entry for entry in held.dead if entry.record.offset == offset]:
+                held.dead.remove(entry)
+                self._close(entry)
+
+    def finished(self) -> dict[TopicPartition, int]:
+        """Return the offsets below which all is finished, of the partitions where that has changed."""
+        changed = {}
+        for partition, held in list(self._partitions.items()):
+            offset = held.finished()
+            if offset != held.told:
+                held.told = changed[partition] = offset
+            if not held.is_open:
+                del self._partitions[partition]
+        return changed
+
+    def withhold(self, partitions: Collection[TopicPartition]) -> None:
+        """Give nothing more of these partitions; what the child has of them may still be finished."""
+        for held in self._held(partitions):
+            removed = [*held.waiting, *held.failed]
+            held.end = min([held.end, *map(_offset, removed)])
+            for entry in removed:
+                self._close(entry)
+            held.waiting.clear()
+            held.failed.clear()
+
+    def is_burying(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether dead letters of these partitions are not safe yet."""
+        return any(held.dead for held in self._held(partitions))
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions."""
+        self.withhold(partitions)
+        for partition in partitions:
+            held = self._partitions.pop(partition, None)
+            if held is not None:
+                for entry in held.given:
+                    self._taken_back(entry)
+                for entry in (*held.given, *held.dead):
+                    self._close(entry)
+
+    def _held(self, partitions: Collection[TopicPartition]) -> Iterator[_Partition]:
+        return (self._partitions[partition] for partition in partitions if partition in self._partitions)
+
+    def _taken_back(self, entry: _Entry) -> None:
+        self.given_count -= 1
+        self._given_bytes -= entry.size_bytes
+
+    def _close(self, entry: _Entry) -> None:
+        self._open_count -= 1
+        self._suspect_count -= entry.is_suspect
+
+    def _blame(self, held: _Partition, entry: _Entry, reason: str) -> None:
+        entry.failures += 1
+        entry.reason = reason
+        if entry.failures < self._max_failures:
+            held.failed.append(entry)
+            held.failed.sort(key=_offset)
+        else:
+            held.dead.append(entry)
+            held.dead.sort(key=_offset)
+            self._letters.append(Letter(entry.record, entry.failures, reason))
+
+
+def _offset(entry: _Entry) -> int:
+    return entry.record.offset

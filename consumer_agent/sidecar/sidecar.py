@@ -1,0 +1,265 @@
+"""An application in a child process: records go in, acknowledgements come out, and the agent stays alive meanwhile.
+
+One thread does it all, in rounds: poll the consumer for as many records as there is room for, exchange bytes with the
+child, finish what it has acknowledged. A slow child therefore only fills what is bounded, and never keeps the agent
+from polling. `ledger.py` decides what is given and given again; `child.py` is the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from consumer_agent.consumer import CLOSE_TIMEOUT_S, Consumer
+from consumer_agent.errors import ConsumerError
+from consumer_agent.sidecar.child import Child, ChildEndedError, command_line
+from consumer_agent.sidecar.dead_letters import DeadLetters
+from consumer_agent.sidecar.frames import CODECS, Ack, Fail, Frame, Revoked
+from consumer_agent.sidecar.ledger import Ledger, backoff_ms
+from consumer_agent.sidecar.run_counts import RunCounts
+from zkrebalancer.protocol.fields import TopicPartition
+
+IDLE_POLL_S = 0.2  # nothing is open: how soon a signal, or the child's end, is noticed
+BUSY_POLL_S = 0.02  # something is open: how soon an acknowledgement is, while no records come
+LOOK_INTERVAL_S = 0.05  # the child is waited for: how often the consumer is polled, and signals are noticed
+END_TIMEOUT_S = 5.0  # for a child that holds nothing to end after its input was closed
+
+_log = logging.getLogger(__name__)
+
+
+class ChildError(ConsumerError):
+    """The child fails too often; or a record does, and there is nowhere to put it."""
+
+
+class StoppedInFlightError(ConsumerError):
+    """The agent was stopped before the child had acknowledged what it had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """How the child is run; times in milliseconds."""
+
+    command: str
+    frames: str = "json"
+    max_in_flight_records: int = 500
+    max_in_flight_bytes: int = 16 * 1024 * 1024
+    max_failures: int = 3  # of one record
+    max_restarts: int = 10  # in a row, without a single answer
+    revoke_timeout_ms: int = 20_000  # has to be below the group's rebalance_timeout_ms; `settings.fit_revoke_timeout`
+    drain_timeout_ms: int = 5_000
+
+
+class Sidecar:
+    """Runs a consumer with a child until `signal_count` is no longer 0; a second signal ends the child at once."""
+
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        consumer: Consumer,
+        letters: DeadLetters | None,
+        signal_count: Callable[[], int],
+        run_counts: RunCounts,
+    ) -> None:
+        """Prepare.
+
+        Raises:
+            ConfigurationError: there is no such command.
+
+        """
+        self._settings = settings
+        self._words = command_line(settings.command)
+        self._consumer = consumer
+        self._letters = letters
+        self._signal_count = signal_count
+        self._run_counts = run_counts
+        run_counts.has_child = True
+        self._ledger = Ledger(settings.max_in_flight_records, settings.max_in_flight_bytes, settings.max_failures)
+        self._child: Child | None = None
+        self._has_failed = False
+        self._silent_ends = 0  # children in a row that answered nothing
+        self._start_at_ms = 0
+        self._revoking: set[TopicPartition] = set()
+        self._unanswered: Counter[TopicPartition] = Counter()  # revokes of which the child has not said `revoked` yet
+        self._give_up_s: float | None = None  # known once the agent is to stop
+        self._left_behind = 0
+
+    def run(self, subscribe: dict[str, Any]) -> None:
+        """Read, until a signal or an error.
+
+        Raises:
+            ChildError, FrameError, DeadLetterError: as named; nothing that is not acknowledged is finished.
+            StoppedInFlightError: stopped, and the child was not done in time.
+
+        """
+        try:
+            self._start()
+            with self._consumer as consumer:
+                consumer.subscribe(**subscribe, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+                self._read()
+                consumer.close(self._settings.drain_timeout_ms / 1_000 + CLOSE_TIMEOUT_S)
+            self._left_behind += self._ledger.given_count
+        finally:
+            self._end()
+        if self._left_behind:
+            raise StoppedInFlightError(
+                f"stopped before the child had acknowledged {self._left_behind} records; they will be read again"
+            )
+
+    # ---- rounds
+
+    def _read(self) -> None:
+        try:
+            while not self._signal_count():
+                self._round()
+        except BaseException:
+            self._has_failed = True  # the child is not asked any more
+            raise
+
+    def _round(self) -> None:
+        ledger, room = self._ledger, self._ledger.room
+        is_held_up = self._child is not None and (room == 0 or ledger.open_count > ledger.given_count)
+        timeout_s = 0.0 if is_held_up else BUSY_POLL_S if ledger.open_count or self._child is None else IDLE_POLL_S
+        batch = self._consumer.poll(timeout_s, max_records=room)
+        self._run_counts.add(batch)
+        ledger.take(batch)
+        self._exchange(LOOK_INTERVAL_S if is_held_up else 0.0)
+
+    def _exchange(self, timeout_s: float) -> None:
+        """Give the child what it may have, take in what it says, and finish what is done."""
+        now_ms = time.monotonic_ns() // 1_000_000
+        if self._child is None and now_ms >= self._start_at_ms and not self._signal_count():
+            self._start()
+        child, ledger = self._child, self._ledger
+        try:
+            if child is not None:
+                child.send(b"".join(map(child.codec.record, ledger.give(now_ms))))
+                self._listen(child, timeout_s, now_ms)
+            self._bury()
+        finally:
+            self._consumer.finish(ledger.finished())
+        self._run_counts.in_flight = ledger.given_count
+
+    def _listen(self, child: Child, timeout_s: float, now_ms: int) -> None:
+        try:
+            for frame in child.exchange(timeout_s):
+                self._take_in(frame, now_ms)
+        except ChildEndedError as error:
+            self._child_ended(str(error))
+
+    def _take_in(self, frame: Frame, now_ms: int) -> None:
+        if isinstance(frame, Revoked):
+            self._unanswered -= Counter(frame.partitions)
+            self._revoking &= self._unanswered.keys()
+            return
+        count = 0
+        if isinstance(frame, Ack):
+            count = self._ledger.ack(frame.partition, frame.offset)
+        elif isinstance(frame, Fail):
+            count = self._ledger.fail(frame.partition, frame.offset, frame.reason, now_ms)
+            self._run_counts.failures += count
+        if count:
+            self._silent_ends = 0
+
+    def _bury(self) -> None:
+        for letter in self._ledger.letters():
+            record = letter.record
+            place = f"{record.topic}/{record.partition} offset {record.offset}"
+            if self._letters is None:
+                raise ChildError(f"the child failed at {place} {letter.failures} times: {letter.reason}")
+            _log.warning("%s failed %s times and becomes a dead letter: %s", place, letter.failures, letter.reason)
+            self._letters.write(letter)
+        if self._letters is not None:
+            for partition, offset in self._letters.written():
+                self._ledger.buried(partition, offset)
+                self._run_counts.dead_letters += 1
+
+    # ---- the child
+
+    def _start(self) -> None:
+        try:
+            self._child = Child(self._words, CODECS[self._settings.frames]())
+            self._run_counts.is_child_running = True
+        except ChildEndedError as error:
+            self._child_ended(str(error))
+
+    def _child_ended(self, reason: str) -> None:
+        """Take back what the child had; another one follows after a while."""
+        self._kill()
+        held = self._ledger.child_ended(reason)
+        self._revoking.clear()
+        self._unanswered.clear()
+        if self._signal_count():
+            self._left_behind += held
+            return
+        self._silent_ends += 1
+        if self._silent_ends > self._settings.max_restarts:
+            raise ChildError(f"{reason}; {self._silent_ends} children in a row have ended without an answer")
+        pause_ms = backoff_ms(self._silent_ends)
+        self._start_at_ms = time.monotonic_ns() // 1_000_000 + pause_ms
+        self._run_counts.restarts += 1
+        _log.warning("%s, %s records in hand; another one is started in %s ms", reason, held, pause_ms)
+
+    def _kill(self) -> None:
+        child, self._child = self._child, None
+        self._run_counts.is_child_running = False
+        if child is not None:
+            child.kill()
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            deadline_s = time.monotonic() + (0.0 if self._has_failed else END_TIMEOUT_S)
+            child.end(lambda: time.monotonic() > deadline_s or self._signal_count() > 1)
+        if self._letters is not None:
+            self._letters.close()
+
+    # ---- what the consumer calls back
+
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        """Begin where all is finished: a revoke that is taken back has dropped what was not."""
+        finished, position = self._consumer.finished(), self._consumer.position()
+        again = {tp: finished[tp] for tp in partitions if tp in finished and finished[tp] != position[tp]}
+        if again:
+            self._consumer.seek(again)
+
+    def _revoke(self, partitions: list[TopicPartition]) -> None:
+        """Let the child finish what it has of these partitions; one that takes too long is killed.
+
+        It has to be: what it still does to records of these partitions would be done beside their next consumer.
+        """
+        ledger = self._ledger
+        ledger.withhold(partitions)
+        if self._child is not None and not self._has_failed:
+            self._revoking = set(partitions)
+            self._tell_child(self._child, partitions)
+            timeout_s = self._settings.revoke_timeout_ms / 1_000
+            deadline_s = time.monotonic() + timeout_s
+            while self._revoking or ledger.is_burying(partitions):
+                self._exchange(LOOK_INTERVAL_S)
+                if self._is_over(deadline_s) and self._run_counts.is_child_running:
+                    self._child_ended(f"the child has not let go of revoked partitions within {timeout_s:g} s")
+                if not self._run_counts.is_child_running:
+                    break
+            self._consumer.finish(ledger.finished())
+        ledger.drop(partitions)
+
+    def _lose(self, partitions: list[TopicPartition]) -> None:
+        """Tell the child too; it has nothing to save."""
+        self._ledger.drop(partitions)
+        if self._child is not None:
+            self._tell_child(self._child, partitions)
+
+    def _tell_child(self, child: Child, partitions: list[TopicPartition]) -> None:
+        child.send(child.codec.revoke(partitions))
+        self._unanswered.update(partitions)
+
+    def _is_over(self, deadline_s: float) -> bool:
+        now_s = time.monotonic()
+        if self._signal_count() and self._give_up_s is None:
+            self._give_up_s = now_s + self._settings.drain_timeout_ms / 1_000
+        is_given_up = self._give_up_s is not None and now_s > self._give_up_s
+        return now_s > deadline_s or is_given_up or self._signal_count() > 1

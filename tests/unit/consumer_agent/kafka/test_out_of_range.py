@@ -1,0 +1,123 @@
+"""Offsets that Kafka does not have: the consumer goes on at an end, but only if Kafka agrees that they are missing."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.errors import NoOffsetError
+from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.kafka.offset_queries import ENDS
+from consumer_agent.runtime.record_buffer import RecordBuffer
+from consumer_agent.runtime.shared_state import OutOfRange, SharedState
+from tests.unit.consumer_agent.messages import ROOMY
+
+PARTITION = ("t", 0)
+EARLIEST, LATEST = 100, 200
+
+
+# What librdkafka hands over when an offset is out of range; it does not say of which start.
+REFUSAL = Message(topic="t", partition=0, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))
+
+
+class Client:
+    """librdkafka's consumer above a log from EARLIEST to LATEST."""
+
+    def __init__(self) -> None:
+        self.assigned_at: list[int] = []
+        self.is_cut_off = False
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned_at += [partition.offset for partition in partitions]
+
+    def incremental_unassign(self, _partitions: list[TopicPartition]) -> None: ...
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"t": mock.Mock(partitions={0: mock.Mock(leader=1)})})
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        if self.is_cut_off:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        ends = {ENDS["earliest"]: EARLIEST, ENDS["latest"]: LATEST}
+        return [TopicPartition(one.topic, one.partition, ends[one.offset]) for one in asked]
+
+    def poll(self, _timeout_s: float) -> Message:
+        return REFUSAL
+
+    def consume(self, *_: int, **__: float) -> list[Message]:
+        return []
+
+
+class Setting:
+    """A fetcher in whose place the test does the rounds, with one partition that is started at `position`."""
+
+    def __init__(self, position: int, auto_offset_reset: str = "earliest") -> None:
+        self.client = Client()
+        self.recorded: list[OutOfRange] = []
+        self.shared = SharedState(RecordBuffer(ROOMY), lambda: 0, self.recorded.append)
+        config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=auto_offset_reset)
+        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client):
+            self.fetcher = Fetcher(config, ["t"], self.shared)
+        self.shared.admit(PARTITION, 1, position)
+        self.fetcher.change(lambda: {PARTITION: position})
+
+    def round(self) -> None:
+        self.fetcher._fetch(self.fetcher._begin_round())
+
+    @property
+    def returned(self) -> int:
+        return self.shared.positions()[PARTITION].returned
+
+
+@pytest.mark.parametrize("position", [EARLIEST - 1, LATEST + 1])
+@pytest.mark.parametrize(("end", "offset"), [("earliest", EARLIEST), ("latest", LATEST)])
+def test_it_goes_on_at_the_configured_end(position: int, end: str, offset: int) -> None:
+    setting = Setting(position, end)
+    setting.round()
+    assert setting.client.assigned_at == [position, offset]
+    assert setting.returned == offset
+    assert setting.recorded == [OutOfRange(PARTITION, position, EARLIEST, LATEST, offset)]
+    assert setting.shared.metrics()["offsets_out_of_range_total"] == 1
+
+
+def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
+    setting = Setting(LATEST + 1, "none")
+    setting.round()
+    assert setting.client.assigned_at == [LATEST + 1]
+    assert setting.recorded == [OutOfRange(PARTITION, LATEST + 1, EARLIEST, LATEST, None)]
+    metrics = setting.shared.metrics()
+    assert (metrics["offsets_out_of_range_total"], metrics["placeless_partitions"]) == (1, 1)
+    error = setting.shared.take_failure()
+    assert isinstance(error, NoOffsetError)
+    assert (error.partition, error.offset) == (PARTITION, LATEST + 1)
+    assert (error.earliest, error.latest) == (EARLIEST, LATEST)
+
+
+@pytest.mark.parametrize("position", [EARLIEST, 150, LATEST])
+@pytest.mark.parametrize("end", ["earliest", "latest"])
+def test_a_refusal_of_an_earlier_start_neither_repeats_nor_skips_records(position: int, end: str) -> None:
+    setting = Setting(position, end)
+    setting.round()
+    assert setting.client.assigned_at == [position, position]
+    assert setting.returned == position
+    assert setting.recorded == []
+
+
+def test_without_an_answer_the_same_place_is_tried_again() -> None:
+    setting = Setting(LATEST + 1)
+    setting.client.is_cut_off = True
+    setting.round()
+    setting.client.is_cut_off = False
+    setting.round()
+    assert setting.client.assigned_at == [LATEST + 1, LATEST + 1, EARLIEST]
+
+
+def test_a_partition_that_was_stopped_is_left_alone() -> None:
+    setting = Setting(LATEST + 1)
+    room = setting.fetcher._begin_round()
+    setting.shared.stop([PARTITION])
+    setting.fetcher._fetch(room)
+    assert setting.client.assigned_at == [LATEST + 1]

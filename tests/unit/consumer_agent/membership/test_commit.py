@@ -1,0 +1,170 @@
+"""Commits: what is written, under which fence, and what a lost reply leads to."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting
+from consumer_agent.membership.events import CommitRequested, Position, Tick
+from consumer_agent.membership.state_machine import State
+from tests.unit.consumer_agent.membership.driver import (
+    CAUSE,
+    CONSUMER,
+    GROUP,
+    OWNERS,
+    T0,
+    T1,
+    Driver,
+    of_type,
+    offset_path,
+    owners_content,
+    requests,
+)
+from zkrebalancer.protocol import command, paths
+from zkrebalancer.protocol.calls import Check, Create, Done, Get, Lost, Multi, Refusal, Refused, SetContent, Sync
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    driver.register()
+    driver.own({T0: 10, T1: 20})
+    return driver
+
+
+def commit(driver: Driver, finished: dict[tuple[str, int], int], token: int = 99) -> list[Effect]:
+    positions = {partition: Position(offset + 1, offset) for partition, offset in finished.items()}
+    return driver.progress(driver.step(CommitRequested(token)), positions)
+
+
+def test_rule_9_a_commit_checks_the_exact_version_and_writes_only_what_changed(driver: Driver) -> None:
+    effects = commit(driver, {T0: 12, T1: 20})
+    assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(offset_path(T0), b"12")))]
+    assert driver.answer_write(Done((None, 1))) == [RecordCommitted(CONSUMER, 4, {T0: 12}), CommitFinished((99,))]
+
+
+def test_who_has_never_been_in_the_group_has_nothing_to_commit_and_who_has_lost_it_fails() -> None:
+    driver = Driver()
+    assert driver.step(CommitRequested(98)) == [CommitFinished((98,))]
+    driver.register()
+    driver.own({T0: 10})
+    driver.step(Lost())
+    assert driver.step(CommitRequested(99)) == [CommitFinished((99,), "the consumer is in no group")]
+
+
+def test_a_commit_of_nothing_new_is_over_at_once(driver: Driver) -> None:
+    assert commit(driver, {T0: 10, T1: 20}) == [CommitFinished((99,))]
+
+
+def test_partitions_that_are_not_owned_are_never_committed(driver: Driver) -> None:
+    assert commit(driver, {("other", 1): 5}) == [CommitFinished((99,))]
+
+
+def test_auto_commit_comes_after_its_interval(driver: Driver) -> None:
+    driver.now_ms += 4_999
+    assert of_type(driver.step(Tick()), ReadProgress) == []
+    driver.now_ms += 1
+    effects = driver.progress(driver.step(Tick()), {T0: Position(13, 13), T1: Position(20, 20)})
+    assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(offset_path(T0), b"13")))]
+    assert of_type(driver.answer_write(Done((None, 1))), CommitFinished) == []
+
+
+def test_without_auto_commit_only_the_application_commits() -> None:
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.register()
+    driver.own({T0: 10})
+    driver.now_ms += 1_000_000
+    assert of_type(driver.step(Tick()), ReadProgress) == []
+
+
+def test_offset_nodes_that_are_missing_are_created_and_so_is_their_topic() -> None:
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.register()
+    driver.own({T0: 10})
+    driver.machine.member.lane.book.note_read(T0, None)  # type: ignore[union-attr]
+    path = offset_path(T0)
+    assert requests(commit(driver, {T0: 12})) == [Multi((Check(OWNERS, 1), Create(path, b"12")))]
+    effects = driver.answer_write(Refused(Refusal.NO_NODE, 1))
+    with_topic = Multi((Check(OWNERS, 1), Create(paths.offsets(GROUP, "t")), Create(path, b"12")))
+    assert requests(effects) == [with_topic]
+    effects = driver.answer_write(Refused(Refusal.NODE_EXISTS, 1))  # somebody created the topic meanwhile
+    assert requests(effects) == [Multi((Check(OWNERS, 1), Create(path, b"12")))]
+    effects = driver.answer_write(Refused(Refusal.NODE_EXISTS, 1))  # and the partition
+    assert requests(effects) == [Multi((Check(OWNERS, 1), SetContent(path, b"12")))]
+    effects = driver.answer_write(Refused(Refusal.NO_NODE, 1))  # and it was deleted again
+    assert requests(effects) == [Multi((Check(OWNERS, 1), Create(path, b"12")))]
+
+
+def test_one_write_is_under_way_at_a_time(driver: Driver) -> None:
+    commit(driver, {T0: 12, T1: 20}, token=98)
+    assert driver.step(CommitRequested(99)) == []
+    driver.start({("u", 0): 5}, "start-2")
+    assert len(driver.writes()) == 1  # the start's ack waits
+    effects = driver.answer_write(Done((None, 1)))
+    assert CommitFinished((98,)) in effects
+    (write,) = driver.writes()  # commands go first
+    assert isinstance(write.operations[0], SetContent)
+    effects = driver.answer_write(Done((2, None)))
+    effects = driver.progress(effects, {T0: Position(14, 14), T1: Position(20, 20)})
+    assert requests(effects) == [Multi((Check(OWNERS, 2), SetContent(offset_path(T0), b"14")))]
+
+
+def test_rule_9_a_lost_reply_is_retried_on_the_same_session(driver: Driver) -> None:
+    commit(driver, {T0: 12, T1: 20})
+    (write,) = driver.writes()
+    driver.break_connection()
+    assert write in requests(driver.connect())
+    assert CommitFinished((99,)) in driver.answer_write(Done((None, 1)))
+
+
+def test_rule_9_a_retry_cannot_rewind_because_nothing_newer_was_written_before_it(driver: Driver) -> None:
+    commit(driver, {T0: 12, T1: 20})
+    driver.break_connection()
+    assert driver.step(CommitRequested(100)) == []  # a newer commit waits for the older one
+    driver.connect()
+    effects = driver.answer_write(Done((None, 1)))
+    driver.progress(effects, {T0: Position(15, 15), T1: Position(20, 20)})
+    (write,) = driver.writes()
+    assert write.operations[1] == SetContent(offset_path(T0), b"15")
+
+
+def test_a_commit_of_an_evicted_consumer_fails(driver: Driver) -> None:
+    commit(driver, {T0: 12, T1: 20})
+    (finished,) = of_type(driver.answer_write(Refused(Refusal.NO_NODE, 0)), CommitFinished)
+    assert finished.error is not None
+    assert driver.machine.state is State.OUT
+
+
+def test_a_commit_at_the_wrong_version_reads_the_record_and_decides(driver: Driver) -> None:
+    commit(driver, {T0: 12, T1: 20})
+    driver.answer_write(Refused(Refusal.BAD_VERSION, 0))
+    driver.answer(Sync(OWNERS), Done())
+    effects = driver.answer(Get(OWNERS), owners_content(OwnersRecord(4, "start-1", {T0: 0, T1: 0}), 3))
+    assert [finished.error is None for finished in of_type(effects, CommitFinished)] == [False]
+    assert driver.machine.state is State.OUT
+
+
+def test_a_commit_while_suspended_waits(driver: Driver) -> None:
+    driver.break_connection()
+    assert driver.step(CommitRequested(99)) == []
+    assert len(of_type(driver.connect(), ReadProgress)) == 1
+
+
+def test_positions_are_read_after_the_commit_was_asked_for(driver: Driver) -> None:
+    effects = driver.step(CommitRequested(99))
+    assert len(of_type(effects, ReadProgress)) == 1
+    # a stop that comes in between asks for positions of its own; each question gets its own answer
+    stop = driver.send(command.encode(command.StopFetcher("stop-1", 1, 5, CAUSE, None)))
+    assert len(of_type(stop, StopEmitting)) == 1
+    assert requests(driver.progress(stop, {T0: Position(13, 13), T1: Position(20, 20)})) == []
+    driver.progress(effects, {T0: Position(12, 12), T1: Position(20, 20)})
+    (write,) = driver.writes()
+    assert write == Multi((Check(OWNERS, 1), SetContent(offset_path(T0), b"12")))
+    driver.answer_write(Done((None, 1)))
+    (write,) = driver.writes()
+    assert SetContent(offset_path(T0), b"13") in write.operations
+
+
+def test_a_read_of_the_offsets_is_not_repeated_for_a_commit(driver: Driver) -> None:
+    assert Get(offset_path(T0)) not in requests(commit(driver, {T0: 11, T1: 20}))

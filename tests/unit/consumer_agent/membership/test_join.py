@@ -1,0 +1,179 @@
+"""How a consumer comes into its group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from consumer_agent.membership.effects import BecameOut, CloseSession, EmitUntil, Failed, OpenSession, Request
+from consumer_agent.membership.events import Polled, Tick
+from consumer_agent.membership.join import NOTHING_OWNED
+from consumer_agent.membership.state_machine import State
+from tests.unit.consumer_agent.membership.driver import (
+    CHANNEL,
+    CONSUMER,
+    GROUP,
+    LEASE_MS,
+    LIST_CHANNEL,
+    OWNERS,
+    REGISTRATION,
+    RENEWAL,
+    SESSION,
+    SESSION_TIMEOUT_MS,
+    Driver,
+    content,
+    of_type,
+    requests,
+)
+from zkrebalancer.protocol import ownership, paths, registration
+from zkrebalancer.protocol.calls import (
+    Children,
+    Connected,
+    Create,
+    Done,
+    Get,
+    ListChildren,
+    Lost,
+    Multi,
+    Refusal,
+    Refused,
+    Replied,
+    Suspended,
+)
+from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailableError
+
+LIST_GROUP = ListChildren(paths.group(GROUP))
+ALL_CHILDREN = Children(tuple(sorted(paths.GROUP_CHILDREN)))
+GRANTED = replace(REGISTRATION, timestamp="5", session_timeout_ms=SESSION_TIMEOUT_MS)
+REGISTER = Multi(
+    (
+        Create(CHANNEL),
+        Create(paths.ids(GROUP, CONSUMER), registration.encode(GRANTED), ephemeral=True),
+        Create(OWNERS, ownership.encode_owners(NOTHING_OWNED), ephemeral=True),
+    )
+)
+
+
+def registering() -> Driver:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LIST_GROUP, ALL_CHILDREN)
+    return driver
+
+
+def test_the_first_poll_opens_a_session() -> None:
+    assert Driver().step(Polled(CONSUMER, 5)) == [OpenSession()]
+
+
+def test_registration_is_one_multi_that_states_the_granted_session_timeout() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    assert requests(driver.connect()) == [LIST_GROUP]
+    assert requests(driver.answer(LIST_GROUP, ALL_CHILDREN)) == [REGISTER]
+    effects = driver.answer(REGISTER, Done((CHANNEL, "", OWNERS)))
+    assert requests(effects) == [LIST_CHANNEL]
+    assert driver.machine.state is State.ACTIVE
+
+
+def test_the_registration_counts_as_a_renewal_from_when_it_was_sent() -> None:
+    driver = registering()
+    sent_ms, driver.now_ms = driver.now_ms, driver.now_ms + 700
+    assert of_type(driver.answer(REGISTER, Done()), EmitUntil) == [EmitUntil(sent_ms + LEASE_MS)]
+
+
+def test_only_the_missing_nodes_of_a_group_are_created() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    present = tuple(name for name in paths.GROUP_CHILDREN if name != "quarantine")
+    created = Multi((Create(paths.quarantine(GROUP)),))
+    assert requests(driver.answer(LIST_GROUP, Children(present))) == [created]
+    assert requests(driver.answer(created, Done())) == [LIST_GROUP]
+
+
+def test_a_new_group_is_created_with_what_is_missing_above_it() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LIST_GROUP, Refused(Refusal.NO_NODE))
+    driver.answer(ListChildren("/"), Children(()))
+    driver.answer(ListChildren(paths.CONSUMERS), Refused(Refusal.NO_NODE))
+    effects = driver.answer(ListChildren(paths.GROUPS), Refused(Refusal.NO_NODE))
+    below = [f"{paths.group(GROUP)}/{name}" for name in paths.GROUP_CHILDREN]
+    expected = Multi(tuple(Create(path) for path in [paths.CONSUMERS, paths.GROUPS, paths.group(GROUP), *below]))
+    assert requests(effects) == [expected]
+    # somebody else was faster: look again
+    assert requests(driver.answer(expected, Refused(Refusal.NODE_EXISTS, 0))) == [LIST_GROUP]
+
+
+def test_a_missing_chroot_is_told_to_the_application() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LIST_GROUP, Refused(Refusal.NO_NODE))
+    for path in ("/", paths.CONSUMERS):
+        driver.answer(ListChildren(path), Refused(Refusal.NO_NODE))
+    effects = driver.answer(ListChildren(paths.GROUPS), Refused(Refusal.NO_NODE))
+    (failed,) = of_type(effects, Failed)
+    assert isinstance(failed.error, ChrootMissingError)
+    assert effects[-2:] == [CloseSession(), BecameOut()]
+
+
+def test_no_zookeeper_is_told_once_and_then_the_next_poll_tries_again() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    assert driver.machine.wake_at_ms == driver.now_ms + 10_000
+    driver.now_ms += 10_000
+    effects = driver.step(Tick())
+    (failed,) = of_type(effects, Failed)
+    assert isinstance(failed.error, ZooKeeperUnavailableError)
+    assert driver.step(Polled("c-2", 5)) == [OpenSession()]
+
+
+def test_rule_14_a_retried_registration_keeps_its_name_and_finds_its_own_node() -> None:
+    driver = registering()
+    driver.break_connection()
+    assert requests(driver.connect()) == [LIST_GROUP]
+    assert requests(driver.answer(LIST_GROUP, ALL_CHILDREN)) == [REGISTER]
+    look = Get(paths.ids(GROUP, CONSUMER))
+    assert requests(driver.answer(REGISTER, Refused(Refusal.NODE_EXISTS, 0))) == [look]
+    effects = driver.answer(look, content(b"", owner=SESSION))
+    assert driver.machine.state is State.ACTIVE
+    # it is not known when the registration was written, so nothing is emitted before a renewal
+    assert requests(effects) == [RENEWAL, LIST_CHANNEL]
+    assert of_type(effects, EmitUntil) == []
+
+
+def test_rule_14_a_name_that_another_session_has_is_refused() -> None:
+    driver = registering()
+    driver.answer(REGISTER, Refused(Refusal.NODE_EXISTS, 0))
+    effects = driver.answer(Get(paths.ids(GROUP, CONSUMER)), content(b"", owner=SESSION + 1))
+    assert len(of_type(effects, Failed)) == 1
+    assert driver.machine.state is State.OUT
+
+
+def test_a_session_lost_while_registering_needs_a_new_name() -> None:
+    driver = registering()
+    effects = driver.step(Lost())
+    assert effects[-2:] == [CloseSession(), BecameOut()]
+    driver.step(Polled("c-2", 5))
+    driver.step(Connected(SESSION + 1, SESSION_TIMEOUT_MS))
+    (register,) = requests(driver.answer(LIST_GROUP, ALL_CHILDREN))
+    assert isinstance(register, Multi)
+    assert register.operations[0] == Create(paths.channel(GROUP, "c-2"))
+
+
+def test_answers_to_an_earlier_life_are_ignored() -> None:
+    driver = registering()
+    (call_id,) = driver.waiting
+    driver.step(Lost())
+    assert driver.step(Replied(call_id, Done())) == []
+    assert not of_type(driver.step(Polled("c-2", 5)), Request)
+
+
+def test_what_was_asked_before_the_connection_broke_is_not_waited_for() -> None:
+    driver = registering()
+    (call_id,) = driver.waiting
+    driver.step(Suspended())
+    assert requests(driver.connect()) == [LIST_GROUP]
+    assert driver.step(Replied(call_id, Refused(Refusal.CONNECTION_LOST))) == []

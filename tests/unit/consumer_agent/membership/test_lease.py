@@ -1,0 +1,192 @@
+"""The lease: how long records may be returned, and how it is renewed."""
+
+from __future__ import annotations
+
+import pickle
+
+from consumer_agent.membership.effects import (
+    BecameOut,
+    CloseSession,
+    CommitFinished,
+    EmitUntil,
+    Forget,
+    OpenSession,
+    RecordLost,
+    TellLost,
+    Warn,
+)
+from consumer_agent.membership.events import CommitRequested, Polled, Tick
+from consumer_agent.membership.registered_member import FOREVER_MS, NEVER_MS
+from consumer_agent.membership.state_machine import State
+from tests.unit.consumer_agent.membership.driver import (
+    CHANNEL,
+    CONSUMER,
+    GROUP,
+    LEASE_MS,
+    LIST_CHANNEL,
+    OWNERS,
+    RENEWAL,
+    SESSION,
+    SESSION_TIMEOUT_MS,
+    T0,
+    Driver,
+    of_type,
+    requests,
+)
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Connected,
+    Done,
+    Lost,
+    Multi,
+    Refusal,
+    Refused,
+    Suspended,
+    Watched,
+)
+
+
+def registered(*, pause: bool = True) -> Driver:
+    driver = Driver(auto_commit_interval_ms=None, pause=pause)
+    driver.register()
+    return driver
+
+
+def test_rule_11_a_tick_renews_with_a_multi_and_lists_the_channel() -> None:
+    driver = registered()
+    assert driver.machine.wake_at_ms == 1_000 + LEASE_MS // 3
+    driver.now_ms += LEASE_MS // 3
+    assert requests(driver.step(Tick())) == [RENEWAL, LIST_CHANNEL]
+
+
+def test_rule_11_the_lease_counts_from_when_the_renewal_was_sent() -> None:
+    driver = registered()
+    driver.now_ms += LEASE_MS // 3
+    sent_ms = driver.now_ms
+    driver.step(Tick())
+    driver.now_ms += 900
+    assert driver.answer(RENEWAL, Done()) == [EmitUntil(sent_ms + LEASE_MS)]
+
+
+def test_one_renewal_is_under_way_at_a_time() -> None:
+    driver = registered()
+    driver.now_ms += LEASE_MS // 3
+    driver.step(Tick())
+    driver.now_ms += LEASE_MS // 3
+    assert requests(driver.step(Tick())) == []
+    assert driver.machine.wake_at_ms == 1_000 + 200_000  # the next look at the application
+    driver.answer(RENEWAL, Done())
+    assert requests(driver.step(Tick())) == [RENEWAL]  # the listing is still under way and will be made again
+
+
+def test_rule_11_nothing_is_emitted_while_suspended_until_renewed() -> None:
+    driver = registered()
+    assert driver.break_connection()[0] == EmitUntil(NEVER_MS)
+    driver.now_ms += 100
+    effects = driver.connect()
+    assert requests(effects) == [RENEWAL, LIST_CHANNEL]
+    assert of_type(effects, EmitUntil) == []
+    assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(driver.now_ms + LEASE_MS)]
+
+
+def test_suspended_policy_continue_emits_until_the_session_is_known_to_be_lost() -> None:
+    driver = registered(pause=False)
+    driver.own({T0: 3})
+    assert of_type(driver.break_connection(), EmitUntil) == []
+    driver.connect()
+    assert of_type(driver.answer(RENEWAL, Done()), EmitUntil) == [EmitUntil(FOREVER_MS)]
+    assert EmitUntil(NEVER_MS) in driver.step(Lost())
+
+
+def test_a_session_that_was_lost_drops_everything_at_once() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    effects = driver.step(Lost())
+    assert [effect for effect in effects if not isinstance(effect, Warn)] == [
+        EmitUntil(NEVER_MS),
+        TellLost(),  # before the partitions are forgotten, or the application would not hear of them
+        RecordLost(CONSUMER, 4, frozenset({T0})),  # also before, because it tells how far they came
+        Forget(frozenset({T0})),
+        CloseSession(),
+        BecameOut(),
+    ]
+
+
+def test_another_session_than_before_means_that_ours_was_lost() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    effects = driver.step(Connected(SESSION + 1, SESSION_TIMEOUT_MS))
+    assert TellLost() in effects
+    assert driver.machine.state is State.OUT
+
+
+def test_rule_12_a_refused_renewal_means_evicted() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    driver.now_ms += LEASE_MS // 3
+    driver.step(Tick())
+    effects = driver.answer(RENEWAL, Refused(Refusal.NO_NODE, 0))
+    assert effects[0] == EmitUntil(NEVER_MS)
+    assert TellLost() in effects
+    assert driver.machine.state is State.OUT
+
+
+def test_rule_12_a_channel_that_is_gone_means_evicted() -> None:
+    driver = registered()
+    driver.step(Watched(CHANNEL, children=True))
+    driver.answer(LIST_CHANNEL, Refused(Refusal.NO_NODE))
+    assert driver.machine.state is State.OUT
+
+
+def test_rule_12_after_an_eviction_only_the_applications_poll_registers_again() -> None:
+    driver = registered()
+    driver.now_ms += LEASE_MS // 3
+    driver.step(Tick())
+    effects = driver.answer(RENEWAL, Refused(Refusal.NO_NODE, 0))
+    assert requests(effects) == []
+    driver.now_ms += 100_000
+    assert driver.machine.wake_at_ms is None
+    assert driver.step(Tick()) == []
+    assert driver.step(Polled("c-2", 5)) == [OpenSession()]
+
+
+def test_a_commit_that_waits_is_told_that_the_partitions_are_lost() -> None:
+    driver = registered()
+    driver.own({T0: 3})
+    driver.break_connection()
+    driver.step(CommitRequested(77))
+    (finished,) = of_type(driver.step(Lost()), CommitFinished)
+    assert finished.tokens == (77,)
+    assert finished.error is not None
+
+
+def test_a_watch_of_somebody_elses_channel_is_ignored() -> None:
+    driver = registered()
+    assert driver.step(Watched(paths.channel(GROUP, "c-0"), children=True)) == []
+
+
+def test_a_change_while_the_channel_is_being_listed_lists_it_once_more() -> None:
+    driver = registered()
+    driver.step(Watched(CHANNEL, children=True))
+    assert requests(driver.step(Watched(CHANNEL, children=True))) == []
+    assert requests(driver.answer(LIST_CHANNEL, Children(()))) == [LIST_CHANNEL]
+    assert requests(driver.answer(LIST_CHANNEL, Children(()))) == []
+
+
+def test_a_renewal_only_checks_the_own_record() -> None:
+    driver = registered()
+    driver.now_ms += LEASE_MS // 3
+    assert Multi((Check(OWNERS, -1),)) in requests(driver.step(Tick()))
+
+
+def test_a_machine_is_plain_data_whose_copy_goes_on_alike() -> None:
+    """An exhaustive test of interruptions copies and compares machines."""
+    driver = registered()
+    driver.own({T0: 3})
+    driver.step(Watched(CHANNEL, children=True))
+    twin = pickle.loads(pickle.dumps(driver.machine))  # noqa: S301  # our own bytes
+    for event in (Suspended(), Connected(SESSION, SESSION_TIMEOUT_MS), CommitRequested(9), Lost(), Polled("c-2", 5)):
+        assert twin.step(event, driver.now_ms) == driver.machine.step(event, driver.now_ms)
+    assert twin.state is State.CONNECTING

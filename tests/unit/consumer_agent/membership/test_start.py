@@ -1,0 +1,270 @@
+"""start-fetcher: offsets first, then the ack, then the records."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent.membership.effects import (
+    Failpoint,
+    RecordFetcher,
+    ResolveOffsets,
+    StartFetching,
+    TellAssigned,
+    Warn,
+)
+from consumer_agent.membership.events import CommitRequested, OffsetsResolved, Position, Tick
+from consumer_agent.membership.state_machine import State
+from tests.unit.consumer_agent.membership.driver import (
+    CAUSE,
+    CHANNEL,
+    CONSUMER,
+    LEASE_MS,
+    LIST_CHANNEL,
+    OWNERS,
+    T0,
+    T1,
+    Driver,
+    content,
+    of_type,
+    offset_path,
+    owners_content,
+    requests,
+)
+from zkrebalancer.protocol import command, ownership
+from zkrebalancer.protocol.calls import (
+    Children,
+    Delete,
+    Done,
+    Get,
+    Multi,
+    Refusal,
+    Refused,
+    SetContent,
+    Sync,
+    Watched,
+)
+from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+START = StartFetcher("start-1", 1, 4, CAUSE, {T0: 0, T1: 1})
+OWNED = OwnersRecord(4, "start-1", {T0: 0})
+
+
+def ack(driver: Driver, record: OwnersRecord = OWNED, version: int = 0) -> Multi:
+    return Multi((SetContent(OWNERS, ownership.encode_owners(record), version), Delete(driver.command_path)))
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver(auto_commit_interval_ms=None)
+    driver.register()
+    return driver
+
+
+def test_offsets_are_read_together_and_nothing_is_emitted_before_the_ack(driver: Driver) -> None:
+    effects = driver.send(command.encode(START))
+    assert requests(effects) == [Get(offset_path(T0)), Get(offset_path(T1))]
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    effects = driver.answer(Get(offset_path(T1)), content(b"20"))
+    record = OwnersRecord(4, "start-1", {T0: 0, T1: 1})
+    assert requests(effects) == [ack(driver, record)]
+    assert of_type(effects, StartFetching) == []
+    effects = driver.answer_write(Done((1, None)))
+    positions = {T0: 10, T1: 20}
+    assert effects == [
+        Failpoint("after-ack"),
+        RecordFetcher("fetcher_started", CONSUMER, 4, CAUSE.id, positions),
+        TellAssigned(frozenset(positions)),
+        StartFetching(positions, 4, {T1: 1}),
+    ]
+
+
+def test_an_ack_that_a_frozen_process_learns_of_late_counts_from_when_it_was_certainly_alive(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.now_ms += LEASE_MS + 700
+    (recorded,) = of_type(driver.answer_write(Done((1, None))), RecordFetcher)
+    assert recorded.late_ms == 700
+
+
+def test_rule_7_an_ack_deletes_the_command_and_sets_the_record_at_its_known_version(driver: Driver) -> None:
+    driver.own({T0: 10})
+    driver.start({T1: 20}, "start-2")
+    (write,) = driver.writes()
+    assert write == ack(driver, OwnersRecord(4, "start-2", {T0: 0, T1: 0}), version=1)
+
+
+def test_partitions_without_a_stored_offset_are_resolved_before_the_ack(driver: Driver) -> None:
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    effects = driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE))
+    (question,) = of_type(effects, ResolveOffsets)
+    assert question.partitions == frozenset({T1})
+    assert driver.writes() == []
+    driver.step(OffsetsResolved(question.token, {T1: 5}))
+    effects = driver.answer_write(Done((1, None)))
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 10, T1: 5}, 4, {T1: 1})]
+
+
+def test_kafka_is_asked_again_ever_more_slowly_when_it_gives_no_answer(driver: Driver) -> None:
+    """At first soon: a topic stands in ZooKeeper a moment before the brokers know it, and nobody need hear of that."""
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    (question,) = of_type(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)), ResolveOffsets)
+    for delay_ms in (50, 100, 200, 400, 800, 1_600):
+        assert of_type(driver.step(OffsetsResolved(question.token, {T1: None})), Warn) == []
+        driver.now_ms += delay_ms - 1
+        assert of_type(driver.step(Tick()), ResolveOffsets) == []
+        driver.now_ms += 1
+        (again,) = of_type(driver.step(Tick()), ResolveOffsets)
+        assert again.token != question.token
+        assert driver.step(OffsetsResolved(question.token, {T1: 1})) == []  # an answer to the earlier question
+        question = again
+    assert len(of_type(driver.step(OffsetsResolved(question.token, {T1: None})), Warn)) == 1
+    driver.now_ms += 2_000
+    assert len(of_type(driver.step(Tick()), ResolveOffsets)) == 1
+
+
+def test_a_stored_offset_that_is_no_number_counts_as_none_and_is_told(driver: Driver) -> None:
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    effects = driver.answer(Get(offset_path(T1)), content(b"ten"))
+    assert len(of_type(effects, Warn)) == 1
+    assert [question.partitions for question in of_type(effects, ResolveOffsets)] == [frozenset({T1})]
+
+
+def test_a_start_of_what_is_owned_already_is_acknowledged_and_changes_nothing(driver: Driver) -> None:
+    driver.own({T0: 10})
+    effects = driver.send(command.encode(StartFetcher("start-2", 1, 6, CAUSE, {T0: 0})))
+    assert requests(effects) == [ack(driver, OwnersRecord(6, "start-2", {T0: 0}), version=1)]
+    assert driver.answer_write(Done((2, None))) == [Failpoint("after-ack")]
+
+
+def test_commands_are_taken_one_at_a_time_in_order(driver: Driver) -> None:
+    driver.step(Watched(CHANNEL, children=True))
+    names = ("command-0000000009", "command-0000000010", "garbage")
+    effects = driver.answer(LIST_CHANNEL, Children(names))
+    assert requests(effects) == [Get(f"{CHANNEL}/command-0000000009")]
+    driver.sequence = 9
+    data = command.encode(StartFetcher("start-1", 1, 4, CAUSE, {}))
+    assert len(requests(driver.answer(Get(f"{CHANNEL}/command-0000000009"), content(data)))) == 1
+    effects = driver.answer_write(Done((1, None)))
+    assert requests(effects) == [Get(f"{CHANNEL}/command-0000000010")]
+
+
+def test_a_listing_from_before_the_ack_does_not_bring_the_command_back(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.step(Watched(CHANNEL, children=True))
+    driver.answer_write(Done((1, None)))
+    effects = driver.answer(LIST_CHANNEL, Children(("command-0000000000",)))
+    assert requests(effects) == []
+
+
+def test_rule_8_after_a_lost_reply_the_record_that_names_the_command_means_done(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.break_connection()
+    effects = driver.connect()
+    assert [call for call in requests(effects) if isinstance(call, Sync | Get)] == [Sync(OWNERS), Get(OWNERS)]
+    driver.answer(Sync(OWNERS), Done())
+    effects = driver.answer(Get(OWNERS), owners_content(OWNED, 1))
+    assert of_type(effects, StartFetching) == [StartFetching({T0: 10}, 4)]
+    driver.answer(LIST_CHANNEL, Children(()))
+    driver.start({T1: 1}, "start-2")
+    (write,) = driver.writes()
+    assert write.operations[0].version == 1  # type: ignore[union-attr]
+
+
+def test_rule_8_after_a_lost_reply_an_unchanged_record_means_send_again(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.break_connection()
+    driver.connect()
+    driver.answer(Sync(OWNERS), Done())
+    effects = driver.answer(Get(OWNERS), owners_content(OwnersRecord(0, None, {}), 0))
+    assert requests(effects) == [ack(driver)]
+
+
+def test_rule_8_after_a_lost_reply_a_missing_record_means_evicted(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.break_connection()
+    driver.connect()
+    driver.answer(Sync(OWNERS), Done())
+    effects = driver.answer(Get(OWNERS), Refused(Refusal.NO_NODE))
+    assert of_type(effects, StartFetching) == []
+    assert driver.machine.state is State.OUT
+
+
+def test_rule_8_reads_that_break_again_are_made_again(driver: Driver) -> None:
+    driver.start({T0: 10})
+    for _ in range(3):
+        driver.break_connection()
+        driver.connect()
+    driver.answer(Sync(OWNERS), Done())
+    effects = driver.answer(Get(OWNERS), owners_content(OWNED, 1))
+    assert len(of_type(effects, StartFetching)) == 1
+
+
+def test_rule_10_a_start_whose_command_is_gone_is_dropped(driver: Driver) -> None:
+    driver.start({T0: 10})
+    effects = driver.answer_write(Refused(Refusal.NO_NODE, 1))
+    assert of_type(effects, StartFetching) == []
+    assert driver.machine.state is State.ACTIVE
+
+
+def test_an_ack_that_finds_no_record_means_evicted(driver: Driver) -> None:
+    driver.start({T0: 10})
+    driver.answer_write(Refused(Refusal.NO_NODE, 0))
+    assert driver.machine.state is State.OUT
+
+
+def test_an_ack_at_the_wrong_version_reads_again_and_decides(driver: Driver) -> None:
+    driver.start({T0: 10})
+    effects = driver.answer_write(Refused(Refusal.BAD_VERSION, 0))
+    assert requests(effects) == [Sync(OWNERS), Get(OWNERS)]
+    driver.answer(Sync(OWNERS), Done())
+    foreign = OwnersRecord(9, "somebody else's", {})
+    driver.answer(Get(OWNERS), owners_content(foreign, 5))
+    assert driver.machine.state is State.OUT
+
+
+def test_a_start_that_is_cancelled_while_kafka_is_asked_is_dropped(driver: Driver) -> None:
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    (question,) = of_type(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)), ResolveOffsets)
+    driver.step(Watched(CHANNEL, children=True))
+    driver.answer(LIST_CHANNEL, Children(()))
+    assert driver.step(OffsetsResolved(question.token, {T1: 5})) == []
+
+
+def test_a_command_that_is_gone_before_it_is_read_is_skipped(driver: Driver) -> None:
+    driver.step(Watched(CHANNEL, children=True))
+    driver.answer(LIST_CHANNEL, Children(("command-0000000000", "command-0000000001")))
+    effects = driver.answer(Get(f"{CHANNEL}/command-0000000000"), Refused(Refusal.NO_NODE))
+    assert requests(effects) == [Get(f"{CHANNEL}/command-0000000001")]
+
+
+@pytest.mark.parametrize("broken_reads", [1, 2])
+def test_reads_that_a_broken_connection_interrupted_are_made_again(driver: Driver, broken_reads: int) -> None:
+    driver.step(Watched(CHANNEL, children=True))
+    driver.answer(LIST_CHANNEL, Children(("command-0000000000",)))
+    driver.sequence = 0
+    driver.break_connection()
+    assert Get(driver.command_path) in requests(driver.connect())
+    driver.answer(Get(driver.command_path), content(command.encode(START)))
+    if broken_reads == 2:
+        driver.answer(Get(offset_path(T0)), content(b"10"))
+    driver.break_connection()
+    expected = [Get(offset_path(T0)), Get(offset_path(T1))][broken_reads - 1 :]
+    reread = [call for call in requests(driver.connect()) if isinstance(call, Get)]
+    assert sorted(reread, key=str) == expected
+
+
+def test_what_stood_in_an_earlier_life_of_a_partition_is_forgotten_when_it_cannot_be_read(driver: Driver) -> None:
+    driver.own({T0: 10})
+    driver.progress(driver.stop(None), {T0: Position(10, 10)})
+    driver.answer_write(Done((2, None)))
+    driver.send(command.encode(StartFetcher("start-2", 1, 6, CAUSE, {T0: 0})))
+    (question,) = of_type(driver.answer(Get(offset_path(T0)), content(b"ten")), ResolveOffsets)
+    driver.step(OffsetsResolved(question.token, {T0: 3}))
+    driver.answer_write(Done((3, None)))
+    driver.progress(driver.step(CommitRequested(99)), {T0: Position(10, 10)})
+    (write,) = driver.writes()
+    assert write.operations[1] == SetContent(offset_path(T0), b"10")

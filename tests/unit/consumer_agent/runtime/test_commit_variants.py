@@ -1,0 +1,112 @@
+"""What an application may commit, and in which order it hears of it, without any thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
+from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState, Tell
+from zkrebalancer.protocol.fields import TopicPartition
+
+T0: TopicPartition = ("t", 0)
+T1: TopicPartition = ("t", 1)
+
+
+@pytest.fixture
+def shared() -> SharedState:
+    """Hold T0, returned up to 20 under generation 4, and T1, returned up to 30."""
+    made = SharedState(RecordBuffer(BufferSettings(100, 100, 10_000)), lambda: 0)
+    made.admit(T0, 4, 20)
+    made.admit(T1, 4, 30)
+    return made
+
+
+def finished(shared: SharedState) -> dict[TopicPartition, int]:
+    return {partition: position.finished for partition, position in shared.positions().items()}
+
+
+def begin(
+    shared: SharedState, token: int, what: dict[TopicPartition, Finished] | None = None, *, by_notice: bool = True
+) -> None:
+    shared.begin_commit(token, what, by_notice=by_notice)
+
+
+def heard(shared: SharedState) -> list[tuple[int, bool]]:
+    """Return the tokens of the commits that the application is told of, and whether they are stored."""
+    notices = []
+    while (notice := shared.next_notice()) is not None:
+        assert notice.tell is Tell.COMMITTED
+        notices.append((notice.token, notice.error is None))
+    return notices
+
+
+def test_what_is_said_is_finished_also_backwards(shared: SharedState) -> None:
+    begin(shared, 1, {T0: Finished(15, 4)})
+    assert finished(shared) == {T0: 15, T1: 30}
+    begin(shared, 2, {T0: Finished(12)})
+    assert finished(shared) == {T0: 12, T1: 30}
+    begin(shared, 3)
+    assert finished(shared) == {T0: 20, T1: 30}
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({("t", 7): Finished(5)}, CommitFailedError),
+        ({T0: Finished(15, 3)}, CommitFailedError),
+        ({T0: Finished(21)}, ConsumerStateError),
+    ],
+    ids=["is lost", "belongs to an earlier start", "was not returned"],
+)
+def test_all_of_it_or_nothing(
+    shared: SharedState, said: dict[TopicPartition, Finished], error: type[Exception]
+) -> None:
+    before = finished(shared)
+    with pytest.raises(error):
+        begin(shared, 1, {T1: Finished(25), **said})
+    assert finished(shared) == before
+
+
+def test_ends_are_heard_in_the_order_of_the_commits(shared: SharedState) -> None:
+    for token in (1, 2, 3):
+        begin(shared, token)
+    shared.commit_finished((1,), None)
+    shared.commit_finished((2, 3), "lost")
+    assert heard(shared) == [(1, True), (2, False), (3, False)]
+
+
+def test_an_end_is_heard_although_everything_is_lost(shared: SharedState) -> None:
+    begin(shared, 1)
+    shared.commit_finished((1,), "lost")
+    shared.tell(Tell.LOST)
+    assert heard(shared) == [(1, False)]
+
+
+def test_who_waits_for_a_commit_is_not_told_of_another(shared: SharedState) -> None:
+    begin(shared, 1)
+    begin(shared, 2, by_notice=False)
+    shared.commit_finished((1, 2), None)
+    assert shared.has_commit(2)
+    begin(shared, 3)
+    shared.commit_finished((3,), None)
+    assert shared.take_commit(2) is None
+    assert heard(shared) == [(1, True), (3, True)]
+
+
+def test_after_the_end_every_commit_has_failed(shared: SharedState) -> None:
+    begin(shared, 1)
+    begin(shared, 2, by_notice=False)
+    shared.become_closed()
+    assert shared.has_commit(2)
+    assert isinstance(shared.take_commit(2), CommitFailedError)
+    assert heard(shared) == [(1, False)]
+    with pytest.raises(CommitFailedError):
+        begin(shared, 3)
+
+
+def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:
+    for token in range(MAX_ANNOUNCED_COMMITS):
+        begin(shared, token + 1)
+    with pytest.raises(CommitFailedError, match="wait already"):
+        begin(shared, MAX_ANNOUNCED_COMMITS + 1)

@@ -1,0 +1,234 @@
+"""An application that finds no records takes what Kafka's client has ready, by the fetcher's own rules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.kafka.fetcher import ALERT_LOOK_INTERVAL_MS, ALERT_MS, LOOK_INTERVAL_MS, Fetcher
+from consumer_agent.records import Batch
+from consumer_agent.runtime.record_buffer import RecordBuffer
+from consumer_agent.runtime.shared_state import SharedState
+from tests.unit.consumer_agent.messages import ROOMY, messages
+
+PARTITION, OTHER = ("orders", 0), ("payments", 0)
+MANY = 100
+DEADLINE_S = 10.0
+
+
+class Client:
+    """Stands for librdkafka: what is `ready`, and something that happens while it is being handed over."""
+
+    def __init__(self) -> None:
+        self.ready: list[Message] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.is_closed = False
+        self.assigned_at: dict[tuple[str, int], int] = {}
+
+    def consume(self, count: int, **_: float) -> list[Message]:
+        assert not self.is_closed
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        self.meanwhile()
+        return taken
+
+    def poll(self, _timeout_s: float) -> None:
+        self.meanwhile()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned_at |= {(one.topic, one.partition): one.offset for one in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        described = mock.Mock(partitions={0: mock.Mock(leader=1), 1: mock.Mock(leader=1)})
+        return mock.Mock(topics={"orders": described, "payments": described})
+
+    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+        return [TopicPartition(one.topic, one.partition, 0) for one in asked]
+
+
+class Setting:
+    """A fetcher whose thread does not run, with both partitions assigned; `woken` counts the calls of that thread."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.now_ms = 0
+        self.shared = SharedState(RecordBuffer(ROOMY), lambda: self.now_ms)
+        self.shared.emit_until(2 * LOOK_INTERVAL_MS)
+        self.woken = 0
+        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client):
+            self.fetcher = Fetcher(ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g"), [], self.shared)
+        for partition in (PARTITION, OTHER):
+            self.shared.admit(partition, 1, 0)
+        self.fetcher.change(lambda: {PARTITION: 0, OTHER: 0})
+        self.fetcher._begin_round()
+        self.shared.fetcher_wake.listeners = [self._wake]
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def draw(self, count: int = MANY) -> None:
+        self.fetcher.draw(count, are_awaited=True)
+
+    def take(self, max_records: int = MANY, *, draws: bool = True) -> list[tuple[str, int]]:
+        with self.shared.lock:
+            batch = Batch(self.shared.take(max_records, lambda *_: None, draws=draws))
+        return [(record.topic, record.offset) for record in batch]
+
+
+def news(code: int) -> Message:
+    """What librdkafka says of the first partition, as a message without a record."""
+    kafka: Any = Message
+    return kafka(topic="orders", partition=0, offset=0, error=KafkaError(code))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def test_what_is_ready_is_taken_without_the_fetcher(setting: Setting) -> None:
+    setting.client.ready = [*messages(PARTITION, [0, 1, 2]), *messages(OTHER, [0]), *messages(PARTITION, [3])]
+    setting.draw()
+    assert sorted(setting.take()) == [("orders", n) for n in range(4)] + [("payments", 0)]
+    assert setting.woken == 0
+
+
+def test_no_more_is_drawn_than_is_about_to_be_taken(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, range(5))
+    setting.draw(2)
+    assert len(setting.client.ready) == 3
+    assert setting.take() == [("orders", 0), ("orders", 1)]
+
+
+def test_the_fetcher_waits_for_records_when_none_are_ready(setting: Setting) -> None:
+    setting.draw()
+    assert setting.take() == []
+    assert setting.woken == 1
+
+
+def test_the_fetcher_waits_for_records_after_news_that_are_none(setting: Setting) -> None:
+    """The end of a partition is reached: whatever comes after it has to be waited for."""
+    setting.client.ready = [news(KafkaError._PARTITION_EOF)]
+    setting.draw()
+    assert setting.take() == []
+    assert setting.woken == 1
+
+
+def test_who_does_not_draw_wakes_the_fetcher_that_another_one_left_asleep(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, [0])
+    setting.draw()
+    setting.take()
+    assert setting.woken == 0
+    assert setting.take(draws=False) == []
+    assert setting.woken == 1
+
+
+def test_the_fetcher_looks_for_silence_when_that_is_due(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, [0])
+    setting.now_ms = LOOK_INTERVAL_MS
+    setting.draw()
+    assert setting.woken == 1
+
+
+def test_after_a_brokers_trouble_it_looks_sooner_for_a_while(setting: Setting) -> None:
+    def look_at(now_ms: int) -> int:
+        setting.now_ms, setting.woken = now_ms, 0
+        setting.client.ready = messages(PARTITION, [0])
+        setting.draw()
+        setting.fetcher._look_for_stalls()
+        return setting.woken
+
+    setting.fetcher._broker_error(KafkaError(KafkaError._TRANSPORT))
+    assert [look_at(ALERT_LOOK_INTERVAL_MS - 1), look_at(ALERT_LOOK_INTERVAL_MS)] == [0, 1]
+    assert [look_at(2 * ALERT_LOOK_INTERVAL_MS - 1), look_at(2 * ALERT_LOOK_INTERVAL_MS)] == [0, 1]
+    setting.shared.emit_until(4 * ALERT_MS)
+    assert look_at(ALERT_MS) == 1
+    assert [look_at(ALERT_MS + LOOK_INTERVAL_MS - 1), look_at(ALERT_MS + LOOK_INTERVAL_MS)] == [0, 1]
+
+
+def test_a_refusal_is_told_once_until_records_come_again(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    topic, number = PARTITION
+    refusal = Message(topic=topic, partition=number, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    for ready in ([refusal], [refusal], messages(PARTITION, [0]), [refusal]):
+        setting.client.ready = ready
+        setting.draw()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
+def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    setting.client.ready = messages(PARTITION, range(3))
+    setting.draw()
+    setting.client.ready = messages(PARTITION, [3, 4])
+    setting.client.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        setting.draw()
+    setting.client.meanwhile = lambda: None
+    assert setting.woken == 1
+    setting.fetcher._begin_round()
+    assert setting.client.assigned_at == {PARTITION: 3, OTHER: 0}
+
+
+def test_records_of_a_partition_that_is_stopped_meanwhile_are_dropped(setting: Setting) -> None:
+    setting.client.ready = [*messages(PARTITION, [0]), *messages(OTHER, [0])]
+    setting.client.meanwhile = lambda: setting.shared.stop([PARTITION])
+    setting.draw()
+    assert setting.take() == [("payments", 0)]
+
+
+def test_records_of_a_partition_that_is_to_be_read_elsewhere_are_dropped(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, [0])
+    setting.client.meanwhile = lambda: setting.fetcher.change(lambda: {PARTITION: 7})
+    setting.draw()
+    assert setting.take() == []
+
+
+def test_what_waits_in_the_buffer_is_bounded_also_when_it_is_drawn(setting: Setting) -> None:
+    setting.shared.emit_until(0)  # nothing may be returned
+    setting.client.ready = messages(PARTITION, range(ROOMY.max_records + 10))
+    for _ in range(ROOMY.max_records):
+        setting.draw()
+    assert setting.shared.buffer.record_count <= ROOMY.limit + MANY
+
+
+def test_a_call_that_hangs_holds_up_nobody_who_draws(setting: Setting) -> None:
+    hangs, released = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        released.wait(DEADLINE_S)
+
+    setting.client.meanwhile = hang
+    setting.fetcher._connect = lambda: None  # type: ignore[method-assign]
+    setting.fetcher.start()
+    assert hangs.wait(DEADLINE_S)
+    setting.client.ready = messages(PARTITION, [0])
+    setting.draw()
+    assert len(setting.client.ready) == 1
+    setting.fetcher.stop()
+    released.set()
+    setting.fetcher.join(DEADLINE_S)
+    setting.draw()  # the client is closed: it is not asked
+    assert setting.take() == []
+
+
+def test_an_offset_out_of_range_is_left_to_the_fetcher(setting: Setting) -> None:
+    setting.client.ready = [news(KafkaError._AUTO_OFFSET_RESET), *messages(OTHER, [0])]
+    setting.draw()
+    assert setting.take() == [("payments", 0)]
+    assert setting.woken == 1
+    with mock.patch.object(setting.fetcher, "_reset") as reset:
+        setting.fetcher._begin_round()
+    reset.assert_called_once()

@@ -1,0 +1,112 @@
+"""Waiting across threads: a change wakes whoever waits, be it a thread or a greenlet, and time runs out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import gevent
+import pytest
+
+from consumer_agent.runtime.threads import Condition, Thread, new_lock
+
+DEADLINE_S = 20.0
+
+
+def in_a_thread(function: Callable[[], None]) -> None:
+    function()
+
+
+def in_a_greenlet(function: Callable[[], None]) -> None:
+    gevent.spawn(function).get(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("timeout_s", [DEADLINE_S, 1e12, None])
+@pytest.mark.parametrize("run", [in_a_thread, in_a_greenlet])
+def test_a_change_in_another_thread_ends_the_wait(
+    run: Callable[[Callable[[], None]], None], timeout_s: float | None
+) -> None:
+    changed = Condition(new_lock())
+    answers: list[str] = []
+
+    def answer() -> None:
+        with changed:
+            answers.append("done")
+            changed.notify()
+
+    def wait() -> None:
+        with changed:
+            while not answers:
+                changed.wait(timeout_s)
+
+    thread = Thread(answer, "answer")
+    with changed:
+        thread.start()
+    run(wait)
+    thread.join(DEADLINE_S)
+    assert answers == ["done"]
+
+
+@pytest.mark.parametrize("run", [in_a_thread, in_a_greenlet])
+def test_a_wait_ends_with_its_time_and_the_lock_is_taken_again(run: Callable[[Callable[[], None]], None]) -> None:
+    lock = new_lock()
+    changed = Condition(lock)
+
+    def wait() -> None:
+        with changed:
+            changed.wait(0.01)
+            assert lock.locked()
+            changed.notify()  # nobody waits any more
+
+    run(wait)
+    assert not lock.locked()
+
+
+def test_a_greenlet_that_waits_gives_others_their_turn() -> None:
+    changed = Condition(new_lock())
+    turns: list[int] = []
+
+    def wait() -> None:
+        with changed:
+            while len(turns) < 3:
+                changed.wait(DEADLINE_S)
+
+    def work() -> None:
+        for number in range(3):
+            gevent.sleep(0)
+            turns.append(number)
+        with changed:
+            changed.notify()
+
+    gevent.joinall([gevent.spawn(wait), gevent.spawn(work)], timeout=DEADLINE_S, raise_error=True)
+    assert turns == [0, 1, 2]
+
+
+def test_a_listener_hears_of_every_change() -> None:
+    changed = Condition(new_lock())
+    heard: list[int] = []
+    changed.listeners.append(lambda: heard.append(1))
+    with changed:
+        changed.notify()
+        changed.notify()
+    assert heard == [1, 1]
+
+
+def test_joining_a_thread_that_goes_on_ends_with_the_time() -> None:
+    released = Condition(new_lock())
+
+    def run() -> None:
+        with released:
+            released.wait(DEADLINE_S)
+
+    thread = Thread(run, "waits")
+    thread.start()
+    begun = time.monotonic()
+    thread.join(0.01)
+    assert time.monotonic() - begun >= 0.01
+    while True:
+        with released:
+            released.notify()
+        thread.join(0.01)
+        if not thread.is_alive:
+            break

@@ -1,0 +1,59 @@
+"""Where dead letters go: what is in the way of writing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from consumer_agent.config import ConsumerConfig
+from consumer_agent.records import Record
+from consumer_agent.sidecar.dead_letters import LetterFile, LetterTopic, open_dead_letters
+from consumer_agent.sidecar.ledger import Letter
+from zkrebalancer.protocol.errors import ConfigurationError
+
+LETTER = Letter(Record("t", 0, 3, b"k", None, (("h", b"\xff"),), 7, 2), 3, "out of milk")
+
+
+@pytest.mark.parametrize("before", ["", '{"whole": 1}\n', '{"whole": 1}\n{"torn'])
+def test_a_letter_stands_in_a_line_of_its_own_also_behind_half_a_line(tmp_path: Path, before: str) -> None:
+    """A disk that was full has cut the last one off; glued to that, the next one could not be read either."""
+    path = tmp_path / "dead.jsonl"
+    path.write_text(before)
+    letters = LetterFile(path, "g")
+    letters.write(LETTER)
+    assert letters.written() == [(("t", 0), 3)]
+    assert letters.written() == []
+    letters.close()
+    *earlier, last = path.read_text().splitlines()
+    assert "\n".join(earlier) == before.strip("\n")
+    letter = json.loads(last)
+    assert letter.pop("failed_at_ms") > 0
+    assert letter == {
+        "record": {
+            "topic": "t",
+            "partition": 0,
+            "offset": 3,
+            "timestamp_ms": 7,
+            "generation": 2,
+            "key_base64": "aw==",
+            "value_base64": None,
+            "headers": [["h", "/w=="]],
+        },
+        "group": "g",
+        "failures": 3,
+        "reason": "out of milk",
+    }
+
+
+def test_settings_that_a_producer_cannot_have_are_not_taken_for_a_broker_that_is_away() -> None:
+    config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", kafka_config={"acks": "1"})
+    with pytest.raises(ConfigurationError, match=r"^kafka_config: for dead letters in a topic: .*`acks`"):
+        LetterTopic("dead", config)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+    with pytest.raises(ConfigurationError, match=f"^dead_letter: {tmp_path} cannot be written: Is a directory"):
+        open_dead_letters(f"file:{tmp_path}", config)

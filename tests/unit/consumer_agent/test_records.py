@@ -1,0 +1,62 @@
+"""A batch: a sequence of complete records, built from Kafka's messages."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+
+from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.record_buffer import Run
+from tests.unit.consumer_agent.messages import messages
+
+FULL = Message(
+    topic="t",
+    partition=0,
+    offset=5,
+    key=b"k",
+    value=b"v",
+    headers=[("h", b"1"), ("h", None)],
+    timestamp=(TIMESTAMP_CREATE_TIME, 1_700_000_000_000),
+)
+EMPTY = Message(topic="t", partition=0, offset=7)
+FIRST = Record("t", 0, 5, b"k", b"v", (("h", b"1"), ("h", None)), 1_700_000_000_000, 3)
+SECOND = Record("t", 0, 7, None, None, (), None, 3)
+BATCH = Batch([Run("t", 0, 3, [FULL, EMPTY]), Run("u", 1, 4, messages(("u", 1), [0]))])
+THIRD = Record("u", 1, 0, None, b"v", (), None, 4)
+
+
+def test_records_have_every_field() -> None:
+    assert list(BATCH) == [FIRST, SECOND, THIRD]
+    assert all(type(record) is Record for record in BATCH)
+    assert next(iter(BATCH)).headers[0] == ("h", b"1")
+
+
+def test_it_is_a_sequence() -> None:
+    assert (len(BATCH), bool(BATCH), bool(Batch())) == (3, True, False)
+    assert (BATCH[0], BATCH[2], BATCH[-1], BATCH[-3]) == (FIRST, THIRD, THIRD, FIRST)
+    assert BATCH[1:] == [SECOND, THIRD]
+    assert SECOND in BATCH
+    assert list(reversed(BATCH)) == [THIRD, SECOND, FIRST]
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"there are 3 records, and none at {index}"):
+            BATCH[index]
+
+
+def test_values_alone_and_partitions_apart() -> None:
+    assert BATCH.values() == [b"v", None, b"v"]
+    apart = BATCH.by_partition()
+    assert {partition: list(records) for partition, records in apart.items()} == {
+        ("t", 0): [FIRST, SECOND],
+        ("u", 1): [THIRD],
+    }
+
+
+def test_a_copy_can_be_sent_to_another_process() -> None:
+    copy = pickle.dumps(list(BATCH))
+    assert pickle.loads(copy) == [FIRST, SECOND, THIRD]  # noqa: S301  # made in the line above
+
+
+def test_it_says_what_it_is() -> None:
+    assert repr(BATCH) == "<Batch: 3 records of 2 partitions>"
