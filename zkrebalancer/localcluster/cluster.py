@@ -1,10 +1,10 @@
-"""A ZooKeeper ensemble and a Kafka broker on this machine, from start to the last trace removed.
+"""A ZooKeeper ensemble and a Kafka broker on this machine.
 
     with LocalCluster(zookeepers=3) as cluster:
         use(cluster.zookeeper, cluster.bootstrap)
 
-Every process is written down in the folder's state file as soon as it runs; a guard process ends them all if this one
-dies without calling `stop`. Starting is over when the servers answer, not after a while.
+Each process is recorded in the folder's state file as soon as it runs; a guard process kills them all if this process
+dies without calling `stop`. `start` returns when all servers answer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ FORMAT_DEADLINE_S = 60.0
 
 
 class LocalCluster:
-    """ZooKeeper and, if wanted, one Kafka broker; a context manager.
+    """ZooKeeper and optionally one Kafka broker; a context manager.
 
-    While it is started, `zookeeper` is "HOST:PORT[,…][/CHROOT]", `bootstrap` is "HOST:PORT" ("" without a broker),
+    While the cluster runs, `zookeeper` is "HOST:PORT[,…][/CHROOT]", `bootstrap` is "HOST:PORT" ("" without a broker),
     `directory` is the folder of all data and logs, and `zookeeper_servers` and `broker` are the servers.
     """
 
@@ -76,7 +76,7 @@ class LocalCluster:
         if zookeepers not in ENSEMBLE_SIZES:
             raise ConfigurationError(f"an ensemble has 1 or 3 ZooKeeper servers, not {zookeepers}")
         if broker not in BROKER_KINDS:
-            raise ConfigurationError(f"broker {broker!r} is none of {', '.join(BROKER_KINDS)}")
+            raise ConfigurationError(f"broker {broker!r} is not one of {', '.join(BROKER_KINDS)}")
         self.chroot = normal_chroot(chroot)
         self.zookeeper = ""
         self.bootstrap = ""
@@ -112,12 +112,12 @@ class LocalCluster:
 
     @property
     def has_topics_in_zookeeper(self) -> bool:
-        """Whether somebody writes the broker's topics there: the broker itself, or the mirror."""
+        """Whether the broker's topics appear in ZooKeeper, written by the broker or by the mirror."""
         return self._kind == "kafka-3.9" or (self._kind == "kafka-4" and self._mirror)
 
     @property
     def settings(self) -> dict[str, str]:
-        """What tells this cluster from one that was started otherwise."""
+        """The settings that distinguish this cluster from others."""
         return {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
 
     def __enter__(self) -> Self:
@@ -132,12 +132,12 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start every server and return when all of them answer; whatever fails, nothing is left running.
+        """Start every server and return when all answer; on failure, no process is left running.
 
         Raises:
-            MissingToolError, JarError: what the servers need is not there.
-            ServerStartError: a server ended or did not answer; the logs are kept, the text names them.
-            LocalClusterError: the folder cannot be made, a port is taken, the jars cannot be fetched, or it is started.
+            MissingToolError, JarError: a tool or a jar is missing.
+            ServerStartError: a server ended or did not answer; the message names its log, which is kept.
+            LocalClusterError: it runs already, the folder cannot be created, a port is in use, or fetching jars failed.
 
         """
         if self._directory is not None:
@@ -147,7 +147,7 @@ class LocalCluster:
         class_paths = {version: jars.class_path(version, java, self._source) for version in versions}
         self._directory = _make_directory(self._wanted_directory)
         try:
-            self._write_state()  # names no process yet, but tells the guard that the folder is ours
+            self._write_state()  # without processes yet, but shows the guard that the folder is ours
             self._guard = _begin_guard(self._directory)
             self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state))
         except BaseException:
@@ -155,9 +155,9 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """End every process and remove the folder, but for the logs if a server failed to start.
+        """Kill every process and remove the folder, except for the logs if a server failed to start.
 
-        Nothing happens if the cluster is not started.
+        Has no effect if the cluster is not started.
         """
         if self._directory is None:
             return
@@ -177,14 +177,14 @@ class LocalCluster:
         *,
         takes_orders: bool = False,
     ) -> Program:
-        """Return a program that is part of this cluster from its `spawn` on: logged to its folder, ended with it."""
+        """Return a program that belongs to this cluster: it logs to the cluster's folder and is killed by `stop`."""
         log = self.directory / f"{name}.log"
         program = Program(name, command, log, self._write_state, environment, takes_orders=takes_orders)
         self._programs.append(program)
         return program
 
     def release(self) -> None:
-        """Let the servers run on after this process; `state.end_cluster` ends them."""
+        """Keep the servers running when this process ends; `state.end_cluster` kills them."""
         self._forget(RELEASE)
 
     def _start_servers(self, workshop: Workshop) -> None:
@@ -233,7 +233,7 @@ class LocalCluster:
             )
 
     def _write_state(self) -> None:
-        """Write every process down that was begun so far."""
+        """Record every process that was spawned so far."""
         servers = tuple(
             state.ServerState(
                 program.name, program.process, program.port if isinstance(program, Server) else None, str(program.log)
@@ -243,17 +243,17 @@ class LocalCluster:
         )
         state.write(self.directory, state.ClusterState(self.zookeeper, self.bootstrap, self.settings, servers))
 
-    def _forget(self, last_word: bytes) -> None:
-        """Send the guard its last word, if any, wait for its end, and be as before the start."""
+    def _forget(self, message: bytes) -> None:
+        """Send the guard a last message, which may be empty, wait for its end, and reset all state."""
         if self._guard is not None:
-            self._guard.communicate(last_word, timeout=STOP_DEADLINE_S)
+            self._guard.communicate(message, timeout=STOP_DEADLINE_S)
         self._guard, self._directory, self._broker = None, None, None
         self._programs, self.zookeeper_servers = [], []
         self.zookeeper, self.bootstrap = "", ""
 
 
 def normal_chroot(chroot: str) -> str:
-    """Return the chroot as "/A/B", or "" for none; raises ConfigurationError if it is no ZooKeeper path."""
+    """Return the chroot as "/A/B", or "" for none; raises ConfigurationError if it is not a ZooKeeper path."""
     if chroot in {"", "/"}:
         return ""
     for segment in chroot.removeprefix("/").split("/"):
@@ -285,7 +285,7 @@ def _make_directory(wanted: Path | None) -> Path:
             return Path(tempfile.mkdtemp(prefix="zkrebalancer-")).resolve()
         wanted.mkdir(parents=True)
     except OSError as error:
-        raise LocalClusterError(f"the cluster's folder cannot be made: {error}") from None
+        raise LocalClusterError(f"the cluster's folder cannot be created: {error}") from None
     return wanted.resolve()
 
 

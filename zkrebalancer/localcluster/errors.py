@@ -1,4 +1,4 @@
-"""What can go wrong with a local cluster; each text is one line that says what, where and what to do."""
+"""Errors of a local cluster; each message is one line that says what failed, where, and what to do."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 
 class LocalClusterError(RebalancerError):
-    """The cluster, or one of its servers, could not be started, reached or ended."""
+    """The cluster, or one of its servers, could not be started, reached or stopped."""
 
 
 class ServerStartError(LocalClusterError):
-    """A server ended or did not answer while it was started; names its log, whose last lines are the error's note."""
+    """A server ended or did not answer at its start; the message names its log, the note has the log's last lines."""
 
 
 class MissingToolError(LocalClusterError):
-    """Something that must be installed first is missing or too old: a JDK, PySpark."""
+    """A required tool is missing or too old: a JDK, PySpark."""
 
 
 class JarError(LocalClusterError):
-    """A jar is missing or is not the one whose SHA-256 sum this project keeps; the text names the jar."""
+    """A jar is missing, or its SHA-256 sum is wrong; the message names the jar."""

@@ -1,4 +1,4 @@
-"""Faults as named tools, for tests, the demo and experiments: kill, freeze, expire a session, restart ZooKeeper."""
+"""Faults to inject in tests, the demo and experiments: kill, freeze, expire a session, restart ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zkrebalancer.localcluster.zookeeper import split_hosts
 EFFECT_DEADLINE_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 ASK_INTERVAL_S = 0.005
-EXPIRE_TRIES = 30  # of which some are lost to an owner who takes its session back at once
-HOLD_S = 0.01  # an owner who tries all servers first, and then waits for a moment, as clients do, stays away for longer
+EXPIRE_TRIES = 30  # the session's owner may reconnect at once, which defeats a try
+HOLD_S = 0.01  # shorter than a client needs to reconnect if it pauses after trying all servers
 _SESSION_TIMEOUT_MS = 10_000
 _CLOSE_SESSION = -11
 _MAX_REPLY_BYTES = 1024
 
 
 def kill(pid: int) -> None:
-    """End a process with SIGKILL and wait until it is gone (a child of ours stays a zombie until it is reaped)."""
+    """Send SIGKILL to a process and wait for its end (our own child stays a zombie until it is reaped)."""
     handle = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -38,42 +38,42 @@ def kill(pid: int) -> None:
 
 
 def freeze(pid: int) -> None:
-    """Stop a process where it stands (SIGSTOP) and wait until all its threads stand still."""
+    """Suspend a process (SIGSTOP) and wait until all its threads are stopped."""
     os.kill(pid, signal.SIGSTOP)
     give_up_at = time.monotonic() + EFFECT_DEADLINE_S
     while any(_thread_state(task) not in "TtZX" for task in Path(f"/proc/{pid}/task").iterdir()):
         if time.monotonic() > give_up_at:
-            raise LocalClusterError(f"process {pid} did not stand still within {EFFECT_DEADLINE_S:g} s of SIGSTOP")
+            raise LocalClusterError(f"process {pid} did not stop within {EFFECT_DEADLINE_S:g} s of SIGSTOP")
         time.sleep(ASK_INTERVAL_S)
 
 
 def thaw(pid: int) -> None:
-    """Let a frozen process go on (SIGCONT)."""
+    """Resume a frozen process (SIGCONT)."""
     os.kill(pid, signal.SIGCONT)
 
 
 def stop_zookeeper(server: Server) -> None:
-    """Kill one ZooKeeper server; with it goes the service, or its ensemble elects anew."""
+    """Kill one ZooKeeper server; an ensemble elects a new leader if it has to."""
     server.kill()
 
 
 def restart_zookeeper(server: Server) -> None:
-    """Kill one ZooKeeper server, start it on the same port and data, and wait until it serves; sessions live on."""
+    """Kill one ZooKeeper server, start it on the same port and data, and wait until it serves; sessions survive."""
     server.kill()
     server.start()
 
 
 def expire_session(hosts: str, session_id: int, password: bytes) -> None:
-    """End somebody's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: connect with its id, then close it.
+    """End another client's session at "HOST:PORT[,…][/CHROOT]" as if it had expired: connect to it, then close it.
 
-    The session's ephemeral nodes are gone when this returns; its owner learns it when it reconnects. Nothing happens
-    for a session that is over already or has another password: the server does not tell the two apart.
+    On return, the session's ephemeral nodes are gone; its owner notices when it reconnects. Has no effect if the
+    session is over already or the password is wrong, which ZooKeeper does not distinguish.
 
     Raises:
-        LocalClusterError: no server took the request.
+        LocalClusterError: no server closed the session.
 
     """
-    problem: OSError | str = "its owner took it back each time"
+    problem: OSError | str = "its owner reconnected each time"
     for host, port in split_hosts(hosts):
         try:
             for _ in range(EXPIRE_TRIES):
@@ -86,19 +86,19 @@ def expire_session(hosts: str, session_id: int, password: bytes) -> None:
 
 
 def _close_session(connection: socket.socket, session_id: int, password: bytes) -> bool:
-    """Connect and close in ZooKeeper's protocol, each message preceded by its length; return whether it is over.
+    """Connect to the session and close it, with ZooKeeper's length-prefixed messages; return whether it ended.
 
-    The first message cuts off the owner, who may be back at once and cut off us. If it came back while we close, it
-    would keep a connection to a dead session; so the session is closed when the owner has stayed away for HOLD_S.
+    Connecting disconnects the session's owner, which may reconnect at once and disconnect us. If it did so during our
+    close, it would keep a connection to a dead session; hence the close waits until the owner is gone for HOLD_S.
     """
     protocol_version, last_zxid, read_only = 0, 0, False
     connect = struct.pack(">iqiqi", protocol_version, last_zxid, _SESSION_TIMEOUT_MS, session_id, len(password))
     try:
         _send(connection, connect + password + struct.pack(">?", read_only))
         _version, granted_timeout_ms, _session_id = struct.unpack_from(">iiq", _receive(connection))
-        if granted_timeout_ms > 0:  # otherwise it was over before
+        if granted_timeout_ms > 0:  # otherwise the session was over already
             if select.select([connection], [], [], HOLD_S)[0]:
-                return False  # the server has ended the connection, and would not read any further
+                return False  # the server has closed our connection: the owner is back
             _send(connection, struct.pack(">ii", 1, _CLOSE_SESSION))
             _receive(connection)
     except ConnectionError:
@@ -113,7 +113,7 @@ def _send(connection: socket.socket, message: bytes) -> None:
 def _receive(connection: socket.socket) -> bytes:
     (length,) = struct.unpack(">i", _receive_exactly(connection, 4))
     if not 0 <= length <= _MAX_REPLY_BYTES:
-        raise OSError(f"a reply of {length} bytes is not ZooKeeper's")
+        raise OSError(f"a reply of {length} bytes is not from ZooKeeper")
     return _receive_exactly(connection, length)
 
 

@@ -1,9 +1,9 @@
-"""Ends a cluster whose holder died without stopping it, be it by SIGKILL: nothing may outlive the holder.
+"""Kills a cluster's processes if the process that started it dies without stopping it, even by SIGKILL.
 
-`python -m zkrebalancer.localcluster.guard DIRECTORY HOLDER_PID`, begun by the holder with a pipe as standard input.
-When the holder is gone (end of the pipe, or another parent), the guard ends what the state file names. The word
-RELEASE on the pipe means that the cluster shall stay. A parent-death signal would not do: it fires when the thread
-that began the server ends, and it cannot remove the folder.
+`python -m zkrebalancer.localcluster.guard DIRECTORY OWNER_PID`, spawned by the owner with a pipe as standard input.
+When the owner is gone (end of the pipe, or a new parent), the guard kills the processes in the state file and removes
+the folder. The message RELEASE on the pipe keeps the cluster running. A parent-death signal is no alternative: it fires
+when the spawning thread ends, and it cannot remove the folder.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from zkrebalancer.localcluster.state import end_cluster
 
 RELEASE = b"release"
-PARENT_CHECK_INTERVAL_S = 0.5  # a forked child of the holder may keep the pipe open
+PARENT_CHECK_INTERVAL_S = 0.5  # needed because a forked child of the owner may keep the pipe open
 
 
-def watch(directory: Path, holder_pid: int) -> None:
-    """Wait for the holder's end or its release, then act."""
+def watch(directory: Path, owner_pid: int) -> None:
+    """Wait until the owner ends or releases the cluster; kill the cluster unless it was released."""
     received = b""
-    while os.getppid() == holder_pid:
+    while os.getppid() == owner_pid:
         if select.select([0], [], [], PARENT_CHECK_INTERVAL_S)[0]:
             chunk = os.read(0, len(RELEASE))
             received += chunk

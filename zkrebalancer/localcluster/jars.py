@@ -1,7 +1,8 @@
-"""Brings the servers' jars: through the Ivy that PySpark ships, checked against the SHA-256 sums kept beside this file.
+"""Fetches the servers' jars with the Ivy that PySpark ships, and checks them against SHA-256 sums beside this file.
 
-So a user needs Python and a JDK only. Each version's jars live in one folder of the cache, which appears in one step
-when it is complete; a lock keeps two processes from fetching at once. An existing Kafka installation may stand in.
+Thus users need only Python and a JDK. The jars of each version are in one folder of the cache, which is renamed into
+place when complete; a lock prevents two processes from fetching at once. An existing Kafka installation can be used
+instead.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from zkrebalancer.localcluster.errors import JarError, LocalClusterError, Missin
 from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.protocol.errors import ConfigurationError
 
-KAFKA_3 = "3.9.1"  # the last line with ZooKeeper mode; brings ZooKeeper itself
+KAFKA_3 = "3.9.1"  # the last release line with ZooKeeper mode; includes ZooKeeper itself
 KAFKA_4 = "4.1.0"
-OLD_CLIENT = "1.1.1"  # the last one with consumers that balance themselves through ZooKeeper
+OLD_CLIENT = "1.1.1"  # the last version of the old consumers, which rebalance through ZooKeeper
 SCALA = {KAFKA_3: "2.13", KAFKA_4: "2.13", OLD_CLIENT: "2.12"}
-LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars bring only the logging interface
+LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars contain only the logging interface
 LOCK_DEADLINE_S = 900.0
 FETCH_DEADLINE_S = 600.0
 _JAR_NAME_PATTERN = "[organisation]-[artifact]-[revision](-[classifier]).[ext]"
@@ -38,7 +39,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """Where jars come from: the cache folder, or an existing Kafka installation; `report` gets progress lines."""
+    """Where jars come from: the cache folder, or an existing Kafka installation; `report` receives progress lines."""
 
     cache: Path
     kafka_home: Path | None
@@ -48,7 +49,7 @@ class JarSource:
     def of(
         cls, cache: Path | None, kafka_home: Path | None, report: Report, environment: Mapping[str, str] = os.environ
     ) -> JarSource:
-        """Fill in what is not given: the user's cache folder (XDG convention), and the environment's KAFKA_HOME."""
+        """Apply the defaults: the user's cache folder (XDG convention), and the environment's KAFKA_HOME."""
         user_cache = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         if kafka_home is None and environment.get("KAFKA_HOME"):
             kafka_home = Path(environment["KAFKA_HOME"])
@@ -56,14 +57,14 @@ class JarSource:
 
 
 def class_path(version: str, java: str, source: JarSource) -> str:
-    """Return the Java class path of Kafka `version` (with ZooKeeper, if it is not KAFKA_4), fetched if need be.
+    """Return the Java class path of Kafka `version` (which includes ZooKeeper, except in KAFKA_4); fetch it if missing.
 
-    An existing installation is taken instead if it is of the same major version.
+    An existing installation of the same major version takes precedence.
 
     Raises:
-        ConfigurationError: the Kafka installation is none.
+        ConfigurationError: `source.kafka_home` is not a Kafka installation.
         MissingToolError: PySpark is not installed.
-        JarError: a jar is missing or has another sum than it should.
+        JarError: a jar is missing or has a wrong sum.
         LocalClusterError: fetching failed, or the cache folder cannot be written.
 
     """
@@ -85,22 +86,22 @@ def class_path(version: str, java: str, source: JarSource) -> str:
 
 
 def home_major(kafka_home: Path) -> str:
-    """Return the major version ("3" or "4") of the Kafka installation; raises ConfigurationError if it is none."""
+    """Return the major version ("3" or "4") of a Kafka installation; raises ConfigurationError if it is neither."""
     for jar in sorted((kafka_home / "libs").glob("kafka_2.1[23]-*.jar")):
         found = re.fullmatch(r"kafka_2\.1[23]-(\d+)\.\d+\.\d+\.jar", jar.name)
         if found and found[1] in {KAFKA_3[0], KAFKA_4[0]}:
             return found[1]
-    raise ConfigurationError(f"{kafka_home} is no Kafka 3 or 4 installation: libs/ has no kafka_2.13-<version>.jar")
+    raise ConfigurationError(f"{kafka_home} is not a Kafka 3 or 4 installation: no libs/kafka_2.13-<version>.jar")
 
 
 def read_sums(version: str) -> dict[str, str]:
-    """Return jar name -> SHA-256 sum (hex) of a version, as this project keeps them (`sha256sum -c` reads the file)."""
+    """Return jar name -> SHA-256 sum (hex) of a version, from the file beside this one (in `sha256sum`'s format)."""
     lines = (_HERE / f"jars-{version}.sha256").read_text().splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
 def verify(folder: Path, sums: Mapping[str, str]) -> None:
-    """Check every jar; raises JarError naming the first one that is missing or differs."""
+    """Check every jar; raises JarError for the first one that is missing or has a wrong sum."""
     for name, expected in sums.items():
         try:
             with (folder / name).open("rb") as jar:
@@ -109,16 +110,16 @@ def verify(folder: Path, sums: Mapping[str, str]) -> None:
             raise JarError(f"{name} is missing in {folder}; delete that folder to fetch its jars again") from None
         if digest != expected:
             raise JarError(
-                f"{folder / name} is not the jar that was asked for: its SHA-256 is {digest}, expected {expected}; "
+                f"{folder / name} is not the expected jar: its SHA-256 is {digest}, expected {expected}; "
                 "delete its folder to fetch its jars again"
             )
 
 
 def _fetch(version: str, sums: Mapping[str, str], java: str, folder: Path, report: Report) -> None:
-    """Fetch into a folder beside the final one, check, rename."""
+    """Fetch the jars into a partial folder, check them, and rename the folder into place."""
     ivy_jars = _pyspark_jars()
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     (partial / "jars").mkdir(parents=True)
     try:
         module = partial / "ivy.xml"
@@ -139,7 +140,7 @@ def _fetch(version: str, sums: Mapping[str, str], java: str, folder: Path, repor
 
 
 def _run_ivy(command: list[str], version: str, origin: str, total: int, report: Report) -> None:
-    report(f"fetching Kafka {version}: asking for its {total} jars (once, into the cache folder)")
+    report(f"fetching Kafka {version}: {total} jars, once, into the cache folder")
     lines: list[str] = []
     fetched = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
@@ -153,7 +154,7 @@ def _run_ivy(command: list[str], version: str, origin: str, total: int, report: 
                     report(f"fetching Kafka {version}: {fetched} of {total} jars")
         finally:
             deadline.cancel()
-            ivy.kill()  # has ended already unless this was interrupted
+            ivy.kill()  # still running only if we were interrupted
     if ivy.returncode != 0:
         reason = next((line for line in lines if _FAILURE.search(line)), "Ivy gave no reason")
         instead = "" if version == OLD_CLIENT else ", or pass an existing installation with --kafka-home or KAFKA_HOME"
@@ -175,9 +176,9 @@ def _ivy_module(version: str) -> str:
 
 
 def _pyspark_jars() -> Path:
-    found = importlib.util.find_spec("pyspark")  # found, never imported: only its Ivy is wanted
+    found = importlib.util.find_spec("pyspark")  # not imported: only its Ivy is needed
     if found is None or found.origin is None:
         raise MissingToolError(
-            'PySpark, whose Ivy fetches the servers\' jars, is not installed: pip install "zkrebalancer[cluster]"'
+            'PySpark is not installed, whose Ivy fetches the servers\' jars: pip install "zkrebalancer[cluster]"'
         )
     return Path(found.origin).parent / "jars"

@@ -18,10 +18,10 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the path of a `java` that is new enough.
+    """Return the path of a `java` of at least OLDEST_VERSION.
 
     Raises:
-        MissingToolError: there is none, it does not run, or it is older than OLDEST_VERSION.
+        MissingToolError: there is no java, it does not run, or it is too old.
 
     """
     java = _locate(environment)
@@ -33,14 +33,14 @@ def find_java(environment: Mapping[str, str] = os.environ) -> str:
         raise MissingToolError(f"{java} -version failed ({error}): {_INSTALL}") from None
     version = parse_version(answer.stderr + answer.stdout)
     if version is None:
-        raise MissingToolError(f"{java} -version names no version: {_INSTALL}")
+        raise MissingToolError(f"{java} -version prints no version: {_INSTALL}")
     if version < OLDEST_VERSION:
         raise MissingToolError(f"{java} is Java {version}: {_INSTALL}")
     return java
 
 
 def parse_version(text: str) -> int | None:
-    """Return the feature release (8, 17, …) from what `java -version` prints, None if there is none."""
+    """Return the feature release (8, 17, …) from the output of `java -version`, None if there is none."""
     found = _VERSION.search(text)
     return int(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""Kafka's configuration in ZooKeeper mode (3.9) and in KRaft mode (4.1), and asking a broker for its metadata."""
+"""Kafka brokers: configuration in ZooKeeper mode (3.9) and KRaft mode (4.1), and a readiness probe."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ONE_BROKER = {
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "log.cleaner.dedupe.buffer.size": "16777216",  # the default takes 128 MiB of a small heap
+    "log.cleaner.dedupe.buffer.size": "16777216",  # the default of 128 MiB is too much for a small heap
 }
 
 
 def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[str, str]) -> str:
-    """Return `server.properties` of a 3.9 broker that keeps its metadata in ZooKeeper; `extra` replaces parts of it."""
+    """Return `server.properties` of a 3.9 broker with metadata in ZooKeeper; `extra` adds or overrides properties."""
     properties = {
         "broker.id": str(BROKER_ID),
         "listeners": f"PLAINTEXT://{HOST}:{port}",
@@ -51,7 +51,7 @@ def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[
 
 
 def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mapping[str, str]) -> str:
-    """Return `server.properties` of a 4.x server that is broker and controller; `extra` replaces parts of it."""
+    """Return `server.properties` of a 4.x broker and controller; `extra` adds or overrides properties."""
     properties = {
         "process.roles": "broker,controller",
         "node.id": str(BROKER_ID),
@@ -61,27 +61,27 @@ def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mappin
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.voters": f"{BROKER_ID}@{HOST}:{controller_port}",
         "log.dirs": str(data),
-        "broker.session.timeout.ms": "3000",  # a killed broker may come back only after that
+        "broker.session.timeout.ms": "3000",  # a killed broker can register again only after that
         "broker.heartbeat.interval.ms": "500",
     }
     return render_properties({**properties, **_ONE_BROKER, **extra})
 
 
 def new_cluster_id() -> str:
-    """Return a new cluster id in Kafka's form: a UUID in unpadded URL-safe base64."""
+    """Return a new cluster id in Kafka's format: a UUID in unpadded URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 class BrokerProbe:
-    """Asks one broker whether it serves metadata; keeps its client between two questions."""
+    """Checks whether one broker serves metadata; keeps its client between calls until the broker answers."""
 
     def __init__(self, bootstrap: str) -> None:
-        """Prepare to ask the broker at "HOST:PORT"; nothing is sent yet."""
+        """Prepare to probe the broker at "HOST:PORT"; sends nothing yet."""
         self._bootstrap = bootstrap
         self._client: AdminClient | None = None
 
     def __call__(self) -> bool:
-        """Whether the broker answers within METADATA_TIMEOUT_S and knows itself."""
+        """Whether the broker answers within METADATA_TIMEOUT_S and lists itself."""
         if self._client is None:
             self._client = AdminClient(
                 {
@@ -100,7 +100,7 @@ class BrokerProbe:
 
 
 class ZooKeeperModeBroker(Server):
-    """A 3.9 broker; once killed, it may not come back before ZooKeeper has forgotten the session of its old self."""
+    """A 3.9 broker; after a kill, it can start again only when its old ZooKeeper session has expired."""
 
     def __init__(self, command: list[str], log: Path, on_begin: Callable[[], None], port: int, zookeeper: str) -> None:
         """Prepare the broker; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
@@ -108,7 +108,7 @@ class ZooKeeperModeBroker(Server):
         self._zookeeper = zookeeper
 
     def spawn(self) -> None:
-        """Begin the process; raises LocalClusterError if its port is taken or its old registration stays."""
+        """Spawn the process; raises LocalClusterError if its port is in use or its old registration remains."""
         if self.process is not None:
             self._wait_until_unregistered()
         super().spawn()
@@ -119,5 +119,5 @@ class ZooKeeperModeBroker(Server):
         with BlockingZk(self._zookeeper) as client:
             while isinstance(client.perform(registration), Content):
                 if time.monotonic() > give_up_at:
-                    raise LocalClusterError(f"{registration.path} stays although kafka has ended: who else holds it?")
+                    raise LocalClusterError(f"{registration.path} remains although kafka has ended: another owner?")
                 time.sleep(ASK_INTERVAL_S)

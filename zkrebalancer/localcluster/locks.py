@@ -1,4 +1,4 @@
-"""A lock between processes: a file that the kernel unlocks when its holder ends, however it ends."""
+"""A lock between processes: a locked file, which the kernel unlocks when the locking process ends."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ ASK_INTERVAL_S = 0.1
 
 @contextmanager
 def locked(path: Path, deadline_s: float, report: Callable[[str], None] = lambda _line: None) -> Iterator[None]:
-    """Hold the lock file while the block runs; `report` is told once if another process holds it.
+    """Lock the file while the block runs; call `report` once if another process has locked it.
 
     Raises:
-        LocalClusterError: another process still holds it after `deadline_s`.
+        LocalClusterError: another process still has the lock after `deadline_s`.
         OSError: the file cannot be opened.
 
     """
     give_up_at = time.monotonic() + deadline_s
-    has_told = False
+    is_reported = False
     with path.open("w") as file:
-        while not _take(file.fileno()):
-            if not has_told:
-                report(f"waiting for another zkrebalancer that holds {path}")
-                has_told = True
+        while not _try_lock(file.fileno()):
+            if not is_reported:
+                report(f"waiting for another zkrebalancer, which has locked {path}")
+                is_reported = True
             if time.monotonic() > give_up_at:
-                raise LocalClusterError(f"another zkrebalancer holds {path} (waited {deadline_s:g} s)")
+                raise LocalClusterError(f"another zkrebalancer has locked {path} (waited {deadline_s:g} s)")
             time.sleep(ASK_INTERVAL_S)
         yield
 
 
-def _take(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Where the user's Maven gets Maven Central from: a mirror named in the user's own settings serves Ivy too."""
+"""Finds a mirror of Maven Central in the user's Maven settings, and makes Ivy use it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ALL = {"*", "external:*", CENTRAL}
 
 
 def user_settings() -> Path:
-    """Return the path of the user's Maven settings, which need not exist."""
+    """Return the path of the user's Maven settings; the file may be missing."""
     return Path.home() / ".m2" / "settings.xml"
 
 
 def mirror_of_central(settings: Path) -> str | None:
-    """Return the URL of the first mirror that stands in for Maven Central; None if there is none."""
+    """Return the URL of the first mirror of Maven Central, None if there is none."""
     try:
         root = ET.parse(settings).getroot()  # noqa: S314  # the user's own file
     except (OSError, ET.ParseError):

@@ -1,8 +1,8 @@
-"""Keeps `/brokers/topics` and `/brokers/ids` equal to Kafka's metadata, where brokers do not write them (KRaft mode).
+"""Keeps `/brokers/topics` and `/brokers/ids` equal to Kafka's metadata, for brokers that do not write them (KRaft).
 
-Each round reads both sides, and the pure `plan` says which transactions make them equal; nothing is remembered but
-which topics were missing in the round before. So a lost session, a refused write or a restart needs no special care:
-the next round sees what is left to do.
+Each round reads both sides; the pure `plan` returns the transactions that make them equal. The only state between
+rounds is the set of topics that were missing in Kafka. Lost sessions, failed writes and restarts need no special
+handling: the next round does what is left.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 REQUEST_TIMEOUT_S = 5.0
 SESSION_TIMEOUT_MS = 10_000
-TOPIC_NODE_VERSION = 3  # what Kafka 3.x writes
+TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
 PLAINTEXT = "PLAINTEXT"
-_URL_SAFE = str.maketrans("+/", "-_")  # Kafka writes ids in the URL-safe alphabet, librdkafka in the ordinary one
+_URL_SAFE = str.maketrans("+/", "-_")  # topic ids: Kafka uses URL-safe base64, librdkafka standard base64
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as clients reach it."""
+    """A broker's address for clients, its rack, and its security protocol."""
 
     host: str
     port: int
@@ -57,13 +57,13 @@ class Broker:
 
     @property
     def endpoint(self) -> str:
-        """Where and how it is reached."""
+        """The address as Kafka writes it: PROTOCOL://HOST:PORT."""
         return f"{self.protocol}://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's id and, per partition, the brokers that hold it, the preferred leader first."""
+    """A topic's id, and partition -> broker ids of its replicas, the preferred leader first."""
 
     topic_id: str
     replicas: Mapping[int, tuple[int, ...]]
@@ -71,7 +71,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class KafkaMetadata:
-    """What Kafka says; `names` are all topics, `topics` those that could be described."""
+    """Brokers and topics in Kafka; `names` are all topics, `topics` those with a description."""
 
     brokers: Mapping[int, Broker]
     names: frozenset[str]
@@ -80,7 +80,7 @@ class KafkaMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What stands in ZooKeeper: the contents below `/brokers/ids` and `/brokers/topics`, by name."""
+    """The contents of the nodes below `/brokers/ids` and `/brokers/topics`, by name."""
 
     brokers: Mapping[str, bytes]
     topics: Mapping[str, bytes]
@@ -89,8 +89,8 @@ class Nodes:
 def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], now_ms: int) -> list[Multi]:
     """Return the transactions that make ZooKeeper equal to Kafka.
 
-    A topic is deleted only if Kafka did not name it in the round before either (`missing_before`), and partitions of
-    the same topic never become fewer: a broker that lags behind the others answers with older metadata.
+    Because a lagging broker may answer with older metadata, a topic is deleted only if it was missing in the previous
+    round too (`missing_before`), and a topic with the same id never loses partitions. `now_ms`: epoch milliseconds.
     """
     changes: list[tuple[Operation, ...]] = []
     for number, broker in sorted(kafka.brokers.items()):
@@ -110,7 +110,7 @@ def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], n
 
 
 def missing_topics(kafka: KafkaMetadata, nodes: Nodes) -> frozenset[str]:
-    """Return the topics that ZooKeeper has and Kafka does not name."""
+    """Return the topics that exist in ZooKeeper but not in Kafka."""
     return frozenset(nodes.topics.keys() - kafka.names)
 
 
@@ -119,7 +119,7 @@ def _topic_change(path: str, topic: Topic, existing: bytes | None) -> tuple[Oper
     if existing is None:
         return (Create(path, content),)
     document = _read_document(existing)
-    if document.get("topic_id") != topic.topic_id:  # deleted and created again: the node's creation must tell it too
+    if document.get("topic_id") != topic.topic_id:  # recreated in Kafka: the node needs a new creation zxid, too
         return (Delete(path), Create(path, content))
     partitions = document.get("partitions")
     if isinstance(partitions, dict) and len(partitions) > len(topic.replicas):
@@ -139,7 +139,7 @@ def _encode_topic(topic: Topic) -> bytes:
 
 
 def _encode_broker(broker: Broker, now_ms: int) -> bytes:
-    is_plain = broker.protocol == PLAINTEXT  # Kafka names host and port for clients that know nothing else
+    is_plain = broker.protocol == PLAINTEXT  # old clients read host and port, which Kafka sets only for PLAINTEXT
     document: dict[str, object] = {
         "features": {},
         "listener_security_protocol_map": {broker.protocol: broker.protocol},
@@ -161,7 +161,7 @@ def _broker_address(content: bytes) -> tuple[object, object]:
 
 
 def _read_document(content: bytes) -> dict[str, object]:
-    """Return a node's JSON object; {} for anything else, which is then replaced."""
+    """Return a node's JSON object, or {} for invalid content, which is then replaced."""
     try:
         document = json.loads(content)
     except ValueError:
@@ -170,10 +170,10 @@ def _read_document(content: bytes) -> dict[str, object]:
 
 
 def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
-    """Mirror until interrupted, one round every `interval_s`; `kafka` are librdkafka's settings.
+    """Mirror until interrupted, one round every `interval_s`; `kafka` are settings of librdkafka.
 
     Raises:
-        ZooKeeperUnavailableError, ChrootMissingError: at the start; later troubles are logged and outlived.
+        ZooKeeperUnavailableError, ChrootMissingError: at the start only; later errors are logged and retried.
 
     """
     errors = ConnectionErrors()
@@ -182,11 +182,11 @@ def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     missing: frozenset[str] = frozenset()
     with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
         while True:
-            # On a thread of the pool: the hub must go on to keep the ZooKeeper session alive.
+            # In the thread pool, because the hub must keep the ZooKeeper session alive.
             metadata = gevent.get_hub().threadpool.apply(_try_read_kafka, (admin, protocol))
-            heard = errors.drain(admin)  # in every round, for librdkafka keeps it until then
+            suffix = errors.drain(admin)  # in every round, because librdkafka queues errors until then
             if isinstance(metadata, KafkaException):
-                reason = f"{metadata.args[0].str()}{heard}"
+                reason = f"{metadata.args[0].str()}{suffix}"
                 _log.warning("Kafka at %s does not answer: %s; trying again", kafka[BOOTSTRAP], reason)
             else:
                 missing = _mirror_once(client, metadata, missing)
@@ -194,18 +194,18 @@ def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
 
 
 def _mirror_once(client: BlockingZk, metadata: KafkaMetadata, missing_before: frozenset[str]) -> frozenset[str]:
-    """Make ZooKeeper equal to `metadata` and return the topics that Kafka misses; trouble is left to the next round."""
+    """Make ZooKeeper equal to `metadata`; return the topics missing in Kafka. Errors are left to the next round."""
     try:
         nodes = _read_nodes(client)
         _carry_out(client, plan(metadata, nodes, missing_before, time.time_ns() // 1_000_000))
     except ZooKeeperUnavailableError as error:
-        _log.warning("%s, trying again", error)
+        _log.warning("%s; trying again", error)
         return frozenset()
     return missing_topics(metadata, nodes)
 
 
 def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaException:
-    """Return the error instead of raising it: the thread pool would print its traceback."""
+    """Return the error instead of raising it, because the thread pool would print a traceback."""
     try:
         return read_kafka(admin, protocol)
     except KafkaException as error:
@@ -213,10 +213,10 @@ def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaE
 
 
 def read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata:
-    """Read brokers, topics and replicas; the brokers are reached by this security protocol.
+    """Read brokers, topics and replicas; `protocol` is the security protocol to reach the brokers.
 
     Raises:
-        KafkaException: Kafka did not answer one of the requests within REQUEST_TIMEOUT_S; that ends its future too.
+        KafkaException: Kafka did not answer a request within REQUEST_TIMEOUT_S.
 
     """
     cluster = admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
@@ -229,7 +229,7 @@ def read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata:
             try:
                 description = future.result()
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since it was listed
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since the listing
                     raise
                 continue
             replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
@@ -242,7 +242,7 @@ def _read_nodes(client: BlockingZk) -> Nodes:
 
 
 def _contents(client: BlockingZk, parent: str) -> dict[str, bytes]:
-    """Return the contents of the children; a parent that is missing is created."""
+    """Return the contents of the children; create the parent if it is missing."""
     listed = client.perform(ListChildren(parent))
     if not isinstance(listed, Children):
         grandparent = parent.rpartition("/")[0]
@@ -261,6 +261,6 @@ def _carry_out(client: BlockingZk, transactions: list[Multi]) -> None:
     for transaction, reply in zip(transactions, client.perform_all(list(transactions)), strict=True):
         what = " and ".join(f"{type(one).__name__} {one.path}" for one in transaction.operations)
         if isinstance(reply, Refused):
-            _log.warning("%s was refused (%s), looking again in the next round", what, reply.refusal.value)
+            _log.warning("%s failed (%s); trying again in the next round", what, reply.refusal.value)
         else:
             _log.info("%s", what)

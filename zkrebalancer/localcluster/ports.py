@@ -1,7 +1,7 @@
 """Free TCP ports on the loopback address.
 
-They are taken from below the system's range for outgoing connections: a port out of that range may be in use by
-some client's connection just when a stopped server wants it back.
+They lie below the system's range for outgoing connections: a port in that range may be in use by a client's connection
+just when a restarted server needs it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: TIME_WAIT is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does, to bind despite TIME_WAIT
         try:
             probe.bind((HOST, port))
         except OSError:

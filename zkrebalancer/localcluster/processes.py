@@ -1,7 +1,7 @@
-"""Processes as they are written down: a pid counts only together with the moment when its process began.
+"""Records of processes: a pid together with the process's start time.
 
-A pid in a file may long belong to somebody else. So each record keeps the process's start time (from /proc, in clock
-ticks since boot, with the boot's own id), and signals go through a pidfd that was opened before the comparison.
+A pid in a file may belong to another process by now. Hence each record contains the start time (from /proc: clock ticks
+since boot, with the id of the boot), and signals go through a pidfd that was opened before the comparison.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process, told apart from any later one with the same pid."""
+    """Identifies one process, even if its pid is reused later."""
 
     pid: int
     began: str
 
 
 def began(pid: int) -> str | None:
-    """When the process began ("<boot id>/<clock ticks>"); None if there is none or it is a zombie."""
+    """Return the process's start time ("<boot id>/<clock ticks>"), None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold blanks; fields[0] is field 3, the state
+    fields = stat.rpartition(")")[2].split()  # the name in parentheses may contain blanks; fields[0] is the state
     return None if fields[0] in "ZX" else f"{_BOOT_ID.read_text().strip()}/{fields[19]}"
 
 
 def record(pid: int) -> ProcessRecord | None:
-    """Write down a running process; None if it is gone."""
+    """Return the record of a running process, None if it is gone."""
     moment = began(pid)
     return None if moment is None else ProcessRecord(pid, moment)
 
 
 def is_alive(process: ProcessRecord) -> bool:
-    """Whether the very process that was written down still runs."""
+    """Whether the recorded process still runs."""
     return began(process.pid) == process.began
 
 
 def end(process: ProcessRecord, timeout_s: float = END_TIMEOUT_S) -> None:
-    """Kill the process, if it is still the one written down, and wait until it is gone.
+    """Kill the recorded process, if it still runs, and wait for its end.
 
     Raises:
         LocalClusterError: it did not end within `timeout_s`.

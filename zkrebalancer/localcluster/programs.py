@@ -1,4 +1,4 @@
-"""How each program of a cluster is set up: its configuration file, its Java command line, its log, its readiness."""
+"""Sets up the programs of a cluster: configuration file, Java command line, log, readiness probe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkrebalancer.localcluster import jars, kafka, zookeeper
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.localcluster.server import Program, Server
 
-MAX_PORTS = 3 * 3 + 2  # three ports a ZooKeeper server, two for a broker
+MAX_PORTS = 3 * 3 + 2  # three for each ZooKeeper server, two for the broker
 TOOL_HEAP_MB = 256
 MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
 _LOGGING = Path(__file__).parent / "log4j.properties"
@@ -19,7 +19,7 @@ _LOGGING = Path(__file__).parent / "log4j.properties"
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Sets up programs in one folder; none of them is begun here."""
+    """Sets up programs in one folder, without starting them."""
 
     directory: Path
     java: str
@@ -50,7 +50,7 @@ class Workshop:
         return servers
 
     def zookeeper_mode_broker(self, zookeeper_hosts: str, heap_mb: int, extra: Mapping[str, str]) -> Server:
-        """Return a Kafka 3.9 broker whose metadata is in ZooKeeper."""
+        """Return a Kafka 3.9 broker with its metadata in ZooKeeper."""
         port = self.ports[0]
         text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / "kafka-data", extra)
         config = self._config("kafka", text)
@@ -58,7 +58,7 @@ class Workshop:
         return kafka.ZooKeeperModeBroker(command, self._log("kafka"), self.on_begin, port, zookeeper_hosts)
 
     def kraft_broker(self, heap_mb: int, extra: Mapping[str, str]) -> tuple[Program, Server]:
-        """Return the tool that formats the folder of a Kafka 4 broker, to be run first, and the broker."""
+        """Return a Kafka 4 broker and the tool that formats its folder: (tool, broker). Run the tool first."""
         port, controller_port = self.ports[:2]
         text = kafka.render_kraft_mode(port, controller_port, self.directory / "kafka-data", extra)
         config = self._config("kafka", text)
@@ -82,10 +82,7 @@ class Workshop:
 
     def _java_command(self, version: str, heap_mb: int, *main: str) -> list[str]:
         options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
-        options += [
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-        ]  # they live too short for more to pay off
+        options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # cheap at startup, for short-lived servers
         options += [f"-Djava.io.tmpdir={self.directory / 'tmp'}", f"-Dlog4j.configuration=file:{_LOGGING}"]
         return [self.java, *options, "-cp", self.class_paths[version], *main]
 

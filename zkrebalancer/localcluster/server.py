@@ -1,4 +1,4 @@
-"""One program of a local cluster: begun in its own session, logging to its own file, asked until it is ready."""
+"""A program of a local cluster: runs in its own process session, logs to its own file, and is probed until ready."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TROUBLE = re.compile(r"\b(ERROR|FATAL)\b")
 
 
 class Program:
-    """A process that logs to a file and is told apart from any other by its record."""
+    """A process that logs to a file, identified by its process record."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Program:
         *,
         takes_orders: bool = False,
     ) -> None:
-        """Prepare a program; `on_begin` is called whenever it was begun, so that it can be written down.
+        """Prepare a program; `on_begin` is called after each spawn, to record the process.
 
-        `environment` adds to this process's own. One that takes orders reads them as lines from its standard input.
+        `environment` adds to this process's own. With `takes_orders`, the program reads lines from its standard input.
         """
         self.name = name
         self.log = log
@@ -54,11 +54,11 @@ class Program:
         self._child: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> None:
-        """Begin the process, in its own session so that a terminal's Ctrl-C does not reach it."""
+        """Spawn the process, in its own session so that a terminal's Ctrl-C does not reach it."""
         if self.is_running:
             raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
         self.has_failed = False
-        with self.log.open("ab") as log, _interrupts_held_back():
+        with self.log.open("ab") as log, _interrupts_deferred():
             self._child = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE if self._takes_orders else subprocess.DEVNULL,
@@ -72,46 +72,46 @@ class Program:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process was begun and has not ended."""
+        """Whether the process was spawned and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process id; raises LocalClusterError if it was never begun."""
-        return self._begun().pid
+        """The process id; raises LocalClusterError if it was never spawned."""
+        return self._spawned().pid
 
     def tell(self, order: str) -> None:
-        """Give an order, one line; raises LocalClusterError if the program has ended or takes none."""
-        orders = self._begun().stdin
+        """Send one line to the program; raises LocalClusterError if it has ended or was not created to take orders."""
+        orders = self._spawned().stdin
         if orders is None:
             raise LocalClusterError(f"{self.name} takes no orders")
         try:
             orders.write(order.encode() + b"\n")
             orders.flush()
         except BrokenPipeError:
-            raise LocalClusterError(f"{self.name} has ended: {order!r} does not reach it") from None
+            raise LocalClusterError(f"{self.name} has ended: cannot send {order!r}") from None
 
     def wait_until(self, is_ready: Callable[[], bool], deadline_s: float = START_DEADLINE_S) -> None:
-        """Ask `is_ready` until it says yes.
+        """Call `is_ready` repeatedly until it returns True.
 
         Raises:
-            ServerStartError: the process ended meanwhile, or the answer was not yes within the deadline.
+            ServerStartError: the process ended meanwhile, or was not ready within the deadline.
 
         """
         give_up_at = time.monotonic() + deadline_s
         while not is_ready():
             if not self.is_running:
-                raise self._failure(f"ended with exit code {self._begun().returncode} while it was started")
+                raise self._failure(f"ended with exit code {self._spawned().returncode} while it was started")
             if time.monotonic() > give_up_at:
                 raise self._failure(f"(pid {self.pid}) was not ready within {deadline_s:g} s")
             time.sleep(ASK_INTERVAL_S)
 
     def wait_end(self, timeout_s: float) -> None:
-        """Wait until the process has ended by itself without an error.
+        """Wait until the process ends by itself.
 
         Raises:
-            ServerStartError: it ended with an error.
-            LocalClusterError: it runs on after `timeout_s`.
+            ServerStartError: the exit code is not 0.
+            LocalClusterError: it still runs after `timeout_s`.
 
         """
         code = self._wait(timeout_s)
@@ -119,24 +119,24 @@ class Program:
             raise self._failure(f"ended with exit code {code}")
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL) and wait until it is gone; nothing happens if it is not running.
+        """Send SIGKILL and wait for the end of the process; has no effect if it is not running.
 
         Raises:
-            LocalClusterError: it is still there after STOP_DEADLINE_S.
+            LocalClusterError: it still exists after STOP_DEADLINE_S.
 
         """
         if self.is_running:
-            self._begun().kill()
+            self._spawned().kill()
             self._wait(STOP_DEADLINE_S)
 
     def _wait(self, timeout_s: float) -> int:
         """Return the exit code."""
         try:
-            return self._begun().wait(timeout_s)
+            return self._spawned().wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise LocalClusterError(f"{self.name} (pid {self.pid}) did not end within {timeout_s:g} s") from None
 
-    def _begun(self) -> subprocess.Popen[bytes]:
+    def _spawned(self) -> subprocess.Popen[bytes]:
         if self._child is None:
             raise LocalClusterError(f"{self.name} was not started")
         return self._child
@@ -145,14 +145,14 @@ class Program:
         self.has_failed = True
         lines = self.log.read_text(errors="replace").splitlines()
         reasons = [line for line in lines if _REASON.search(line)] or [line for line in lines if _TROUBLE.search(line)]
-        told = (reasons or lines or ["nothing was logged"])[-1].strip()
-        error = ServerStartError(f"{self.name} {what} ({told}); log: {self.log}")
+        reason = (reasons or lines or ["nothing was logged"])[-1].strip()
+        error = ServerStartError(f"{self.name} {what} ({reason}); log: {self.log}")
         error.add_note("\n".join(lines[-LOG_TAIL_LINES:]))
         return error
 
 
 class Server(Program):
-    """A program that listens on a port and can be asked whether it is ready."""
+    """A program that listens on a port and has a readiness probe."""
 
     def __init__(
         self,
@@ -164,13 +164,13 @@ class Server(Program):
         port: int,
         is_ready: Callable[[], bool],
     ) -> None:
-        """Prepare a server; `is_ready` asks it once and returns within a second or two."""
+        """Prepare a server; `is_ready` probes it once and must return within about two seconds."""
         super().__init__(name, command, log, on_begin)
         self.port = port
         self._is_ready = is_ready
 
     def spawn(self) -> None:
-        """Begin the process; raises LocalClusterError if its port is taken."""
+        """Spawn the process; raises LocalClusterError if its port is in use."""
         if not self.is_running and not is_free(self.port):
             raise LocalClusterError(
                 f"port {self.port} on {HOST}, which {self.name} needs, is in use by another program"
@@ -178,34 +178,34 @@ class Server(Program):
         super().spawn()
 
     def start(self) -> None:
-        """Begin the server and wait until it is ready; raises ServerStartError if it ends or never answers."""
+        """Spawn the server and wait until it is ready; raises ServerStartError if it ends or does not become ready."""
         self.spawn()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the server is ready; raises ServerStartError if it ends or never answers."""
+        """Wait until the server is ready; raises ServerStartError if it ends or does not become ready."""
         self.wait_until(self._is_ready)
 
     def stop(self) -> None:
-        """End the server in an orderly way (SIGTERM), after STOP_DEADLINE_S by force; nothing if it is not running."""
+        """Send SIGTERM, after STOP_DEADLINE_S SIGKILL, and wait for the end; has no effect if it is not running."""
         if not self.is_running:
             return
         os.kill(self.pid, signal.SIGTERM)
         try:
-            self._begun().wait(STOP_DEADLINE_S)
+            self._spawned().wait(STOP_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait: a process that was begun and not written down yet would be ended by nobody."""
+def _interrupts_deferred() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM: a process that is spawned but not recorded yet would never be killed."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals never interrupt another thread
         return
     received: list[int] = []
-    held = (signal.SIGINT, signal.SIGTERM)
-    before = [(number, signal.signal(number, lambda number, _frame: received.append(number))) for number in held]
+    deferred = (signal.SIGINT, signal.SIGTERM)
+    before = [(number, signal.signal(number, lambda number, _frame: received.append(number))) for number in deferred]
     try:
         yield
     finally:
@@ -216,9 +216,9 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with which a Python child finds the same packages.
+    """Return this process's environment, extended so that a Python child finds the same packages.
 
-    Without what is set for Kafka's clients: a local cluster's broker knows nothing of it.
+    Variables with settings of Kafka clients are left out, because they do not apply to a local cluster's broker.
     """
     kept = {name: text for name, text in os.environ.items() if not name.startswith(addresses.KAFKA_VARIABLES)}
     return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

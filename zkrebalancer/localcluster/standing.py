@@ -1,4 +1,4 @@
-"""The one cluster of a user that stays up after the command that started it: begin it, look at it, end it."""
+"""A user's standing cluster, which outlives the command that started it: start, inspect and stop it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.localcluster.state import ClusterState
 from zkrebalancer.protocol.errors import ConfigurationError
 
-LOCK_DEADLINE_S = 900.0  # the holder may be fetching jars
+LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The cluster that a user asks for."""
+    """The options of a standing cluster."""
 
     zookeepers: int
     broker: BrokerKind
@@ -32,16 +32,16 @@ class Wish:
 
 
 def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of this user's standing cluster, by the XDG convention."""
+    """Return the folder of this user's standing cluster (XDG convention)."""
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
 
 
 def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bool]:
-    """Start the cluster, or find it running; return its state and whether it was started now.
+    """Start the cluster unless it runs already; return its state and whether this call started it.
 
     Raises:
-        ConfigurationError: one with other settings runs.
-        LocalClusterError: one runs with dead servers, or it could not be started; nothing is left running then.
+        ConfigurationError: a cluster with other settings runs.
+        LocalClusterError: a cluster runs with dead servers, or the start failed (no process is left running).
 
     """
     cluster = LocalCluster(
@@ -58,7 +58,7 @@ def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bo
         if running is not None:
             _check_same(running, cluster.settings)
             return running, False
-        shutil.rmtree(directory, ignore_errors=True)  # logs of a start that failed, or what a reboot left
+        shutil.rmtree(directory, ignore_errors=True)  # left by a failed start or a reboot
         cluster.start()
         cluster.release()
         started = state.read(directory)
@@ -68,7 +68,7 @@ def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bo
 
 
 def look(directory: Path) -> ClusterState | None:
-    """Return the state of the cluster if at least one of its servers runs."""
+    """Return the state of the cluster, None unless at least one of its servers runs."""
     found = state.read(directory)
     if found is None or len(state.dead_servers(found)) == len(found.servers):
         return None
@@ -76,14 +76,14 @@ def look(directory: Path) -> ClusterState | None:
 
 
 def finish(directory: Path, report: Report) -> int:
-    """End the cluster, remove its folder, and return how many servers were ended; nothing to end is fine."""
+    """Stop the cluster if there is one, remove its folder, and return how many servers were killed."""
     if not directory.exists():
         return 0
     with _only_one(directory, report):
         running = look(directory)
         count = 0 if running is None else len(running.servers) - len(state.dead_servers(running))
         state.end_cluster(directory)
-        shutil.rmtree(directory, ignore_errors=True)  # without a state file it holds the logs of a failed start
+        shutil.rmtree(directory, ignore_errors=True)  # without a state file: the logs of a failed start
         return count
 
 
@@ -91,12 +91,12 @@ def _check_same(running: ClusterState, wanted: dict[str, str]) -> None:
     if running.settings != wanted:
         have = " ".join(f"--{name} {value or '/'}" for name, value in running.settings.items())
         raise ConfigurationError(
-            f"a cluster with other settings runs already ({have}): end it with `zkrebalancer cluster down` first"
+            f"a cluster with other settings runs already ({have}): stop it with `zkrebalancer cluster down` first"
         )
     dead = state.dead_servers(running)
     if dead:
         names = ", ".join(f"{server.name} (log: {server.log})" for server in dead)
-        raise LocalClusterError(f"the cluster runs, but not {names}: end it with `zkrebalancer cluster down` first")
+        raise LocalClusterError(f"the cluster runs, but not {names}: stop it with `zkrebalancer cluster down` first")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a running cluster is, as one JSON file in its folder: enough to tell whether it lives and to end all of it."""
+"""The state of a running cluster as a JSON file in its folder: enough to check and to kill all of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One program of the cluster; `port` is None for one that does not listen."""
+    """One program of the cluster; `port` is None if it does not listen."""
 
     name: str
     process: ProcessRecord
@@ -25,7 +25,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Where the cluster listens, with which settings it was started, and every process of it."""
+    """The cluster's addresses, settings and processes."""
 
     zookeeper: str
     bootstrap: str
@@ -34,17 +34,17 @@ class ClusterState:
 
 
 def write(directory: Path, state: ClusterState) -> None:
-    """Replace the state file in one step."""
+    """Replace the state file atomically."""
     partial = directory / f"{FILE_NAME}.partial"
     partial.write_text(json.dumps(asdict(state), indent=1))
     partial.replace(directory / FILE_NAME)
 
 
 def read(directory: Path) -> ClusterState | None:
-    """Return the state kept in `directory`; None if there is none.
+    """Return the state in `directory`, None if there is no state file.
 
     Raises:
-        LocalClusterError: the file is not what `write` wrote.
+        LocalClusterError: the file is invalid.
 
     """
     file = directory / FILE_NAME
@@ -58,18 +58,18 @@ def read(directory: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise LocalClusterError(f"{file} cannot be read; end its servers by hand and delete {directory}") from None
+        raise LocalClusterError(f"{file} is invalid; kill its servers by hand and delete {directory}") from None
 
 
 def dead_servers(state: ClusterState) -> list[ServerState]:
-    """Return the servers that do not run any more."""
+    """Return the servers that no longer run."""
     return [server for server in state.servers if not is_alive(server.process)]
 
 
 def end_cluster(directory: Path) -> None:
-    """Kill every process that the state file names, as far as it is still that process, and remove the folder.
+    """Kill every process in the state file that still runs, and remove the folder.
 
-    Nothing happens if there is no state file. Raises LocalClusterError if a process does not end.
+    Has no effect without a state file. Raises LocalClusterError if a process does not end.
     """
     state = read(directory)
     if state is None:

@@ -1,4 +1,4 @@
-"""ZooKeeper's configuration, and asking its servers with four-letter words."""
+"""ZooKeeper servers: configuration, and queries by four-letter words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ZXID = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class EnsembleMember:
-    """Where one server of an ensemble listens: for clients, for its peers, for elections."""
+    """The ports of one server of an ensemble."""
 
     client_port: int
     peer_port: int
@@ -31,7 +31,7 @@ class EnsembleMember:
 def render_config(
     members: Sequence[EnsembleMember], index: int, data: Path, tick_ms: int, extra: Mapping[str, str]
 ) -> str:
-    """Return `zoo.cfg` of the server `members[index]`; `extra` adds to it or replaces parts of it."""
+    """Return `zoo.cfg` of the server `members[index]`; `extra` adds or overrides properties."""
     properties = {
         "dataDir": str(data),
         "clientPort": str(members[index].client_port),
@@ -52,12 +52,12 @@ def render_config(
 
 
 def render_properties(properties: Mapping[str, str]) -> str:
-    """Return a Java properties file, one `key=value` a line."""
+    """Return a Java properties file: lines of `key=value`."""
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
 def ask(host: str, port: int, word: str) -> bytes:
-    """Return a server's answer to a four-letter word (`srvr`, `mntr`, `ruok`, …); raises OSError if nobody answers."""
+    """Return a server's reply to a four-letter word (`srvr`, `mntr`, `ruok`, …); raises OSError without a reply."""
     with socket.create_connection((host, port), timeout=ASK_TIMEOUT_S) as connection:
         connection.sendall(word.encode())
         answer = b""
@@ -67,14 +67,14 @@ def ask(host: str, port: int, word: str) -> bytes:
 
 
 class ServingProbe:
-    """Asks one server of this machine whether it serves clients."""
+    """Checks whether one server on this machine serves clients."""
 
     def __init__(self, port: int) -> None:
-        """Prepare to ask the server that listens for clients on `port`."""
+        """Prepare to probe the server with client port `port`."""
         self._port = port
 
     def __call__(self) -> bool:
-        """Whether the server serves: alone, or as part of a quorum."""
+        """Whether the server serves clients, alone or as part of a quorum."""
         try:
             return b"\nMode: " in ask(HOST, self._port, "srvr")
         except OSError:
@@ -82,10 +82,10 @@ class ServingProbe:
 
 
 def zxid(hosts: str) -> int:
-    """Return the newest transaction id that any server of "HOST:PORT[,…][/CHROOT]" has seen.
+    """Return the newest transaction id of all servers of "HOST:PORT[,…][/CHROOT]".
 
-    Its lower 32 bits count transactions (sessions opened and closed included) since the leader's election, so the
-    difference of two is the number of transactions between them.
+    Its lower 32 bits count transactions (including opened and closed sessions) since the leader's election, so the
+    difference of two ids is the number of transactions between them.
 
     Raises:
         LocalClusterError: no server answered.
@@ -100,7 +100,7 @@ def zxid(hosts: str) -> int:
         if found:
             newest = max(newest, int(found[1], 16))
     if newest < 0:
-        raise LocalClusterError(f"no ZooKeeper server at {hosts} told its zxid; is `srvr` in 4lw.commands.whitelist?")
+        raise LocalClusterError(f"no ZooKeeper server at {hosts} reported a zxid; is `srvr` in 4lw.commands.whitelist?")
     return newest
 
 

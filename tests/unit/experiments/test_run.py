@@ -62,7 +62,7 @@ def test_one_process_at_a_time_runs_it(tmp_path: Path) -> None:
     (tmp_path / PLAN.folder).mkdir(parents=True)
     with (
         locked(tmp_path / PLAN.folder / LOCK, 0.0, print),
-        pytest.raises(LocalClusterError, match="another zkrebalancer holds"),
+        pytest.raises(LocalClusterError, match="another zkrebalancer has locked"),
     ):
         Run(PLAN, tmp_path, print).perform()
     assert not (tmp_path / PLAN.folder / RESULT).exists()

@@ -1,4 +1,4 @@
-"""Configuration files, and what is asked of a cluster before anything is started."""
+"""Configuration files, and validation of a cluster's settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_zookeeper_allows_short_sessions_and_any_number_of_clients() -> None
     }
 
 
-def test_an_ensemble_names_all_members_and_counts_its_limits_in_ticks() -> None:
+def test_an_ensemble_lists_all_members_and_has_limits_in_ticks() -> None:
     properties = parsed(zookeeper.render_config(ENSEMBLE, 1, DATA, 300, {}))
     assert properties["clientPort"] == "4"
     assert [properties[f"server.{number}"] for number in (1, 2, 3)] == [
@@ -45,7 +45,7 @@ def test_an_ensemble_names_all_members_and_counts_its_limits_in_ticks() -> None:
     assert (properties["initLimit"], properties["syncLimit"]) == ("34", "10")
 
 
-def test_a_zookeeper_mode_broker_lives_below_the_chroot() -> None:
+def test_a_zookeeper_mode_broker_uses_the_chroot() -> None:
     properties = parsed(kafka.render_zookeeper_mode(9, "127.0.0.1:1/a", DATA, {}))
     assert properties["zookeeper.connect"] == "127.0.0.1:1/a"
     assert properties["auto.create.topics.enable"] == "false"
@@ -67,7 +67,7 @@ def test_a_kraft_server_is_broker_and_controller() -> None:
         kafka.render_kraft_mode(9, 10, DATA, {"tickTime": "7", "extra.key": "v"}),
     ],
 )
-def test_given_properties_add_and_replace(text: str) -> None:
+def test_extra_properties_add_and_override(text: str) -> None:
     assert (parsed(text)["tickTime"], parsed(text)["extra.key"]) == ("7", "v")
 
 
@@ -76,16 +76,16 @@ def test_hosts_of_a_connection_string() -> None:
 
 
 @pytest.mark.parametrize(("given", "normal"), [("", ""), ("/", ""), ("/a", "/a"), ("/a/b-c", "/a/b-c")])
-def test_chroots_that_are_taken(given: str, normal: str) -> None:
+def test_valid_chroots(given: str, normal: str) -> None:
     assert normal_chroot(given) == normal
 
 
 @pytest.mark.parametrize("chroot", ["a", "/a/", "//", "/a//b", "/a/../b", "/.", "/a,b", "/a b", "/a\n"])
-def test_chroots_that_are_refused(chroot: str) -> None:
+def test_invalid_chroots(chroot: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a path like /a/b"):
         normal_chroot(chroot)
 
 
-def test_an_ensemble_of_two_is_refused() -> None:
+def test_an_ensemble_of_two_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="1 or 3"):
         LocalCluster(zookeepers=2)

@@ -1,4 +1,4 @@
-"""Programs of a cluster: trouble at their start is reported at once, with the log."""
+"""Programs of a cluster: a failed start is reported at once, with the log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LISTENING = (
 )
 
 
-class Answers:
-    """Makes servers out of Python code and ends them all."""
+class ServerFactory:
+    """Creates servers from Python code; the fixture kills them all."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "server.log"
-        self.begun = 0
+        self.spawn_count = 0
         self.made: list[Server] = []
 
     def server(self, code: str, is_ready: Callable[[int], bool]) -> Server:
@@ -34,29 +34,29 @@ class Answers:
         return made
 
     def _count(self) -> None:
-        self.begun += 1
+        self.spawn_count += 1
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Iterator[Answers]:
-    made = Answers(tmp_path)
+def factory(tmp_path: Path) -> Iterator[ServerFactory]:
+    made = ServerFactory(tmp_path)
     yield made
     for server in made.made:
         server.kill()
 
 
-def test_a_server_is_ready_when_it_answers_and_gone_when_stopped(answers: Answers) -> None:
-    server = answers.server(LISTENING, lambda port: not is_free(port))
+def test_a_server_is_ready_when_it_answers_and_is_gone_after_stop(factory: ServerFactory) -> None:
+    server = factory.server(LISTENING, lambda port: not is_free(port))
     server.start()
     assert not is_free(server.port)
-    assert answers.begun == 1
+    assert factory.spawn_count == 1
     server.stop()
     assert is_free(server.port)
     assert not server.is_running
 
 
-def test_a_server_can_be_killed_and_started_again_with_a_new_record(answers: Answers) -> None:
-    server = answers.server(LISTENING, lambda port: not is_free(port))
+def test_a_server_can_be_killed_and_started_again_with_a_new_record(factory: ServerFactory) -> None:
+    server = factory.server(LISTENING, lambda port: not is_free(port))
     server.start()
     first = server.process
     server.kill()
@@ -64,9 +64,9 @@ def test_a_server_can_be_killed_and_started_again_with_a_new_record(answers: Ans
     assert server.process != first
 
 
-def test_a_server_that_dies_is_reported_at_once_with_its_last_lines(answers: Answers) -> None:
+def test_a_server_that_dies_is_reported_with_its_last_log_lines(factory: ServerFactory) -> None:
     code = "print('first line'); print('2026 ERROR no disk left'); print('bye'); raise SystemExit(7)"
-    server = answers.server(code, lambda _port: False)
+    server = factory.server(code, lambda _port: False)
     with pytest.raises(
         ServerStartError, match=r"probe ended with exit code 7 .*ERROR no disk left.*server\.log"
     ) as caught:
@@ -76,29 +76,29 @@ def test_a_server_that_dies_is_reported_at_once_with_its_last_lines(answers: Ans
     assert server.has_failed
 
 
-def test_a_server_that_never_answers_is_named_after_the_deadline(answers: Answers) -> None:
-    server = answers.server("import time; time.sleep(600)", lambda _port: False)
+def test_a_server_that_never_answers_is_reported_after_the_deadline(factory: ServerFactory) -> None:
+    server = factory.server("import time; time.sleep(600)", lambda _port: False)
     server.spawn()
     with pytest.raises(ServerStartError, match=r"not ready within 0\.2 s"):
         server.wait_until(lambda: False, deadline_s=0.2)
 
 
-def test_a_port_in_use_is_named_before_anything_is_begun(answers: Answers) -> None:
-    server = answers.server(LISTENING, lambda port: not is_free(port))
+def test_a_port_in_use_is_reported_before_the_spawn(factory: ServerFactory) -> None:
+    server = factory.server(LISTENING, lambda port: not is_free(port))
     with socket.create_server(("127.0.0.1", server.port)):
         with pytest.raises(LocalClusterError, match=f"port {server.port} on 127.0.0.1, which probe needs, is in use"):
             server.start()
-        assert answers.begun == 0
+        assert factory.spawn_count == 0
 
 
-def test_a_running_server_is_not_begun_twice(answers: Answers) -> None:
-    server = answers.server(LISTENING, lambda port: not is_free(port))
+def test_a_running_server_is_not_spawned_twice(factory: ServerFactory) -> None:
+    server = factory.server(LISTENING, lambda port: not is_free(port))
     server.start()
     with pytest.raises(LocalClusterError, match="is running already"):
         server.spawn()
 
 
-def test_free_ports_are_different_and_below_the_range_of_outgoing_connections() -> None:
+def test_free_ports_are_distinct_and_below_the_range_of_outgoing_connections() -> None:
     ports = free_ports(20)
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(set(ports)) == 20

@@ -1,4 +1,4 @@
-"""The state file and process records: what was written down is ended, and nothing else ever is."""
+"""The state file and process records: recorded processes are killed, and no others."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def cluster_of(*records: ProcessRecord) -> state.ClusterState:
     return state.ClusterState("127.0.0.1:1", "", {"broker": "none"}, servers)
 
 
-def test_a_state_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_round_trip_of_a_state_file(tmp_path: Path) -> None:
     written = cluster_of(ProcessRecord(1, "boot/2"), ProcessRecord(3, "boot/4"))
     state.write(tmp_path, written)
     assert state.read(tmp_path) == written
     assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
 
 
-def test_no_state_file_is_no_cluster(tmp_path: Path) -> None:
+def test_without_a_state_file_there_is_no_cluster(tmp_path: Path) -> None:
     assert state.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"zookeeper": "z", "bootstrap": "", "settings": {}, "servers": [1]}']
 )
-def test_a_state_file_that_is_not_ours_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+def test_the_error_for_an_invalid_state_file_names_its_path(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
-    with pytest.raises(LocalClusterError, match=r"cluster\.json cannot be read"):
+    with pytest.raises(LocalClusterError, match=r"cluster\.json is invalid"):
         state.read(tmp_path)
 
 
@@ -88,14 +88,14 @@ def test_a_process_that_ended_is_dead_even_before_it_is_reaped(child: subprocess
     assert processes.record(child.pid) is None
 
 
-def test_ending_what_is_gone_is_fine(child: subprocess.Popen[bytes]) -> None:
+def test_ending_a_process_that_is_gone_has_no_effect(child: subprocess.Popen[bytes]) -> None:
     record = record_of(child)
     child.kill()
     child.wait()
     processes.end(record)
 
 
-def test_a_folder_without_state_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_state_file_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "kept.log").write_text("")
     state.end_cluster(tmp_path)
     assert (tmp_path / "kept.log").exists()

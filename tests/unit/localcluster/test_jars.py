@@ -1,4 +1,4 @@
-"""Jars: every one is checked, a wrong one is named, fetching happens once and leaves nothing half done."""
+"""Jars: each one is verified, errors name the jar, jars are fetched once and never partially."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_jars(folder: Path, contents: dict[str, bytes]) -> Path:
 
 
 class FakeIvy:
-    """Stands in for `java … org.apache.ivy.Main`: copies prepared jars to where -retrieve asks for them."""
+    """Replaces `java … org.apache.ivy.Main`: copies prepared jars to the target of `-retrieve`."""
 
     def __init__(self, folder: Path, contents: dict[str, bytes], exit_code: int = 0) -> None:
         folder.mkdir(exist_ok=True)
@@ -51,18 +51,18 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> jars.JarSource:
 
 
 @pytest.mark.parametrize(
-    ("version", "must_have"),
+    ("version", "required"),
     [("1.1.1", "kafka_2.12-1.1.1"), ("3.9.1", "zookeeper-3.8.4"), ("4.1.0", "kafka_2.13-4.1.0")],
 )
-def test_the_sums_kept_in_the_project_name_every_jar_with_a_sha256(version: str, must_have: str) -> None:
+def test_the_projects_list_of_sums_is_valid(version: str, required: str) -> None:
     sums = jars.read_sums(version)
-    assert any(must_have in name for name in sums)
+    assert any(required in name for name in sums)
     assert all(name.endswith(".jar") and len(bytes.fromhex(digest)) == 32 for name, digest in sums.items())
 
 
 def test_a_changed_jar_is_named(tmp_path: Path) -> None:
     folder = write_jars(tmp_path / "jars", {**GOOD, "b-2.jar": b"tampered"})
-    with pytest.raises(JarError, match=r"b-2\.jar is not the jar"):
+    with pytest.raises(JarError, match=r"b-2\.jar is not the expected jar"):
         jars.verify(folder, SUMS)
 
 
@@ -72,7 +72,7 @@ def test_a_missing_jar_is_named(tmp_path: Path) -> None:
         jars.verify(folder, SUMS)
 
 
-def test_jars_are_fetched_once_and_only_the_listed_ones_are_used(tmp_path: Path, source: jars.JarSource) -> None:
+def test_jars_are_fetched_once_and_only_listed_ones_are_used(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "stranger.jar": b"?"})
     first = jars.class_path("3.9.1", str(ivy.java), source)
     assert jars.class_path("3.9.1", str(ivy.java), source) == first
@@ -81,14 +81,14 @@ def test_jars_are_fetched_once_and_only_the_listed_ones_are_used(tmp_path: Path,
     assert ivy.call_count() == 1
 
 
-def test_a_wrong_jar_from_the_network_never_reaches_the_cache(tmp_path: Path, source: jars.JarSource) -> None:
+def test_a_wrong_jar_from_the_network_does_not_reach_the_cache(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", {**GOOD, "a-1.jar": b"evil"})
     with pytest.raises(JarError, match=r"a-1\.jar"):
         jars.class_path("3.9.1", str(ivy.java), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
-def test_a_jar_that_changes_in_the_cache_is_noticed(tmp_path: Path, source: jars.JarSource) -> None:
+def test_a_modified_jar_in_the_cache_is_an_error(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
     jars.class_path("3.9.1", str(ivy.java), source)
     (source.cache / "kafka-3.9.1" / "a-1.jar").write_bytes(b"changed")
@@ -96,14 +96,14 @@ def test_a_jar_that_changes_in_the_cache_is_noticed(tmp_path: Path, source: jars
         jars.class_path("3.9.1", str(ivy.java), source)
 
 
-def test_a_failed_fetch_says_why_and_leaves_nothing(tmp_path: Path, source: jars.JarSource) -> None:
+def test_a_failed_fetch_reports_the_reason_and_leaves_no_files(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD, exit_code=1)
     with pytest.raises(LocalClusterError, match=r"from Maven Central \(:: x#a;1: not found\): .*--kafka-home"):
         jars.class_path("3.9.1", str(ivy.java), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
-def test_two_that_need_the_jars_at_once_fetch_them_once(tmp_path: Path, source: jars.JarSource) -> None:
+def test_concurrent_requests_fetch_the_jars_once(tmp_path: Path, source: jars.JarSource) -> None:
     ivy = FakeIvy(tmp_path / "ivy", GOOD)
     paths: list[str] = []
     threads = [
@@ -117,7 +117,7 @@ def test_two_that_need_the_jars_at_once_fetch_them_once(tmp_path: Path, source: 
     assert ivy.call_count() == 1
 
 
-def test_a_mirror_of_the_users_maven_is_used(tmp_path: Path, source: jars.JarSource) -> None:
+def test_ivy_uses_the_mirror_in_the_users_maven_settings(tmp_path: Path, source: jars.JarSource) -> None:
     settings = tmp_path / ".m2" / "settings.xml"
     settings.parent.mkdir()
     settings.write_text(
@@ -128,13 +128,13 @@ def test_a_mirror_of_the_users_maven_is_used(tmp_path: Path, source: jars.JarSou
     assert "-settings" in ivy.calls.read_text()
 
 
-def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(MissingToolError, match=r'pip install "zkrebalancer\[cluster\]"'):
         jars.class_path("3.9.1", "java", jars.JarSource(tmp_path, None, lambda _line: None))
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalClusterError, match=r"cache folder .*file/cache cannot be used"):
         jars.class_path("3.9.1", "java", jars.JarSource(tmp_path / "file" / "cache", None, lambda _line: None))
@@ -149,12 +149,12 @@ def test_an_installation_replaces_the_jars_of_its_own_major_version(tmp_path: Pa
     assert "kafka-4.1.0" in jars.class_path("4.1.0", str(ivy.java), installed)
 
 
-def test_a_folder_without_kafka_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no Kafka 3 or 4 installation"):
+def test_a_folder_without_kafka_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not a Kafka 3 or 4 installation"):
         jars.home_major(tmp_path)
 
 
-def test_the_environment_says_where_jars_are() -> None:
+def test_the_environment_determines_where_jars_are() -> None:
     environment = {"XDG_CACHE_HOME": "/cache", "KAFKA_HOME": "/opt/kafka"}
     source = jars.JarSource.of(None, None, lambda _line: None, environment)
     assert (source.cache, source.kafka_home) == (Path("/cache/zkrebalancer"), Path("/opt/kafka"))

@@ -1,4 +1,4 @@
-"""Java: which one is taken, and one clear line when it is missing or too old."""
+"""Finding Java, and the error if it is missing or too old."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ def fake_java(home: Path, prints: str) -> Path:
         ("command not understood", None),
     ],
 )
-def test_versions_are_read_in_every_form(text: str, version: int | None) -> None:
+def test_versions_in_every_format(text: str, version: int | None) -> None:
     assert parse_version(text) == version
 
 
-def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "home", 'openjdk version "21.0.1"')
     fake_java(tmp_path / "other", 'openjdk version "17.0.1"')
     assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other" / "bin")}) == str(java)
 
 
-def test_an_old_java_is_refused_with_what_to_install(tmp_path: Path) -> None:
+def test_the_error_for_an_old_java_says_what_to_install(tmp_path: Path) -> None:
     java = fake_java(tmp_path, 'openjdk version "11.0.2"')
     with pytest.raises(MissingToolError, match=f"{java} is Java 11: install a JDK 17 or newer"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_java_home_without_java(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match=r"JAVA_HOME is .*does not exist: install a JDK 17"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_no_java_at_all_says_what_to_install(tmp_path: Path) -> None:
+def test_the_error_without_java_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="no java found: install a JDK 17"):
         find_java({"PATH": str(tmp_path)})
 
 
-def test_a_java_that_fails_is_named(tmp_path: Path) -> None:
+def test_a_java_that_fails_is_an_error(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "")
     java.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(MissingToolError, match="-version failed"):

@@ -1,4 +1,4 @@
-"""A mirror in the user's Maven settings is found, whatever else stands there."""
+"""Finding a mirror of Maven Central in Maven settings."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def test_a_mirror_of_central_is_found(tmp_path: Path, mirrored: str, namespace: 
 
 
 @pytest.mark.parametrize("mirrored", ["other", "*,!central", "external:http:*", ""])
-def test_a_mirror_of_something_else_is_not(tmp_path: Path, mirrored: str) -> None:
+def test_a_mirror_of_another_repository_is_ignored(tmp_path: Path, mirrored: str) -> None:
     assert mirror_of_central(settings(tmp_path, (mirrored, "u"))) is None
 
 
-def test_the_first_mirror_counts(tmp_path: Path) -> None:
+def test_the_first_mirror_takes_precedence(tmp_path: Path) -> None:
     assert mirror_of_central(settings(tmp_path, ("other", "x"), ("*", "y"), ("central", "z"))) == "y"
 
 
-def test_no_or_broken_settings_mean_no_mirror(tmp_path: Path) -> None:
+def test_missing_or_invalid_settings_mean_no_mirror(tmp_path: Path) -> None:
     assert mirror_of_central(tmp_path / "missing.xml") is None
     (tmp_path / "settings.xml").write_text("<settings>")
     assert mirror_of_central(tmp_path / "settings.xml") is None
 
 
-def test_the_address_is_quoted() -> None:
+def test_the_url_is_escaped() -> None:
     assert 'root="file:/a?b&amp;c"' in ivy_settings("file:/a?b&c")

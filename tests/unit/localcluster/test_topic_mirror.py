@@ -1,4 +1,4 @@
-"""The mirror's plan: applied to ZooKeeper's nodes, it makes them equal to Kafka, and never does more than that."""
+"""The mirror's plan makes ZooKeeper's nodes equal to Kafka's metadata with the fewest changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic(topic_id: str, partition_count: int) -> Topic:
 
 
 def apply(nodes: Nodes, transactions: list[Multi]) -> Nodes:
-    """Carry transactions out on a model of the two folders, refusing what ZooKeeper would refuse."""
+    """Apply transactions to a model of the nodes; fails where ZooKeeper would."""
     contents = {f"/brokers/ids/{name}": content for name, content in nodes.brokers.items()}
     contents |= {f"/brokers/topics/{name}": content for name, content in nodes.topics.items()}
     for transaction in transactions:
@@ -56,7 +56,7 @@ def mirrored(metadata: KafkaMetadata) -> Nodes:
     return apply(EMPTY, plan(metadata, EMPTY, frozenset(), NOW_MS))
 
 
-def test_a_new_topic_appears_in_kafkas_own_json() -> None:
+def test_a_new_topic_is_written_in_kafkas_format() -> None:
     nodes = mirrored(kafka(t=Topic("id1", {0: (1, 2), 1: (2, 1)})))
     assert json.loads(nodes.topics["t"]) == {
         "partitions": {"0": [1, 2], "1": [2, 1]},
@@ -76,7 +76,7 @@ def test_a_broker_is_an_ephemeral_node_that_clients_can_use() -> None:
     assert (document["host"], document["port"], document["endpoints"]) == ("h", 9092, ["PLAINTEXT://h:9092"])
 
 
-def test_a_broker_that_is_reached_by_tls_says_so_and_has_no_plain_address() -> None:
+def test_a_tls_broker_has_an_ssl_endpoint_and_no_plain_address() -> None:
     metadata = replace(kafka(), brokers={1: Broker("h", 9093, None, "SSL")})
     nodes = mirrored(metadata)
     document = json.loads(nodes.brokers["1"])
@@ -86,12 +86,12 @@ def test_a_broker_that_is_reached_by_tls_says_so_and_has_no_plain_address() -> N
     assert len(plan(kafka(), nodes, frozenset(), NOW_MS)) == 1
 
 
-def test_nothing_is_written_when_nothing_changed() -> None:
+def test_without_changes_nothing_is_written() -> None:
     metadata = kafka(t=topic("id1", 3))
     assert plan(metadata, mirrored(metadata), frozenset(), NOW_MS + 5) == []
 
 
-def test_a_topic_that_grows_is_set() -> None:
+def test_a_topic_that_grows_is_updated() -> None:
     nodes = mirrored(kafka(t=topic("id1", 2)))
     (transaction,) = plan(kafka(t=topic("id1", 4)), nodes, frozenset(), NOW_MS)
     (operation,) = transaction.operations
@@ -99,19 +99,19 @@ def test_a_topic_that_grows_is_set() -> None:
     assert list(json.loads(operation.content)["partitions"]) == ["0", "1", "2", "3"]
 
 
-def test_older_metadata_never_takes_partitions_away() -> None:
+def test_older_metadata_never_removes_partitions() -> None:
     nodes = mirrored(kafka(t=topic("id1", 4)))
     assert plan(kafka(t=topic("id1", 2)), nodes, frozenset(), NOW_MS) == []
 
 
-def test_a_topic_is_deleted_when_two_rounds_miss_it() -> None:
+def test_a_topic_is_deleted_after_missing_for_two_rounds() -> None:
     nodes = mirrored(kafka(t=topic("id1", 1)))
     assert plan(kafka(), nodes, frozenset(), NOW_MS) == []
     assert missing_topics(kafka(), nodes) == {"t"}
     assert plan(kafka(), nodes, {"t"}, NOW_MS) == [Multi((Delete("/brokers/topics/t"),))]
 
 
-def test_a_topic_that_is_named_but_not_described_is_left_alone() -> None:
+def test_a_topic_that_is_listed_but_not_described_stays() -> None:
     nodes = mirrored(kafka(t=topic("id1", 1)))
     metadata = KafkaMetadata(ONE_BROKER, frozenset({"t"}), {})
     assert plan(metadata, nodes, {"t"}, NOW_MS) == []
@@ -124,14 +124,14 @@ def test_a_topic_deleted_and_created_again_becomes_a_new_node_in_one_transaction
     assert decode_topic(apply(nodes, [transaction]).topics["t"], 0).incarnation == "id2"
 
 
-def test_a_node_that_cannot_be_read_is_replaced() -> None:
+def test_an_invalid_node_is_replaced() -> None:
     nodes = Nodes(mirrored(kafka()).brokers, {"t": b"\xff"})
     assert mirrored(kafka(t=topic("id1", 1))) == apply(
         nodes, plan(kafka(t=topic("id1", 1)), nodes, frozenset(), NOW_MS)
     )
 
 
-def test_a_broker_that_moves_is_set_and_one_that_leaves_is_deleted() -> None:
+def test_a_broker_that_moves_is_updated_and_one_that_leaves_is_deleted() -> None:
     metadata = replace(kafka(), brokers={1: Broker("h", 1, None), 2: Broker("h", 2, "r")})
     nodes = mirrored(metadata)
     moved = plan(replace(kafka(), brokers={1: Broker("h", 7, None)}), nodes, frozenset(), NOW_MS)
@@ -139,7 +139,7 @@ def test_a_broker_that_moves_is_set_and_one_that_leaves_is_deleted() -> None:
     assert json.loads(apply(nodes, moved).brokers["1"])["port"] == 7
 
 
-def test_a_kafka_that_does_not_answer_is_kafkas_error_which_the_mirror_outlives(
+def test_reading_a_kafka_that_does_not_answer_raises_kafkas_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mirror, "REQUEST_TIMEOUT_S", 0.3)
@@ -157,7 +157,9 @@ clusters = st.builds(
 
 
 @given(before=clusters, after=clusters)
-def test_two_rounds_reach_kafka_from_anywhere_and_then_rest(before: KafkaMetadata, after: KafkaMetadata) -> None:
+def test_two_rounds_converge_from_any_state_and_the_third_changes_nothing(
+    before: KafkaMetadata, after: KafkaMetadata
+) -> None:
     shrunk = {
         name
         for name, one in after.topics.items()

@@ -106,7 +106,7 @@ def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, mad
 
 def test_tables_are_kept_by_one_watcher_and_no_batch_comes_between(tmp_path: Path) -> None:
     with watch.claimed(tmp_path):
-        with pytest.raises(LocalClusterError, match="another zkrebalancer holds"), watch.claimed(tmp_path):
+        with pytest.raises(LocalClusterError, match="another zkrebalancer has locked"), watch.claimed(tmp_path):
             pass
         watch.require_unwatched(tmp_path)
     (tmp_path / "events").mkdir()
