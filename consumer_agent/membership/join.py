@@ -126,7 +126,7 @@ class Join:
     def _instance_read(self, reply: Reply, now_ms: int) -> None:
         """See who had the instance id last; a record that cannot be read says nothing."""
         try:
-            last = ownership.decode_static(reply.content).consumer if isinstance(reply, Content) else self.former
+            last = ownership.decode_static_consumer(reply.content) if isinstance(reply, Content) else self.former
         except NodeContentError:
             last = self.former
         if last == self.former:

@@ -11,6 +11,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
+MAX_MISSING_PARTITIONS = 1_000  # strategies count up to the highest partition; Kafka leaves none out
 MAX_COUNTER = 10**18 - 1  # one more can still be counted and stored
 
 
@@ -67,6 +68,9 @@ def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
     for name in partitions:
         if decimal(name, limit - 1) is None:
             raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
+    highest = max(map(int, partitions), default=-1)
+    if highest >= len(partitions) + MAX_MISSING_PARTITIONS:
+        raise NodeContentError(f"topic: partition {highest} is named among {len(partitions)}: far too many are missing")
     return partitions
 
 

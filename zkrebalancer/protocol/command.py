@@ -13,7 +13,7 @@ import msgpack
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import Bound, TopicPartition
 
 MAX_COMMAND_BYTES = 64 * 1024
 SURE_TO_FIT = 200  # so many partitions always fit: each needs at most MAX_TOPIC_LENGTH bytes and two numbers
@@ -88,7 +88,7 @@ def encode(command: Command) -> bytes:
     return bytes(content)
 
 
-def decode(content: bytes) -> Command:
+def decode(content: bytes, bound: Bound | None = None) -> Command:
     """Decode a command.
 
     Raises:
@@ -110,12 +110,12 @@ def decode(content: bytes) -> Command:
             raise CommandError("command: ownership_map is missing")
         ownership_map = document["ownership_map"]
         if option == START_FETCHER:
-            partitions = fields.threads_from_ranges("command", ownership_map)
+            partitions = fields.threads_from_ranges("command", ownership_map, bound)
             return StartFetcher(command_id, epoch, generation, cause, partitions)
         if option == STOP_FETCHER:
             stopped = None
             if ownership_map is not None:
-                stopped = frozenset(fields.topics_from_ranges("command", ownership_map))
+                stopped = frozenset(fields.topics_from_ranges("command", ownership_map, bound))
             return StopFetcher(command_id, epoch, generation, cause, stopped)
     except CommandError:
         raise

@@ -38,6 +38,10 @@ class NodeContentError(RebalancerError, ValueError):
     """The content of a ZooKeeper node violates `docs/protocol.md`; the node is rejected."""
 
 
+class TooManyPartitionsError(NodeContentError):
+    """A node names far more partitions than exist; it is rejected before they are expanded."""
+
+
 class CommandError(NodeContentError):
     """A command that is too large, not msgpack, or violates the schema; it is quarantined, never executed."""
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.errors import NodeContentError, TooManyPartitionsError
 from zkrebalancer.protocol.numbers import decimal
 
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
 MAX_THREAD = 999_999
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
+MAX_ABSENT_PARTITIONS = 10_000  # more than exist: those of deleted topics, until their consumers have stopped
 
 TopicPartition = tuple[str, int]
 RangeList = list[list[int]]
+PartitionCount = Callable[[str], int]  # topic -> how many partitions it has, 0 if it does not exist
 
 
 def read_document(what: str, content: bytes) -> dict[str, Any]:
@@ -109,7 +112,27 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
     return {topic: to_ranges(by_topic[topic]) for topic in sorted(by_topic)}
 
 
-def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
+@dataclass(slots=True)
+class Bound:
+    """How many partitions one node may name: of each topic those that exist, and a few that do not.
+
+    Checked while they are still ranges: 80 bytes may name a million partitions, which take 340 MB once expanded.
+    """
+
+    partition_count: PartitionCount
+    absent: int = MAX_ABSENT_PARTITIONS  # how many more may be named that do not exist
+
+    def count_absent(self, what: str, topic: str, first: int, last: int, existing: int) -> None:
+        """Count a range that passes the `existing` partitions of its topic; raises TooManyPartitionsError."""
+        self.absent -= last + 1 - max(first, existing)
+        if self.absent < 0:
+            raise TooManyPartitionsError(
+                f"{what}: {topic}: names partition {last} of {existing}; "
+                f"at most {MAX_ABSENT_PARTITIONS} partitions that do not exist are accepted"
+            )
+
+
+def topics_from_ranges(what: str, topics: object, bound: Bound | None = None) -> list[TopicPartition]:
     """Expand {"orders": [[0, 2]]}, rejecting ranges that are unsorted or overlap, and too many partitions.
 
     A hot path: the coordinator's loop decodes every acknowledgement here. Hence one function, with a shortcut for
@@ -122,6 +145,7 @@ def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
         topic = topic_name(what, name)
         if type(ranges) is not list:
             raise NodeContentError(f"{what}: {topic}: partitions must be a list of ranges, not {ranges!r:.80}")
+        existing = MAX_PARTITION if bound is None else bound.partition_count(topic)
         end = -1
         for pair in ranges:
             if not (type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int):
@@ -131,6 +155,8 @@ def topics_from_ranges(what: str, topics: object) -> list[TopicPartition]:
                 raise NodeContentError(f"{what}: {topic}: range {pair!r:.80} is out of order or out of bounds")
             if len(found) + last - first >= MAX_PARTITIONS_PER_NODE:
                 raise NodeContentError(f"{what}: {topic}: more than {MAX_PARTITIONS_PER_NODE} partitions")
+            if bound is not None and last >= existing:
+                bound.count_absent(what, topic, first, last, existing)
             if first == last:
                 found.append((topic, first))
             else:
@@ -147,7 +173,7 @@ def threads_to_ranges(partitions: Mapping[TopicPartition, int]) -> dict[str, dic
     return {str(thread): topics_to_ranges(frozenset(by_thread[thread])) for thread in sorted(by_thread)}
 
 
-def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]:
+def threads_from_ranges(what: str, threads: object, bound: Bound | None = None) -> dict[TopicPartition, int]:
     """Expand {"0": {"orders": [[0, 2]]}} to partition -> consumer thread; a partition may occur only once."""
     if not isinstance(threads, dict):
         raise NodeContentError(f"{what}: threads must be an object, not {threads!r:.80}")
@@ -156,7 +182,7 @@ def threads_from_ranges(what: str, threads: object) -> dict[TopicPartition, int]
         thread = decimal(name, MAX_THREAD) if isinstance(name, str) else None
         if thread is None:
             raise NodeContentError(f"{what}: consumer thread must be a small number, not {name!r:.80}")
-        partitions = dict.fromkeys(topics_from_ranges(what, topics), thread)
+        partitions = dict.fromkeys(topics_from_ranges(what, topics, bound), thread)
         if not found.keys().isdisjoint(partitions):
             twice = min(found.keys() & partitions.keys())
             raise NodeContentError(f"{what}: {twice} is listed under two consumer threads")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import Bound, TopicPartition
 
 VERSION = 1
 
@@ -56,14 +56,14 @@ def encode_owners(record: OwnersRecord) -> bytes:
     )
 
 
-def decode_owners(content: bytes) -> OwnersRecord:
-    """Decode an ownership record; raises NodeContentError."""
+def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
+    """Decode an ownership record; with `bound`, no more partitions than it allows. Raises NodeContentError."""
     document = fields.read_document("owners", content)
     fields.require_version("owners", document, VERSION)
     return OwnersRecord(
         generation=fields.integer("owners", document, "generation"),
         command_id=fields.optional_text("owners", document, "command_id"),
-        partitions=fields.threads_from_ranges("owners", document.get("threads")),
+        partitions=fields.threads_from_ranges("owners", document.get("threads"), bound),
     )
 
 
@@ -82,8 +82,8 @@ def encode_eviction(record: EvictionRecord) -> bytes:
     )
 
 
-def decode_eviction(content: bytes) -> EvictionRecord:
-    """Decode an eviction record; raises NodeContentError."""
+def decode_eviction(content: bytes, bound: Bound | None = None) -> EvictionRecord:
+    """Decode an eviction record; with `bound`, no more partitions than it allows. Raises NodeContentError."""
     document = fields.read_document("evicted", content)
     fields.require_version("evicted", document, VERSION)
     topics = document.get("topics", [])
@@ -91,7 +91,7 @@ def decode_eviction(content: bytes) -> EvictionRecord:
         raise NodeContentError(f"evicted: topics must be a list, not {topics!r:.80}")
     return EvictionRecord(
         generation=fields.integer("evicted", document, "generation"),
-        partitions=fields.threads_from_ranges("evicted", document.get("threads")),
+        partitions=fields.threads_from_ranges("evicted", document.get("threads"), bound),
         evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms"),
         lease_ms=fields.integer("evicted", document, "lease_ms"),
         topics=tuple(fields.topic_name("evicted", name) for name in topics),
@@ -110,13 +110,20 @@ def encode_static(member: StaticMember) -> bytes:
     )
 
 
-def decode_static(content: bytes) -> StaticMember:
-    """Decode a static member; raises NodeContentError."""
+def decode_static(content: bytes, bound: Bound | None = None) -> StaticMember:
+    """Decode a static member; with `bound`, no more partitions than it allows. Raises NodeContentError."""
     document = fields.read_document("static", content)
     fields.require_version("static", document, VERSION)
     deadline = None if document.get("deadline_ms") is None else fields.integer("static", document, "deadline_ms")
     return StaticMember(
         consumer=fields.text("static", document, "consumer"),
-        partitions=frozenset(fields.topics_from_ranges("static", document.get("partitions"))),
+        partitions=frozenset(fields.topics_from_ranges("static", document.get("partitions"), bound)),
         deadline_ms=deadline,
     )
+
+
+def decode_static_consumer(content: bytes) -> str:
+    """Return which consumer a static member was last, and expand no partitions; raises NodeContentError."""
+    document = fields.read_document("static", content)
+    fields.require_version("static", document, VERSION)
+    return fields.text("static", document, "consumer")

@@ -1,0 +1,100 @@
+"""What a node can cost is bounded by what exists: it is refused before anything is made of its ranges."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from zkrebalancer.protocol import cluster_nodes, command, ownership
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS, Bound, topics_from_ranges
+
+MILLION = [[0, 999_999]]
+MAX_COST_BYTES = 100_000
+OWNERS = {"version": 1, "generation": 1, "command_id": None, "threads": {"0": {"t": MILLION}}}
+EVICTED = {**OWNERS, "evicted_at_ms": 1, "lease_ms": 1}
+STATIC = {"version": 1, "consumer": "c-1", "partitions": {"t": MILLION}, "deadline_ms": None}
+COMMAND = {
+    "version": 1,
+    "command_id": "id",
+    "coordinator_epoch": 1,
+    "generation": 1,
+    "cause": {"id": "id", "kind": "member-joined"},
+}
+START = {**COMMAND, "option": "start-fetcher", "ownership_map": {"0": {"t": MILLION}}}
+STOP = {**COMMAND, "option": "stop-fetcher", "ownership_map": {"t": MILLION}}
+
+
+def existing(topic: str) -> int:
+    return {"t": 10, "u": 20_000}.get(topic, 0)
+
+
+def as_json(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("decode", "content"),
+    [
+        pytest.param(ownership.decode_owners, as_json(OWNERS), id="owners"),
+        pytest.param(ownership.decode_eviction, as_json(EVICTED), id="evicted"),
+        pytest.param(ownership.decode_static, as_json(STATIC), id="static"),
+        pytest.param(command.decode, msgpack.packb(START), id="start-fetcher"),
+        pytest.param(command.decode, msgpack.packb(STOP), id="stop-fetcher"),
+    ],
+)
+def test_a_million_partitions_in_a_few_bytes_are_not_expanded(
+    decode: Callable[[bytes, Bound], object], content: bytes
+) -> None:
+    tracemalloc.start()
+    with pytest.raises(NodeContentError, match=r"t: names partition 999999 of 10; at most \d+ partitions that do not"):
+        decode(content, Bound(existing))
+    assert tracemalloc.get_traced_memory()[1] < MAX_COST_BYTES
+    tracemalloc.stop()
+
+
+def test_who_a_static_member_was_is_read_without_its_partitions() -> None:
+    tracemalloc.start()
+    assert ownership.decode_static_consumer(as_json(STATIC)) == "c-1"
+    assert tracemalloc.get_traced_memory()[1] < MAX_COST_BYTES
+    tracemalloc.stop()
+
+
+def named(topics: dict[str, list[list[int]]]) -> int:
+    return len(topics_from_ranges("test", topics, Bound(existing)))
+
+
+def test_whatever_exists_may_be_named_and_so_may_a_deleted_topic() -> None:
+    absent = MAX_ABSENT_PARTITIONS
+    assert named({"u": [[0, 19_999]], "gone": [[0, absent - 1]]}) == 20_000 + absent
+    assert named({"u": [[0, 19_999 + absent]]}) == 20_000 + absent
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        pytest.param({"u": [[0, 19_999 + MAX_ABSENT_PARTITIONS + 1]]}, id="one too many of a topic"),
+        pytest.param({"gone": [[7, 7 + MAX_ABSENT_PARTITIONS]]}, id="one too many of none"),
+        pytest.param({f"gone-{n}": [[0, 999]] for n in range(11)}, id="a few of each of many topics"),
+        pytest.param({"gone": [[n, n] for n in range(0, 30_000, 2)]}, id="one by one"),
+    ],
+)
+def test_what_does_not_exist_is_counted_over_all_topics(topics: dict[str, list[list[int]]]) -> None:
+    with pytest.raises(NodeContentError, match="that do not exist"):
+        named(topics)
+
+
+def test_what_does_not_exist_is_counted_over_all_threads() -> None:
+    threads = {str(thread): {f"gone-{thread}": [[0, 999]]} for thread in range(11)}
+    with pytest.raises(NodeContentError, match="that do not exist"):
+        ownership.decode_owners(as_json({**OWNERS, "threads": threads}), Bound(existing))
+
+
+def test_a_topic_with_one_far_partition_is_not_counted_up_to_it() -> None:
+    with pytest.raises(NodeContentError, match="partition 999999 is named among 1"):
+        cluster_nodes.decode_topic(b'{"partitions":{"999999":[1]}}', 1)
+    assert cluster_nodes.decode_topic(b'{"partitions":{"0":[1],"7":[1]}}', 1).count == 8
