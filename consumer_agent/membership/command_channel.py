@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation
 from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_QUARANTINED = 100
 MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node; its copy must still fit into one
@@ -58,7 +59,9 @@ def quarantine_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def quarantine(group: str, command: str, content: bytes, reason: str, existing: tuple[str, ...]) -> Multi:
+def quarantine(
+    group: str, command: str, content: bytes, reason: str, existing: tuple[str, ...], limit: RequestLimit
+) -> Multi:
     """Copy a refused command to `quarantine/`, and delete others so that no more than MAX_QUARANTINED stay."""
     identity = quarantine_id(content)
     encoded = base64.b64encode(content).decode()
@@ -69,12 +72,11 @@ def quarantine(group: str, command: str, content: bytes, reason: str, existing: 
         "content_base64": encoded[:MAX_QUARANTINED_BASE64],
     }
     others = [name for name in existing if name != identity]
-    operations: list[Operation] = [
-        Delete(paths.quarantine(group, name)) for name in others[: max(0, len(others) - MAX_QUARANTINED + 1)]
-    ]
+    deletes = [Delete(paths.quarantine(group, name)) for name in others[: max(0, len(others) - MAX_QUARANTINED + 1)]]
+    copies: list[Operation] = []
     if identity not in existing:
-        operations.append(Create(paths.quarantine(group, identity), fields.write_document(document)))
-    return Multi(tuple(operations))
+        copies.append(Create(paths.quarantine(group, identity), fields.write_document(document)))
+    return Multi((*deletes[: limit.fitting(deletes, copies)], *copies))
 
 
 def _sequence(name: str) -> int:

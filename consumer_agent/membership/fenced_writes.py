@@ -32,6 +32,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack goes on without
 KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
@@ -95,7 +96,13 @@ class WriteLane:
     """Performs one `Write` at a time for a consumer."""
 
     def __init__(
-        self, effects: EffectQueue, group: str, consumer: str, lease_ms: int, storage: Storage = Storage.ZOOKEEPER
+        self,
+        effects: EffectQueue,
+        group: str,
+        consumer: str,
+        lease_ms: int,
+        storage: Storage = Storage.ZOOKEEPER,
+        request_limit: RequestLimit = DEFAULT_LIMIT,
     ) -> None:
         """Begin with the record that the registration wrote."""
         self._effects = effects
@@ -108,6 +115,7 @@ class WriteLane:
         self.version = 0
         self.record = NOTHING_OWNED
         self.storage = storage
+        self.request_limit = request_limit
         self.book = OffsetBook(group)
         self.kafka_book = KafkaBook()
         self.write: Write | None = None
@@ -243,13 +251,14 @@ class WriteLane:
     def _send(self, write: Write) -> None:
         write.phase = Phase.WRITING
         self._sent_ms = self._effects.now_ms
-        write.chunk = self.book.first_chunk(write.offsets)
-        fence: list[Operation]
-        if write.ack is not None and write.is_last:
+        fence: list[Operation] = [Check(self._owners, self.version)]
+        ack = fence
+        if write.ack is not None:
             content = ownership.encode_owners(write.ack.record)
-            fence = [SetContent(self._owners, content, self.version), Delete(f"{self._channel}/{write.ack.command}")]
-        else:
-            fence = [Check(self._owners, self.version)]
+            ack = [SetContent(self._owners, content, self.version), Delete(f"{self._channel}/{write.ack.command}")]
+        write.chunk = self.book.first_chunk(write.offsets, self.request_limit, ack)
+        if write.is_last:
+            fence = ack
         write.operations = (*fence, *self.book.operations(write.chunk))
         self._effects.request(Purpose.WRITE, Multi(write.operations))
 

@@ -97,17 +97,15 @@ class Leave:
             self._list()
 
     def delete(self) -> None:
-        """Delete all nodes of the consumer in one transaction."""
+        """Delete all nodes of the consumer in one transaction; a channel that is too full is left to the leader."""
         self.stage = Leaving.DELETING
         channel = paths.channel(self.group, self.consumer)
-        operations = [
-            Delete(paths.ids(self.group, self.consumer)),
-            Delete(paths.owners(self.group, self.consumer)),
-            *(Delete(f"{channel}/{name}") for name in (self.known or self.channel.known())),
-            Delete(channel),
-        ]
+        operations = [Delete(paths.ids(self.group, self.consumer)), Delete(paths.owners(self.group, self.consumer))]
+        operations += [Delete(f"{channel}/{name}") for name in (self.known or self.channel.known())]
+        operations.append(Delete(channel))
+        fitting = self.lane.request_limit.fitting(operations)
         self.tries += 1
-        self.effects.request(Purpose.LEAVE, Multi(tuple(operations)))
+        self.effects.request(Purpose.LEAVE, Multi(tuple(operations[:fitting])))
 
     def handle_reply(self, purpose: Purpose, reply: Reply, connected: bool) -> None:
         """Take in an answer."""

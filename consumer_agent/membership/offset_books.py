@@ -14,19 +14,18 @@ other way round, is noted and the transaction is built again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Create, Operation, Refusal, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.requests import RequestLimit
 
 MARK_PREFIX = "zkrebalancer:"
 NO_OFFSET = -1  # of a partition that nothing tells where to begin
 MAX_OPERATIONS = 490  # in one transaction; leaves room for the check or the ack
-MAX_BYTES = 400_000
-OPERATION_OVERHEAD_BYTES = 100
 
 
 class Storage(Enum):
@@ -84,15 +83,19 @@ class OffsetBook:
             if self.stored.get(partition) != finished[partition]
         }
 
-    def first_chunk(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return as many of the offsets, in order, as one transaction takes."""
+    def first_chunk(
+        self, offsets: Mapping[TopicPartition, int], limit: RequestLimit, beside: Iterable[Operation]
+    ) -> dict[TopicPartition, int]:
+        """Return as many of the offsets, in order, as one transaction takes `beside` other operations."""
         chunk: dict[TopicPartition, int] = {}
         parents: set[str] = set()
-        room_bytes = MAX_BYTES
+        room_bytes = limit.max_bytes - limit.size(beside)
         for partition in sorted(offsets):
-            if partition[0] in self.missing_topics:
-                parents.add(partition[0])
-            room_bytes -= OPERATION_OVERHEAD_BYTES + len(paths.offsets(self.group, *partition))
+            topic = partition[0]
+            if topic in self.missing_topics and topic not in parents:
+                parents.add(topic)
+                room_bytes -= limit.operation_size(Create(paths.offsets(self.group, topic)))
+            room_bytes -= limit.operation_size(self._operation(partition, offsets[partition]))
             if chunk and (room_bytes < 0 or len(chunk) + len(parents) >= MAX_OPERATIONS):
                 break
             chunk[partition] = offsets[partition]
@@ -104,10 +107,11 @@ class OffsetBook:
             Create(paths.offsets(self.group, topic))
             for topic in sorted({topic for topic, _ in chunk} & self.missing_topics)
         ]
-        for partition, offset in chunk.items():
-            path, content = paths.offsets(self.group, *partition), cluster_nodes.encode_counter(offset)
-            built.append(SetContent(path, content) if partition in self.nodes else Create(path, content))
-        return built
+        return built + [self._operation(partition, offset) for partition, offset in chunk.items()]
+
+    def _operation(self, partition: TopicPartition, offset: int) -> Operation:
+        path, content = paths.offsets(self.group, *partition), cluster_nodes.encode_counter(offset)
+        return SetContent(path, content) if partition in self.nodes else Create(path, content)
 
     def learn(self, operation: Operation, refusal: Refusal) -> bool:
         """Take in why an operation of `operations` was refused; False if building again cannot help."""

@@ -38,6 +38,7 @@ from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import CommandError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 FOREVER_MS = 2**63 - 1
 NEVER_MS = 0
@@ -55,6 +56,7 @@ class MemberSettings:
     storage: Storage = Storage.ZOOKEEPER
     begins_anywhere: bool = True  # False: a partition without a stored offset begins where the application says
     max_poll_interval_ms: int = 300_000
+    request_limit: RequestLimit = DEFAULT_LIMIT
 
 
 class Ending(Enum):
@@ -88,7 +90,7 @@ class Member:
         self.name = name
         self.lease_ms = registered.lease_ms
         self.registration = OwnRegistration(effects, paths.ids(settings.group, name), registered, registered)
-        self.lane = WriteLane(effects, settings.group, name, self.lease_ms, settings.storage)
+        self.lane = WriteLane(effects, settings.group, name, self.lease_ms, settings.storage, settings.request_limit)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.reading: str | None = None  # the command whose content was asked for last

@@ -336,7 +336,9 @@ class StateMachine:
     def _quarantine_answered(self, purpose: Purpose, reply: Reply) -> None:
         if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children) and self.refused is not None:
             refused, group = self.refused, self._settings.member.group
-            write = quarantine(group, refused.name, refused.content, refused.reason, reply.names)
+            write = quarantine(
+                group, refused.name, refused.content, refused.reason, reply.names, self._settings.member.request_limit
+            )
             if write.operations:
                 self._effects.request(Purpose.QUARANTINE, write)
                 return

@@ -47,6 +47,7 @@ from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.runtime.zk import request_limit
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
@@ -142,6 +143,7 @@ class Frontend:
             storage=storage,
             begins_anywhere=config.auto_offset_reset != "none",
             max_poll_interval_ms=config.max_poll_interval_ms,
+            request_limit=request_limit(config.zookeeper),
         )
         machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, self.shared, self._fetcher, self._telemetry, store)

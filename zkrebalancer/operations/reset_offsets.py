@@ -32,6 +32,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.zk import BlockingZk
 
 STARTS_PAUSED = "starts_paused"
@@ -76,7 +77,7 @@ def reset_offsets(
     try:
         _refuse_consumers(zk, group)
         changes = _changes(zk, report, new_offsets, kafka)
-        for operations in _writes(group, changes, version):
+        for operations in _writes(group, changes, version, zk.request_limit):
             if not isinstance(zk.perform(Multi(operations)), Done):
                 raise ResetRefusedError(f"group {group} changed while its offsets were reset; reset again")
         in_kafka = {partition: change.after for partition, change in changes.items() if change.in_kafka is not None}
@@ -117,13 +118,17 @@ def _changes(
 
 
 def _writes(
-    group: str, changes: Mapping[TopicPartition, Change], settings_version: int
+    group: str, changes: Mapping[TopicPartition, Change], settings_version: int, limit: RequestLimit
 ) -> Iterator[tuple[Operation, ...]]:
     operations = [
         SetContent(paths.offsets(group, *partition), cluster_nodes.encode_counter(change.after))
         for partition, change in changes.items()
         if change.in_zookeeper is not None
     ]
-    for begin in range(0, max(1, len(operations)), MAX_WRITES_PER_TRANSACTION):
-        chunk = operations[begin : begin + MAX_WRITES_PER_TRANSACTION]
-        yield (Check(paths.group(group), settings_version), *chunk)
+    fence = Check(paths.group(group), settings_version)
+    while True:  # at least once: what is stored in Kafka is only written after the fence was checked
+        fitting = limit.fitting(operations[:MAX_WRITES_PER_TRANSACTION], (fence,))
+        yield (fence, *operations[:fitting])
+        operations = operations[fitting:]
+        if not operations:
+            return

@@ -52,6 +52,10 @@ class ZooKeeperUnavailableError(RebalancerError):
     retriable = True
 
 
+class RequestTooLargeError(RebalancerError):
+    """A transaction is larger than ZKREBALANCER_MAX_REQUEST_BYTES; it was not sent."""
+
+
 class ChrootMissingError(RebalancerError):
     """The chroot in the connection string does not exist in this ZooKeeper."""
 

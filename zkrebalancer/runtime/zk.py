@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import encodings.idna  # noqa: F401  # imported early, so that the first connection does not pay for it
 import logging
+import os
 import select
 from collections import deque
 from collections.abc import Callable
@@ -31,14 +32,18 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from zkrebalancer.protocol import calls
-from zkrebalancer.protocol.calls import Call, Refusal, Refused, Reply, ZooKeeperEvent
-from zkrebalancer.protocol.errors import ChrootMissingError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, ZooKeeperEvent
+from zkrebalancer.protocol.errors import ChrootMissingError, RequestTooLargeError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.numbers import number_setting
+from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, RequestLimit
 
 MAX_IN_FLIGHT = 2_000
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
 CONNECT_TRIES = 3  # per session timeout
 RECONNECT_PAUSE_S = 0.05
+REQUEST_VARIABLE = "ZKREBALANCER_MAX_REQUEST_BYTES"
+MAX_JUTE_MAXBUFFER = 1 << 30
 
 _log = logging.getLogger(__name__)
 _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
@@ -130,6 +135,18 @@ def patient_hosts(hosts: str) -> str:
     return ",".join(named * -(-CONNECT_TRIES // len(named))) + slash + chroot
 
 
+def request_limit(hosts: str) -> RequestLimit:
+    """Return the limit of requests to `hosts`, by the environment variable ZKREBALANCER_MAX_REQUEST_BYTES if it is set.
+
+    Raises ConfigurationError.
+    """
+    chroot = "/" + hosts.partition("/")[2].rstrip("/")
+    largest = number_setting(
+        REQUEST_VARIABLE, os.environ.get(REQUEST_VARIABLE), MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, MAX_JUTE_MAXBUFFER
+    )
+    return RequestLimit(largest, 0 if chroot == "/" else len(chroot.encode()))
+
+
 class ZkClient:
     """A ZooKeeper client with one session at a time. Create, start and use it on one gevent hub."""
 
@@ -141,6 +158,8 @@ class ZkClient:
         self._session_log = _SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._usable = False
+        self.request_limit = request_limit(hosts)
+        self._was_too_large = False
         handler = _Handler()
         self._kazoo = KazooClient(
             hosts=patient_hosts(hosts),
@@ -176,10 +195,25 @@ class ZkClient:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
+        elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
+            self._refuse_size(call_id, call)
         elif len(self._in_flight) >= MAX_IN_FLIGHT:
             self._waiting.append((call_id, call))
         else:
             self._send(call_id, call)
+
+    def _refuse_size(self, call_id: int, call: Multi) -> None:
+        """Refuse what would make the server drop the connection, again and again if it is repeated."""
+        if not self._was_too_large:
+            self._was_too_large = True
+            _log.error(
+                "a transaction on %s of %d bytes is not sent; at most %d are allowed (%s)",
+                call.operations[-1].path,
+                self.request_limit.size(call.operations),
+                self.request_limit.max_bytes,
+                REQUEST_VARIABLE,
+            )
+        self._reply(call_id, Refused(Refusal.TOO_LARGE))
 
     def _send(self, call_id: int, call: Call) -> None:
         self._in_flight.add(call_id)
@@ -287,17 +321,23 @@ class BlockingZk:
         """End the session."""
         self._client.close()
 
+    @property
+    def request_limit(self) -> RequestLimit:
+        """The largest transaction that is sent."""
+        return self._client.request_limit
+
     def perform(self, call: Call) -> Reply:
         """Perform one call and return its reply.
 
         Raises:
             ZooKeeperUnavailableError: the connection broke; the outcome is unknown.
+            RequestTooLargeError: the server would refuse to read it; nothing was done.
 
         """
         return self.perform_all([call])[0]
 
     def perform_all(self, many: list[Call]) -> list[Reply]:
-        """Perform calls, pipelined, and return their replies in the same order; raises ZooKeeperUnavailableError."""
+        """Perform calls, pipelined, and return their replies in the same order; raises as `perform` does."""
         results: list[AsyncResult[Reply]] = []
         for call in many:
             self._next_id += 1
@@ -308,6 +348,9 @@ class BlockingZk:
         for reply in replies:
             if isinstance(reply, Refused) and reply.outcome_unknown:
                 raise ZooKeeperUnavailableError(f"the connection to ZooKeeper at {self._hosts} broke during a call")
+            if isinstance(reply, Refused) and reply.refusal is Refusal.TOO_LARGE:
+                limit = self.request_limit.max_bytes
+                raise RequestTooLargeError(f"a transaction of more than {limit} bytes is not sent ({REQUEST_VARIABLE})")
         return replies
 
     def _handle(self, event: ZooKeeperEvent) -> None:

@@ -25,8 +25,10 @@ from tests.unit.consumer_agent.membership.driver import CONSUMER, GROUP, T0, Dri
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, Delete, Done, ListChildren, Multi, Refusal, Refused, Replied
 from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
+from zkrebalancer.protocol.requests import RequestLimit
 
 POISON = b"\xc1 not msgpack"
+LIMIT = RequestLimit()
 LIST = ListChildren(paths.quarantine(GROUP))
 
 
@@ -88,19 +90,19 @@ def test_the_quarantine_is_not_waited_for_for_ever(driver: Driver) -> None:
 
 def test_no_more_than_a_hundred_are_kept() -> None:
     existing = tuple(f"{number:03d}" for number in range(MAX_QUARANTINED + 5))
-    write = quarantine(GROUP, "command-1", POISON, "why", existing)
+    write = quarantine(GROUP, "command-1", POISON, "why", existing, LIMIT)
     deleted = [operation for operation in write.operations if isinstance(operation, Delete)]
     assert len(existing) - len(deleted) + 1 == MAX_QUARANTINED
-    assert len(quarantine(GROUP, "command-1", POISON, "why", existing[:99]).operations) == 1
+    assert len(quarantine(GROUP, "command-1", POISON, "why", existing[:99], LIMIT).operations) == 1
 
 
 def test_the_same_poison_is_kept_once() -> None:
     digest = hashlib.sha256(POISON).hexdigest()
-    assert quarantine(GROUP, "command-1", POISON, "why", (digest,)).operations == ()
+    assert quarantine(GROUP, "command-1", POISON, "why", (digest,), LIMIT).operations == ()
 
 
 def test_the_largest_node_still_fits() -> None:
-    write = quarantine(GROUP, "command-1", b"x" * 1_000_000, "why", ())
+    write = quarantine(GROUP, "command-1", b"x" * 1_000_000, "why", (), LIMIT)
     assert len(str(document(write)["content_base64"])) == MAX_QUARANTINED_BASE64
     assert MAX_QUARANTINED_BASE64 % 4 == 0
 
