@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+WORKERS ?= 4
 SEEDS ?= 2000
 MINUTES ?= 5
 OUT ?= experiments
@@ -23,8 +24,11 @@ $(STAMP): setup.py constraints.txt
 demo: setup
 	$(BIN)/zkrebalancer demo
 
+# A run begins hundreds of Python processes: without byte code each of them would compile the packages anew.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
+
 test: setup
-	$(BIN)/python -m pytest -m 'not long' tests --ignore tests/benchmarks
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
 
 test-long: setup
 	$(BIN)/python -m pytest -m long tests --ignore tests/benchmarks

@@ -13,6 +13,7 @@ DEV = [
     "pyarrow-stubs",
     "pytest",
     "pytest-timeout",
+    "pytest-xdist",
     "ruff",
     "types-gevent",
     "types-psutil",

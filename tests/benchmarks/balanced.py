@@ -26,18 +26,20 @@ from zkrebalancer.assignment.columns import to_columns
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.protocol.fields import TopicPartition
 
-GROUPS = 5_000  # of `gap`
+GROUPS, QUICK_GROUPS = 5_000, 20  # of `gap`
 MEMBERS, TOPICS, PARTITIONS = 20, 10, 100  # of `skew`; partitions of each topic
 RUNS = 15  # of `speed`
+SIZES = ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000))  # of `speed`: members, partitions
+QUICK_SIZES = ((10, 100),)
 KAFKA_DEADLINE_S = 60.0
 Owners = dict[TopicPartition, str]
 Decide = Callable[[Problem], Owners]
 
 
-def print_gaps() -> None:
+def print_gaps(groups: int) -> None:
     """Print the distribution of the distance from the optimum."""
     gaps, peaks, bounds, elapsed_s = [], [], [], 0.0
-    for seed in range(GROUPS):
+    for seed in range(groups):
         small = small_group(seed)
         columns = to_columns(small.problem)
         began_s = time.perf_counter()
@@ -48,7 +50,7 @@ def print_gaps() -> None:
             gaps.append(plan.cost.total / best.cost - 1)
             bounds.append(1 - plan.bound.total / best.cost)
             peaks.append(plan.cost.peak / best.peak - 1 if best.peak else 0.0)
-    print(f"{GROUPS} random groups, {elapsed_s / GROUPS * 1_000:.1f} ms each")
+    print(f"{groups} random groups, {elapsed_s / groups * 1_000:.1f} ms each")
     for what, values in (("cost", gaps), ("highest load", peaks), ("optimum above the lower bound", bounds)):
         found = np.maximum(np.array(values), 0.0)
         percentiles = ", ".join(f"{p} %: {np.percentile(found, p):.2%}" for p in (50, 90, 95, 99, 100))
@@ -188,11 +190,11 @@ def _skew_figures(skew: Skew, decide: Decide) -> list[str]:
     return figures
 
 
-def print_speeds() -> None:
+def print_speeds(sizes: Iterable[tuple[int, int]]) -> None:
     """Print the milliseconds of processor time of a new group and of one member that joins it."""
     print("| members | partitions | lag | new group, best | median | one joins, best | median | moved |")
     print("|---|---|---|---|---|---|---|---|")
-    for members, partitions in ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000)):
+    for members, partitions in sizes:
         chance = np.random.default_rng(1)
         lags = {"equal": np.ones(partitions, np.int64), "uniform": chance.integers(0, 1_000, partitions)}
         lags["Zipf"] = (1e6 / (chance.permutation(partitions) + 1) ** 0.8).astype(np.int64)
@@ -224,11 +226,17 @@ def _timed(decide: Callable[[], Plan]) -> tuple[Plan, list[float]]:
 
 def main() -> None:
     """Run what the command line names."""
-    parts = {"gap": print_gaps, "skew": print_skews, "speed": print_speeds}
+    parts: dict[str, Callable[[bool], None]] = {
+        "gap": lambda is_quick: print_gaps(QUICK_GROUPS if is_quick else GROUPS),
+        "skew": lambda _is_quick: print_skews(),
+        "speed": lambda is_quick: print_speeds(QUICK_SIZES if is_quick else SIZES),
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="gap|skew|speed")
-    for name in parser.parse_args().parts or parts:
-        parts[name]()
+    parser.add_argument("--quick", action="store_true", help="few and small groups, to see that everything works")
+    arguments = parser.parse_args()
+    for name in arguments.parts or parts:
+        parts[name](arguments.quick)
 
 
 if __name__ == "__main__":

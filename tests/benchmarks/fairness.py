@@ -7,7 +7,7 @@ each partition that is fetched; pausing a partition drops what is queued of it. 
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -137,20 +137,20 @@ class Measured:
 
     def drawn(self, samples: Sequence[float]) -> list[float]:
         """Return the highest sample of each interval."""
-        highest = [0.0] * int(DURATION_S / DRAWN_S)
+        highest = [0.0] * (int(max(self.times_s) / DRAWN_S) + 1)
         for time_s, sample in zip(self.times_s, samples, strict=True):
             highest[int(time_s / DRAWN_S)] = max(highest[int(time_s / DRAWN_S)], sample)
         return highest
 
 
-def run(load: Load, fairness: Fairness, prefetch: Prefetch) -> Measured:
-    """Poll for DURATION_S."""
+def run(load: Load, fairness: Fairness, prefetch: Prefetch, duration_s: float) -> Measured:
+    """Poll for `duration_s` of virtual time."""
     least = MIN_BUFFERED_RECORDS if prefetch is Prefetch.TOTAL else MANY_RECORDS
     buffer = RecordBuffer(BufferSettings(LIMIT, least, MAX_BUFFERED_BYTES, fairness, prefetch))
     for number in range(PARTITIONS):
         buffer.admit(("t", number), 1, 0)
     client, measured, now_s = Client(load), Measured(), 0.0
-    while now_s < DURATION_S:
+    while now_s < duration_s:
         client.fetch(now_s)
         _fill(buffer, client, now_s)
         measured.times_s.append(now_s)
@@ -207,7 +207,7 @@ def draw(results: dict[tuple[Load, Fairness, Prefetch], Measured], path: Path) -
         for (fairness, prefetch), colour in COLOURS.items():
             measured = results[load, fairness, prefetch]
             label = f"{fairness.value}, {prefetch.value}"
-            times_s = [step * DRAWN_S for step in range(int(DURATION_S / DRAWN_S))]
+            times_s = [step * DRAWN_S for step in range(int(max(measured.times_s) / DRAWN_S) + 1)]
             style = "-" if fairness is Fairness.GREEDY else "--"
             panels[0, column].plot(
                 times_s, measured.drawn(measured.longest_waits_s), style, color=colour, label=label, lw=0.8
@@ -225,19 +225,23 @@ def draw(results: dict[tuple[Load, Fairness, Prefetch], Measured], path: Path) -
 
 def main() -> None:
     """Run all, print the table, draw if a path is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", type=Path, nargs="?", metavar="PICTURE.svg")
+    parser.add_argument("--seconds", type=float, default=DURATION_S, help="of virtual time, for each row")
+    arguments = parser.parse_args()
     results: dict[tuple[Load, Fairness, Prefetch], Measured] = {}
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for load in LOADS:
         for fairness, prefetch in COLOURS:
-            measured = results[load, fairness, prefetch] = run(load, fairness, prefetch)
+            measured = results[load, fairness, prefetch] = run(load, fairness, prefetch, arguments.seconds)
             amplification = measured.fetched / measured.returned
             print(
                 f"| {load.name} | {fairness.value} | {prefetch.value} | {median(measured.waits_s):.2f} s "
                 f"| {max(measured.waits_s):.2f} s | {mean(measured.partition_counts):.1f} "
                 f"| {mean(measured.retained):,.0f} | {max(measured.retained):,} | {amplification:.2f} |"
             )
-    if len(sys.argv) > 1:
-        draw(results, Path(sys.argv[1]))
+    if arguments.picture is not None:
+        draw(results, arguments.picture)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ GROUP = "g"
 SIZES = ((1_000, 10), (1_000, 50), (10_000, 50))  # members, partitions for each
 TOPICS = 100
 READINGS = ((100, 5_000), (1_000, 500))  # topics, partitions of each
+QUICK_SIZES, QUICK_READINGS = ((20, 10),), ((10, 50),)
 READ_TIMES = 5
 HEARTBEAT_S = 0.000_5
 REST_S = 0.5
@@ -265,15 +266,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--largest", type=int, default=len(SIZES), help="how many of the sizes, smallest first")
+    parser.add_argument("--quick", action="store_true", help="only a small group, to see that everything works")
     arguments = parser.parse_args()
+    sizes = QUICK_SIZES if arguments.quick else SIZES[: arguments.largest]
     sys.setswitchinterval(GIL_SWITCH_S)
     gc.disable()  # as in the coordinator's process
     rows = []
-    for members, per_member in SIZES[: arguments.largest]:
+    for members, per_member in sizes:
         for measured in measure(members, per_member):
             rows.append(measured)
             print(f"{measured.members:,} members: {measured.change}", file=sys.stderr)
-    readings = [(topics, partitions, reading_ms(topics, partitions)) for topics, partitions in READINGS]
+    readings = [
+        (topics, partitions, reading_ms(topics, partitions))
+        for topics, partitions in (QUICK_READINGS if arguments.quick else READINGS)
+    ]
     if arguments.json:
         print(json.dumps({"changes": [asdict(row) for row in rows], "readings": readings}))
         return

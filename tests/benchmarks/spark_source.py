@@ -65,8 +65,8 @@ def batches_s(spark: SparkSession, records: Any, folder: Path) -> list[float]:  
 
 
 @contextmanager
-def stage(folder: Path, records: int) -> Iterator[tuple[LocalCluster, SparkSession]]:
-    """Open a cluster with a full topic, and Spark with both sources."""
+def stage(folder: Path, records: int, *, fetches: bool) -> Iterator[tuple[LocalCluster, SparkSession]]:
+    """Open a cluster with a full topic, and Spark with this project's source and, if it is fetched, Spark's own."""
     with LocalCluster() as cluster, Lab(cluster, folder / "events") as lab:
         lab.create_topic(TOPIC, PARTITIONS)
         lab.start_coordinator(1)
@@ -78,7 +78,7 @@ def stage(folder: Path, records: int) -> Iterator[tuple[LocalCluster, SparkSessi
             (folder / "ivysettings.xml").write_text(maven.ivy_settings(mirror))
             settings["spark.jars.ivySettings"] = str(folder / "ivysettings.xml")
         with spark_session("local[2]", "2g", settings) as spark:
-            for jar in JARS:
+            for jar in JARS if fetches else ():
                 spark.sql(f"ADD JAR {jar}")
             spark.dataSource.register(ConsumerGroupSource)
             yield cluster, spark
@@ -89,13 +89,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=4_000_000, help="records of a batch")
     parser.add_argument("--batches", type=int, default=3, help="measured batches of each source")
+    parser.add_argument("--own-only", action="store_true", help="without Spark's own source, whose jars are fetched")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     arguments = parser.parse_args()
     limit = str(arguments.records)
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-source-") as name:
         folder = Path(name)
-        with stage(folder, arguments.records * (arguments.batches + 1)) as (cluster, spark):
+        records = arguments.records * (arguments.batches + 1)
+        with stage(folder, records, fetches=not arguments.own_only) as (cluster, spark):
             own = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": "spark", "topics": TOPIC}
             built_in = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
             sources = {
@@ -103,6 +105,8 @@ def main() -> None:
                 "built-in, defaults": ("kafka", built_in),
                 "built-in, tuned": ("kafka", built_in | TUNED),
             }
+            if arguments.own_only:
+                sources = {"consumer_group": sources["consumer_group"]}
             for label, (form, options) in sources.items():
                 read = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger=limit).load()
                 taken[label] = batches_s(spark, read, folder)[1 : arguments.batches + 1]

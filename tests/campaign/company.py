@@ -92,6 +92,7 @@ class Company:
     _started_s: dict[str, float] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _count: int = 0
+    _step_count: int = 0
 
     # The beginning --------------------------------------------------------------------------------------------------
 
@@ -106,6 +107,11 @@ class Company:
             self.lab.configure(group.name, group.settings)
         for index in range(max(MIN_MEMBERS * len(self.groups), self.max_agents * 2 // 3)):
             self.join(self.groups[index % len(self.groups)])
+
+    def note_step(self, name: str, target: str) -> None:
+        """Write a planned change into the events, with the number that tells it from the other changes of the run."""
+        self._step_count += 1
+        self.lab.note("step", name=name, target=target, number=self._step_count)
 
     # Processes ------------------------------------------------------------------------------------------------------
 

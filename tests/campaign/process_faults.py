@@ -175,7 +175,7 @@ def join(company: Company, fault: Fault) -> Iterator[str]:
     if len(company.agents()) >= company.max_agents:
         raise NothingToBreakError("there are as many agents as there may be")
     name = company.join(min(company.groups, key=lambda group: len(group.members)))
-    company.lab.note("step", name=fault.kind, target=name)
+    company.note_step(fault.kind, name)
     yield name
 
 
@@ -183,7 +183,7 @@ def join(company: Company, fault: Fault) -> Iterator[str]:
 def leave(company: Company, fault: Fault) -> Iterator[str]:
     """One agent less."""
     with company.hold(company.dispensable_agents(), fault.pick) as name:
-        company.lab.note("step", name=fault.kind, target=name)
+        company.note_step(fault.kind, name)
         company.leave(name)
         yield name
 
@@ -192,7 +192,7 @@ def leave(company: Company, fault: Fault) -> Iterator[str]:
 def churn(company: Company, fault: Fault) -> Iterator[str]:
     """Restart one agent of a group after the other, so that other faults meet it while it is being rebalanced."""
     group = company.groups[int(fault.pick * len(company.groups))]
-    company.lab.note("step", name=fault.kind, target=group.name)
+    company.note_step(fault.kind, group.name)
     is_over = Event()
     restarts = gevent.spawn(_restart_agents, company, group, Random(fault.pick), is_over)
     yield group.name
@@ -216,7 +216,7 @@ def _restart_agents(company: Company, group: Group, random: Random, is_over: Eve
 def switch_mode(company: Company, fault: Fault) -> Iterator[str]:
     """Switch a group between the two modes."""
     group = company.groups[int(fault.pick * len(company.groups))]
-    company.lab.note("step", name=fault.kind, target=group.name)
+    company.note_step(fault.kind, group.name)
     company.switch_mode(group)
     yield group.name
 

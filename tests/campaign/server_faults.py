@@ -111,7 +111,7 @@ def grow_topic(company: Company, fault: Fault) -> Iterator[str]:
     if not topics:
         raise NothingToBreakError("all topics are as large as they may be")
     topic = topics[int(fault.pick * len(topics))]
-    company.lab.note("step", name=fault.kind, target=topic)
+    company.note_step(fault.kind, topic)
     company.change_topic(topic, company.topics[topic] + 1)
     yield topic
 
@@ -124,7 +124,7 @@ def create_topic(company: Company, fault: Fault) -> Iterator[str]:
     if not free:
         raise NothingToBreakError("there are as many topics as there may be")
     topic = free[int(fault.pick * len(free))]
-    company.lab.note("step", name=fault.kind, target=topic)
+    company.note_step(fault.kind, topic)
     company.change_topic(topic, PASSING_TOPIC_PARTITIONS)
     yield topic
 
@@ -136,6 +136,6 @@ def delete_topic(company: Company, fault: Fault) -> Iterator[str]:
     if not passing:
         raise NothingToBreakError("there is no topic to delete")
     topic = passing[int(fault.pick * len(passing))]
-    company.lab.note("step", name=fault.kind, target=topic)
+    company.note_step(fault.kind, topic)
     company.delete_topic(topic)
     yield topic

@@ -1,23 +1,28 @@
-"""The campaign itself: that it ends with a verdict, however it is ended, and leaves nothing behind."""
+"""The campaign itself: that it ends with the right verdict, however it is ended, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.campaign.schedule import KINDS
 from tests.support.command import WatchedCommand, watched
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
-COMMAND = [sys.executable, "-m", "tests.campaign", "--agents", "12", "--json"]
+COMMAND = [sys.executable, "-m", "tests.campaign", "--json"]
 MINUTES = 5
+LONG = ("--agents", "12", "--minutes", str(MINUTES))
+SHORT = ("--agents", "8", "--minutes", "0.05", "--kind", "kill-agent", "--kind", "switch-mode", "--kind", "grow-topic")
+STEPS = {"switch-mode", "grow-topic"}  # of the short run: the changes that it writes down as steps
 END_S = 240.0
 CLEAN_S = 30.0  # the guard ends what a killed campaign has left
 
@@ -28,8 +33,56 @@ def run(tmp_path: Path) -> Iterator[WatchedCommand]:
         yield run
 
 
+def test_a_short_campaign_breaks_no_promise(run: WatchedCommand, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    running = run.begin(*SHORT, "--events", str(events))
+    output, _ = running.communicate(timeout=END_S)
+    assert running.returncode == 0, run.told()
+    document = json.loads(output)
+    assert document["ok"]
+    assert document["records"]["produced"] == document["records"]["delivered"] > 0
+    steps = [event for event in events_in(events) if event["kind"] == "step"]
+    assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
+    assert {step["name"] for step in steps} == STEPS & {fault["kind"] for fault in document["faults"]} != set()
+    assert run.is_clean()
+
+
+def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: Path) -> None:
+    """A consumer that starts what another one holds is planted in the events: the verdict and the exit code tell."""
+    events = tmp_path / "events"
+    running = run.begin(*SHORT, "--events", str(events))
+    run.wait_for("agents at most")
+    started = wait_for_event(events, "fetcher_started")
+    planted = {**started, "member": "planted", "mono_us": time.monotonic_ns() // 1_000}
+    (events / "planted-1.jsonl").write_text(json.dumps(planted) + "\n")
+    output, _ = running.communicate(timeout=END_S)
+    assert running.returncode == 1, run.told()
+    document = json.loads(output)
+    assert not document["ok"]
+    assert document["overlaps"] > 0
+    assert any("planted" in problem for problem in document["problems"])
+    assert run.lines()[-1].endswith(f"events and logs are in {document['folder']}")
+    assert json.loads((Path(document["folder"]) / "campaign.json").read_text())["problems"] == document["problems"]
+    shutil.rmtree(document["folder"])
+    assert run.is_clean()
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines(keepends=True)]
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may not be complete yet
+
+
+def wait_for_event(folder: Path, kind: str) -> dict[str, Any]:
+    give_up_at = time.monotonic() + END_S
+    while not (found := [event for event in events_in(folder) if event["kind"] == kind]):
+        assert time.monotonic() < give_up_at, f"no event {kind}"
+        time.sleep(0.05)
+    return found[0]
+
+
+@pytest.mark.long
 def test_five_minutes_break_no_promise(run: WatchedCommand) -> None:
-    running = run.begin("--minutes", str(MINUTES), "--seed", "11")
+    running = run.begin(*LONG, "--seed", "11")
     output, _ = running.communicate(timeout=MINUTES * 60 + END_S)
     assert running.returncode == 0, run.told()
     document = json.loads(output)
@@ -44,8 +97,9 @@ def test_five_minutes_break_no_promise(run: WatchedCommand) -> None:
     assert run.is_clean()
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_it_with_the_verdict_so_far(run: WatchedCommand) -> None:
-    running = run.begin("--minutes", str(MINUTES))
+    running = run.begin(*LONG)
     run.wait_for("round 1:")
     running.send_signal(signal.SIGINT)
     output, _ = running.communicate(timeout=END_S)
@@ -57,8 +111,9 @@ def test_an_interrupt_ends_it_with_the_verdict_so_far(run: WatchedCommand) -> No
     assert run.is_clean()
 
 
+@pytest.mark.long
 def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
-    running = run.begin("--minutes", str(MINUTES))
+    running = run.begin(*LONG)
     run.wait_for("round 1:")
     running.send_signal(signal.SIGINT)
     run.wait_for("once more: end at once")
@@ -70,8 +125,9 @@ def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
     assert run.is_clean()
 
 
+@pytest.mark.long
 def test_a_campaign_that_is_killed_leaves_nothing(run: WatchedCommand) -> None:
-    running = run.begin("--minutes", str(MINUTES))
+    running = run.begin(*LONG)
     run.wait_for("round 1:")
     running.kill()
     running.communicate(timeout=END_S)

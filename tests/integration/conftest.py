@@ -1,4 +1,4 @@
-"""One cluster for all scenarios of a run; each scenario has its own groups, topics, processes and events folder.
+"""One cluster for all tests of a worker; each test has its own groups, topics, processes and events folder.
 
 When a test fails, its events and the logs of its processes stay, and the report names the folder; else nothing is left.
 """
@@ -27,16 +27,15 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """Start one ZooKeeper and one broker."""
-    with LocalCluster(tick_ms=TICK_MS) as cluster:
+    """Start one ZooKeeper and one broker when a worker's first test asks for them."""
+    with LocalCluster(chroot="/shared", tick_ms=TICK_MS) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def agent_cluster() -> Iterator[LocalCluster]:
-    """Start one ZooKeeper and one broker for agents without a coordinator."""
-    with LocalCluster(chroot="/agents") as cluster:
-        yield cluster
+def agent_cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    """Return the cluster for agents without a coordinator: a scenario's coordinators end with it."""
+    return shared_cluster
 
 
 @pytest.fixture(autouse=True)

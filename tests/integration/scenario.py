@@ -27,7 +27,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 MODES = (INCREMENTAL, EAGER)
 PARTITIONS = 6
-RECORDS_PER_S = 200  # of one producer
+RECORDS_PER_S = 60  # of one producer: enough that some are always under way
 DRAIN_DEADLINE_S = 90.0  # a client of Kafka that hangs after its broker was away is found within 49 s
 Event = dict[str, Any]
 

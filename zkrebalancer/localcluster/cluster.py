@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,8 @@ from zkrebalancer.localcluster import jars, state
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.ports import HOST
-from zkrebalancer.localcluster.programs import Workshop
+from zkrebalancer.localcluster.ports import HOST, reserve_ports
+from zkrebalancer.localcluster.programs import MAX_PORTS, Workshop
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, ListChildren, Multi, Refusal, Refused
@@ -95,6 +96,7 @@ class LocalCluster:
         self._broker: Server | None = None
         self._programs: list[Program] = []
         self._guard: subprocess.Popen[bytes] | None = None
+        self._reserved: list[socket.socket] = []  # ports that belong to this cluster also while a server is down
 
     @property
     def directory(self) -> Path:
@@ -149,7 +151,9 @@ class LocalCluster:
         try:
             self._write_state()  # without processes yet, but shows the guard that the folder is ours
             self._guard = _begin_guard(self._directory)
-            self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state))
+            self._reserved = reserve_ports(MAX_PORTS)
+            ports = [one.getsockname()[1] for one in self._reserved]
+            self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state, ports))
         except BaseException:
             self.stop()
             raise
@@ -247,6 +251,9 @@ class LocalCluster:
         """Send the guard a last message, which may be empty, wait for its end, and reset all state."""
         if self._guard is not None:
             self._guard.communicate(message, timeout=STOP_DEADLINE_S)
+        for one in self._reserved:
+            one.close()
+        self._reserved = []
         self._guard, self._directory, self._broker = None, None, None
         self._programs, self.zookeeper_servers = [], []
         self.zookeeper, self.bootstrap = "", ""

@@ -2,6 +2,7 @@
 
 They lie below the system's range for outgoing connections: a port in that range may be in use by a client's connection
 just when a restarted server needs it again.
+A reserved port stays reserved while its server is down, so that several clusters can live beside each other.
 """
 
 from __future__ import annotations
@@ -18,17 +19,37 @@ MAX_TRIES = 1_000
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nobody listens on now."""
+def reserve_ports(count: int) -> list[socket.socket]:
+    """Return `count` sockets, each bound to another free port of HOST, for as long as they stay open.
+
+    A server can listen on such a port, as it sets SO_REUSEADDR; another `reserve_ports` does not choose it.
+    """
     above = int(_OUTGOING_RANGE.read_text().split()[0])
     candidates = range(LOWEST_PORT, above) if above > LOWEST_PORT + MAX_TRIES else range(LOWEST_PORT, 65_536)
-    found: list[int] = []
+    reserved: list[socket.socket] = []
     for port in random.sample(candidates, MAX_TRIES):
-        if is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
+        one = socket.socket()
+        try:
+            one.bind((HOST, port))  # without SO_REUSEADDR, which would share the port with another reservation
+        except OSError:
+            one.close()
+            continue
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.append(one)
+        if len(reserved) == count:
+            return reserved
+    for one in reserved:
+        one.close()
     raise LocalClusterError(f"no {count} free ports found on {HOST} after {MAX_TRIES} tries")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that nobody listens on now and that no cluster has reserved."""
+    reserved = reserve_ports(count)
+    ports = [one.getsockname()[1] for one in reserved]
+    for one in reserved:
+        one.close()
+    return ports
 
 
 def is_free(port: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster import jars, kafka, zookeeper
-from zkrebalancer.localcluster.ports import HOST, free_ports
+from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.server import Program, Server
 
 MAX_PORTS = 3 * 3 + 2  # three for each ZooKeeper server, two for the broker
@@ -29,11 +29,16 @@ class Workshop:
 
     @classmethod
     def in_folder(
-        cls, directory: Path, java: str, class_paths: Mapping[str, str], on_begin: Callable[[], None]
+        cls,
+        directory: Path,
+        java: str,
+        class_paths: Mapping[str, str],
+        on_begin: Callable[[], None],
+        ports: Sequence[int],
     ) -> Workshop:
-        """Prepare the folder; all ports are chosen here, so that no two servers get the same one."""
+        """Prepare the folder; `ports` are MAX_PORTS free ones, of which each server gets its own."""
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
-        return cls(directory, java, class_paths, on_begin, free_ports(MAX_PORTS))
+        return cls(directory, java, class_paths, on_begin, ports)
 
     def zookeepers(self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str]) -> list[Server]:
         """Return the servers of one ensemble."""

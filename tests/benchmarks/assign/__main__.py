@@ -1,4 +1,4 @@
-"""Assignment at scale, side by side: `python -m tests.benchmarks.assign [--members 100 1000] [--picture FILE]`.
+"""Assignment at scale, side by side: `python -m tests.benchmarks.assign [--members 100 1000] [--picture FILE] …`.
 
 Times this project's strategies and Kafka's own assignors on the same groups, one after another, and prints the tables
 of `docs/benchmarks.md`. All of it takes about half an hour.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.assign.costs import cost_tables
 from tests.benchmarks.assign.kafka import KafkaAssignors
 from tests.benchmarks.assign.picture import draw
-from tests.benchmarks.assign.points import ALIKE, MEMBERS, OVERLAPPING, Point, grid
-from tests.benchmarks.assign.timing import DEADLINE_S, KAFKAS, OURS, KafkasTimes, Result, measure_ours
+from tests.benchmarks.assign.points import ALIKE, MEMBERS, OVERLAPPING, TOPICS, Point, grid
+from tests.benchmarks.assign.timing import DEADLINE_S, KAFKAS, OURS, WARM_UP_MS, KafkasTimes, Result, measure_ours
 
 PICTURE = Path(__file__).parents[3] / "docs" / "benchmarks-assign.svg"
 SHOWN = ("sticky", "uniform", "client cooperative-sticky", "range", "server range", "client range")
@@ -24,12 +25,19 @@ Row = dict[str, Result | None]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, nargs="+", default=list(MEMBERS))
+    parser.add_argument(
+        "--topics", type=int, nargs="+", default=list(TOPICS), help="how many; the last two overlap too"
+    )
+    parser.add_argument(
+        "--warm-up-ms", type=int, default=WARM_UP_MS, help="for each of Kafka's assignors at each point"
+    )
     parser.add_argument("--picture", type=Path, default=PICTURE)
     arguments = parser.parse_args()
     with KafkaAssignors() as kafka:
-        times = KafkasTimes(kafka)
-        rows = {point: measure(point, times) for point in grid(tuple(arguments.members))}
-        overlapping = {point: measure(point, times) for point in overlapping_points(max(arguments.members))}
+        times = KafkasTimes(kafka, arguments.warm_up_ms)
+        rows = {point: measure(point, times) for point in grid(arguments.members, arguments.topics)}
+        points = overlapping_points(max(arguments.members), arguments.topics[-2:])
+        overlapping = {point: measure(point, times) for point in points}
     print(speed_table(rows))
     print(processor_table(rows))
     print(overlapping_table(overlapping))
@@ -39,11 +47,11 @@ def main() -> None:
     print(f"picture: {arguments.picture}")
 
 
-def overlapping_points(members: int) -> list[Point]:
+def overlapping_points(members: int, topics: Sequence[int]) -> list[Point]:
     """Half as many members as the largest group of the grid, with overlapping subscriptions and, beside it, alike."""
     return [
         Point(members // 2, 50, topic_count, subscribe, joins)
-        for topic_count in (100, 1_000)
+        for topic_count in topics
         for subscribe in (ALIKE, OVERLAPPING)
         for joins in (False, True)
     ]

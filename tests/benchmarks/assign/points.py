@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,8 +66,8 @@ class Point:
         }
 
 
-def grid(members: tuple[int, ...]) -> Iterator[Point]:
-    for point in itertools.product(members, PARTITIONS_PER_MEMBER, TOPICS, (ALIKE, BUCKETS), (False, True)):
+def grid(members: Sequence[int], topics: Sequence[int]) -> Iterator[Point]:
+    for point in itertools.product(members, PARTITIONS_PER_MEMBER, topics, (ALIKE, BUCKETS), (False, True)):
         yield Point(*point)
 
 

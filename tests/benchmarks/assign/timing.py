@@ -74,13 +74,14 @@ class KafkasTimes:
     """Asks Kafka's assignors, but not for a larger group of a kind for which one has already taken too long."""
 
     kafka: KafkaAssignors
+    warm_up_ms: int = WARM_UP_MS
     too_slow: list[tuple[str, Point]] = field(default_factory=list)
 
     def measure(self, point: Point, assignor: str) -> Result | None:
         """Return None if it takes longer than the deadline."""
         if any(assignor == slow and _is_larger(point, smaller) for slow, smaller in self.too_slow):
             return None
-        limits = {"repetitions": REPETITIONS, "warm_up_ms": WARM_UP_MS, "budget_ms": BUDGET_MS}
+        limits = {"repetitions": REPETITIONS, "warm_up_ms": self.warm_up_ms, "budget_ms": BUDGET_MS}
         reply = self.kafka.ask(point.request() | limits | {"assignor": assignor}, DEADLINE_S)
         if reply is None:
             self.too_slow.append((assignor, point))

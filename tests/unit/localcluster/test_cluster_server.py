@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
-from zkrebalancer.localcluster.ports import free_ports, is_free
+from zkrebalancer.localcluster.ports import free_ports, is_free, reserve_ports
 from zkrebalancer.localcluster.server import Server
 
 LISTENING = (
@@ -103,3 +103,14 @@ def test_free_ports_are_distinct_and_below_the_range_of_outgoing_connections() -
     lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(set(ports)) == 20
     assert max(ports) < lowest_outgoing or lowest_outgoing < 16_000
+
+
+def test_a_reserved_port_is_for_its_own_server_only() -> None:
+    (reserved,) = reserve_ports(1)
+    with reserved:
+        address = reserved.getsockname()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        for _begun_again in range(2):
+            with socket.create_server(address):  # sets SO_REUSEADDR, as Java does
+                pass
