@@ -106,7 +106,10 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
             "--partitions 8 is less",
         ),
         (("--protocol", "all", "--scenario", "steady", "--out", "setup.py/x"), "setup.py/x"),
-        (("--protocol", "all", "--scenario", "steady", "--out", "tests", "--events", "tests"), "tests is --out, too"),
+        (
+            ("--protocol", "all", "--scenario", "steady", "--out", "tests", "--events", "tests"),
+            "--events and --out are the same folder, tests",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_line(arguments: tuple[str, ...], told: str) -> None:

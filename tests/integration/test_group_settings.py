@@ -75,7 +75,9 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     scenario.verify()
 
 
-@pytest.mark.parametrize(("answer", "timeout_ms", "last_line"), [("y", 20_000, "configured"), ("n", 30_000, "nothing")])
+@pytest.mark.parametrize(
+    ("answer", "timeout_ms", "last_line"), [("y", 20_000, "configured"), ("n", 30_000, "no setting")]
+)
 def test_on_a_terminal_settings_are_written_after_a_yes(
     scenario: Scenario, answer: str, timeout_ms: int, last_line: str
 ) -> None:
@@ -116,8 +118,8 @@ def test_why_a_partition_is_where_it_is(scenario: Scenario) -> None:
     assert (frozen["target"], frozen["reason"]) == (holder, "the group is frozen")
     assert groups(scenario, "configure", group, "frozen=").returncode == 0
     lines = groups(scenario, "explain", group, topic, "0", json_wanted=False).stdout.splitlines()
-    assert lines[:2] == [f"{topic}-0 is with {holder}", "balanced leaves it there: kept"]
-    assert "the best other consumer, the cost would change by: load +" in lines[2]
+    assert lines[:2] == [f"owner of {topic}-0: {holder}", "balanced keeps it there: kept"]
+    assert "the best alternative, the cost would change by: load +" in lines[2]
     for partition, code in (("99", 1), ("-1", 2), ("x", 2)):
         result = groups(scenario, "explain", group, topic, partition)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.stderr

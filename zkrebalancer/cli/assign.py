@@ -1,4 +1,4 @@
-"""`zkrebalancer assign`: run one assignment strategy on a JSON document, to see what it would decide."""
+"""`zkrebalancer assign`: run one assignment strategy on a JSON document and show its decision."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ BAR_WIDTH = 40
 
 @click.command()
 @click.option("--strategy", "strategy_name", required=True, metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")
-@click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - is standard input.")
-@click.option("--reasons", "with_reasons", is_flag=True, help="Tell why each partition is where it is: balanced only.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option("--input", "input_name", required=True, metavar="FILE|-", help="The JSON document; - for standard input.")
+@click.option("--reasons", "with_reasons", is_flag=True, help="Explain each placement (balanced only).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @options.log_level_option
 def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
-    """Run one strategy on topics, members and what they own, without touching any group.
+    """Run one strategy on a group that a JSON document describes; no real group is touched.
 
     \b
     Example:
       zkrebalancer assign --strategy sticky --input group.json
-    where group.json has at least topics with their partitions, and members:
+    where group.json names at least the topics with their partition counts, and the members:
       {"topics": {"orders": 3}, "members": {"c1": {"topics": ["orders"]}, "c2": {"pattern": "^ord"}}}
     """
     is_balanced = strategy(strategy_name) is place_balanced
     if with_reasons and not is_balanced:
-        raise InputError(f"--reasons: {strategy_name} has none, balanced has")
+        raise InputError(f"--reasons works with balanced only, not with {strategy_name}")
     problem = read_problem(_read_input(input_name))
-    read_options(problem.options)  # whatever the strategy: what is wrong is said before a group has it
+    read_options(problem.options)  # checked for every strategy, so that mistakes show before a group uses them
     started = time.perf_counter()
     plan = plan_problem(problem) if is_balanced else None
     assignment = plan_assignment(plan) if plan else decide(strategy_name, problem)
@@ -69,7 +69,7 @@ def _facts(plan: Plan, *, with_reasons: bool) -> dict[str, object]:
 
 
 def _print_facts(plan: Plan, *, with_reasons: bool) -> None:
-    """Show how good a plan of `balanced` is, and why each partition is where it is."""
+    """Show how good a plan of `balanced` is, and with `--reasons` why each partition is placed as it is."""
     console = Console(highlight=False)
     cost, bound = plan.cost, plan.bound
     console.print(f"highest load {cost.peak:.2f} of the mean, at least {bound.peak:.2f} in any plan")
@@ -110,7 +110,7 @@ def _print_tables(assignment: Assignment, summary: Summary, elapsed_ms: float) -
 
 
 def _print_bars(console: Console, assignment: Assignment) -> None:
-    """Show beside each other how many partitions every member has."""
+    """Draw the number of partitions of each member as a bar."""
     counts = {
         consumer: sum(map(len, partitions_of_member(threads).values())) for consumer, threads in assignment.items()
     }
@@ -125,5 +125,5 @@ def _print_bars(console: Console, assignment: Assignment) -> None:
 
 
 def _shown(partitions: list[int]) -> str:
-    """Write partitions as people do: 0-2, 5."""
+    """Write partitions as ranges: 0-2, 5."""
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in to_ranges(partitions))

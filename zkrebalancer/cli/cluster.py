@@ -1,4 +1,4 @@
-"""`zkrebalancer cluster up|status|down`: a local ZooKeeper and Kafka that stay up until they are told to end."""
+"""`zkrebalancer cluster up|status|down`: a local ZooKeeper and Kafka that run until `cluster down`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from zkrebalancer.localcluster import processes, standing
 from zkrebalancer.localcluster.cluster import BROKER_KINDS, ENSEMBLE_SIZES, BrokerKind
 from zkrebalancer.localcluster.state import ClusterState
 
+PORT = click.IntRange(1, 65_533)  # an ensemble takes three in a row
 _Folder = click.Path(file_okay=False, path_type=Path)
 
 
@@ -39,22 +40,41 @@ def cluster() -> None:
     help="kafka-3.9 keeps its metadata in ZooKeeper, kafka-4 runs in KRaft mode with a topic mirror.",
 )
 @click.option("--chroot", default="", metavar="PATH", help="Path in ZooKeeper below which everything lives.")
-@click.option("--cache", type=_Folder, help="Folder for the servers' jars instead of the user's cache folder.")
 @click.option(
-    "--kafka-home", type=_Folder, envvar="KAFKA_HOME", help="Kafka installation whose libs/ are used instead."
+    "--zookeeper-port",
+    type=PORT,
+    metavar="PORT",
+    help="ZooKeeper's port; with three servers, the first of three.  [default: any free port]",
+)
+@click.option("--broker-port", type=PORT, metavar="PORT", help="The broker's port.  [default: any free port]")
+@click.option("--cache", type=_Folder, help="Folder for the servers' jars.  [default: the user's cache folder]")
+@click.option(
+    "--kafka-home", type=_Folder, envvar="KAFKA_HOME", help="Use the jars of this Kafka installation's libs/ instead."
 )
 @options.json_option
 @options.log_level_option
 def up(
-    *, zookeepers: str, broker: BrokerKind, chroot: str, cache: Path | None, kafka_home: Path | None, as_json: bool
+    *,
+    zookeepers: str,
+    broker: BrokerKind,
+    chroot: str,
+    zookeeper_port: int | None,
+    broker_port: int | None,
+    cache: Path | None,
+    kafka_home: Path | None,
+    as_json: bool,
 ) -> None:
-    """Start the cluster and return when it answers; say what runs if it runs already.
+    """Start the cluster and return when every server answers.
+
+    If the same cluster is running already, only print its addresses.
 
     \b
     Example:
-      zkrebalancer cluster up --zookeepers 3 --chroot /kafka
+      zkrebalancer cluster up --zookeeper-port 2181 --broker-port 9092
     """
-    wish = standing.Wish(int(zookeepers), broker, chroot, cache, kafka_home)
+    if broker == "none" and broker_port is not None:
+        raise click.UsageError("--broker-port has no meaning with --broker none")
+    wish = standing.Wish(int(zookeepers), broker, chroot, cache, kafka_home, zookeeper_port, broker_port)
     directory = standing.standing_directory()
     with _progress() as report:
         report("starting the cluster")
@@ -63,17 +83,17 @@ def up(
         click.echo(json.dumps(_address(directory, state)))
         return
     console = Console(highlight=False, soft_wrap=True)
-    console.print("The cluster is up." if is_new else "The cluster runs already.")
+    console.print("The cluster is up." if is_new else "The cluster is running already.")
     _print_state(console, directory, state)
     console.print(f"To use it:  export ZKREBALANCER_ZOOKEEPER={state.zookeeper}")
-    console.print("To end it:  zkrebalancer cluster down")
+    console.print("To stop it: zkrebalancer cluster down")
 
 
 @cluster.command()
 @options.json_option
 @options.log_level_option
 def status(as_json: bool) -> None:
-    """Say which servers run; exit code 1 if none does.
+    """Show which servers are running; exit code 1 if none is.
 
     \b
     Example:
@@ -84,7 +104,7 @@ def status(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"running": False} if state is None else _full_status(directory, state)))
     elif state is None:
-        click.echo("No cluster runs; start one with: zkrebalancer cluster up")
+        click.echo("No cluster is running; start one with: zkrebalancer cluster up")
     else:
         _print_state(Console(highlight=False, soft_wrap=True), directory, state)
     if state is None:
@@ -92,17 +112,21 @@ def status(as_json: bool) -> None:
 
 
 @cluster.command()
+@options.json_option
 @options.log_level_option
-def down() -> None:
-    """End every server of the cluster and remove its folder; fine if none runs.
+def down(as_json: bool) -> None:
+    """Stop every server of the cluster and remove its folder; does nothing if no cluster is running.
 
     \b
     Example:
       zkrebalancer cluster down
     """
     with _progress() as report:
-        ended_count = standing.finish(standing.standing_directory(), report)
-    click.echo(f"The cluster is down ({ended_count} processes ended)." if ended_count else "No cluster was running.")
+        stopped = standing.finish(standing.standing_directory(), report)
+    if as_json:
+        click.echo(json.dumps({"stopped": stopped}))
+    else:
+        click.echo(f"The cluster is down ({stopped} processes stopped)." if stopped else "No cluster was running.")
 
 
 def _address(directory: Path, state: ClusterState) -> dict[str, str | None]:
@@ -131,13 +155,13 @@ def _print_state(console: Console, directory: Path, state: ClusterState) -> None
         table.add_row(server.name, condition, str(server.process.pid), port, Path(server.log).name)
     console.print(table)
     console.print(f"ZooKeeper:  {state.zookeeper}")
-    console.print(f"Kafka:      {state.bootstrap or 'none'}")
+    console.print(f"Kafka:      {state.bootstrap or '-'}")
     console.print(f"Folder:     {directory}")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show progress on standard error: one changing line on a terminal, else the lines that say what begins."""
+    """Show progress on standard error: one changing line on a terminal, otherwise a line per step."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda line: None if " of " in line else click.echo(line, err=True)

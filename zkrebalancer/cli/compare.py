@@ -1,4 +1,4 @@
-"""`zkrebalancer experiment compare`: runs side by side, with what won and what lost."""
+"""`zkrebalancer experiment compare`: runs side by side, with wins and losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkrebalancer.cli.extras import require
 @options.json_option
 @options.log_level_option
 def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str | None, as_json: bool) -> None:
-    """Compare all runs below some folders: tables, one page with pictures, and what this project won and lost.
+    """Compare all runs below some folders: tables, one page with pictures, and this project's wins and losses.
 
     \b
     Example:

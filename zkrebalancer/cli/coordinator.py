@@ -1,4 +1,4 @@
-"""`zkrebalancer coordinator`: one coordinator process, as it runs on every broker host."""
+"""`zkrebalancer coordinator`: one coordinator process; run one on every broker host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gevent
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.cli import options
 from zkrebalancer.coordinator.service import CoordinatorService
-from zkrebalancer.observe.events import EventLog
+from zkrebalancer.observe.events import EventLog, JsonValue
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -21,19 +21,45 @@ MIN_SESSION_TIMEOUT_MS = 100
 MAX_SESSION_TIMEOUT_MS = 600_000
 
 
+class AnnouncingLog(EventLog):
+    """An event log that also tells the terminal when this coordinator leads."""
+
+    def write(
+        self,
+        kind: str,
+        *,
+        group: str | None = None,
+        generation: int | None = None,
+        cause_id: str | None = None,
+        mono_us: int | None = None,
+        **fields: JsonValue,
+    ) -> None:
+        """Write the event as `EventLog` does."""
+        if kind == "leader_elected":
+            click.echo(f"coordinator {fields['brokerid']} leads (epoch {fields['epoch']})")
+        super().write(kind, group=group, generation=generation, cause_id=cause_id, mono_us=mono_us, **fields)
+
+
 @click.command()
 @options.zookeeper_option
-@click.option("--broker-id", required=True, type=click.IntRange(min=0), help="Id of the broker on this host.")
-@click.option("--host", default=socket.gethostname, help="Name under which others see this host.  [default: its own]")
+@click.option(
+    "--broker-id",
+    required=True,
+    type=click.IntRange(min=0),
+    help="Id of the broker on this host; unique among the coordinators.",
+)
+@click.option(
+    "--host", default=socket.gethostname, help="The name of this host, as shown to others.  [default: the host name]"
+)
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS),
     default=6_000,
     show_default=True,
-    help="After a crash a standby leads once ZooKeeper has waited this long.",
+    help="How long after a crash ZooKeeper waits before a standby can lead.",
 )
 @options.kafka_options(
-    "Kafka brokers, for strategies that weigh lag and rates; without it all partitions weigh the same."
+    "Kafka brokers, to read lag and rates for the strategy balanced; without it all partitions weigh the same."
 )
 @options.events_option
 @options.log_level_option
@@ -45,17 +71,18 @@ def coordinator(
     kafka: Mapping[str, str] | None,
     events_directory: Path | None,
 ) -> None:
-    """Run one coordinator: it leads, or stands by until the leader is gone.
+    """Run one coordinator: it leads, or waits until the current leader is gone.
 
-    SIGTERM and Ctrl-C resign, so that a standby leads at once.
+    SIGTERM and Ctrl-C make it resign, so that another one leads at once.
 
     \b
     Example:
       zkrebalancer coordinator --zookeeper localhost:2181/kafka --broker-id 1
     """
     with BlockingZk(zookeeper):
-        pass  # a wrong address or chroot is the user's mistake: say so before standing by for ever
-    event_log = EventLog(events_directory, f"coordinator-{broker_id}")
+        pass  # fails on a wrong address or chroot, instead of waiting for it for ever
+    event_log = AnnouncingLog(events_directory, f"coordinator-{broker_id}")
+    click.echo(f"coordinator {broker_id} is running")
     service = CoordinatorService(zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, kafka)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)

@@ -1,4 +1,4 @@
-"""`zkrebalancer demo`: see groups being rebalanced on real servers, with a verdict at the end."""
+"""`zkrebalancer demo`: watch groups being rebalanced on real servers, with a verdict at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_RECORDS_PER_S = 50_000
     type=click.FloatRange(0, 86_400),
     default=40,
     show_default=True,
-    help="Records flow for at least this long: the moves are spread over it.",
+    help="Produce records for at least this long; the changes are spread over it.",
 )
 @click.option(
     "--members",
@@ -48,10 +48,12 @@ MAX_RECORDS_PER_S = 50_000
     type=click.IntRange(1, MAX_RECORDS_PER_S),
     default=1_000,
     show_default=True,
-    help="Records a second, over the partitions of the first topic.",
+    help="Records per second, spread over the first topic.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is killed, frozen or leaves.")
-@click.option("--keep", is_flag=True, help="Keep the servers' folder with all logs and events, and say where it is.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Decides which consumer is killed, is suspended or leaves."
+)
+@click.option("--keep", is_flag=True, help="Keep the folder with all logs and events, and print its path.")
 @options.events_option
 @options.json_option
 @options.log_level_option
@@ -66,11 +68,11 @@ def demo(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Start ZooKeeper, Kafka, three coordinators and two groups of consumers, break things, and judge the result.
+    """Start ZooKeeper, Kafka, three coordinators and two consumer groups, inject faults, and judge the result.
 
-    Consumers join, leave, are killed and frozen; partitions and a topic are added; the leading coordinator is killed.
-    One group is rebalanced in incremental mode, then a second one in eager mode. Exit code 1 if a record was lost,
-    delivered twice other than after a crash, or out of order, or if a partition was owned twice.
+    Consumers join, leave, are killed and are suspended; partitions and a topic are added; the leading coordinator is
+    killed. The first group is rebalanced in incremental mode, the second in eager mode. Exit code 1 if a record was
+    lost, delivered out of order, or delivered twice without a crash, or if a partition had two owners.
 
     \b
     Example:
@@ -78,10 +80,10 @@ def demo(
     """
     if partitions < members:
         raise click.UsageError(
-            f"--partitions {partitions} is less than --members {members}: somebody would own nothing"
+            f"--partitions {partitions} is less than --members {members}: some member would own nothing"
         )
     if events_directory is not None and any(events_directory.glob("*.jsonl")):
-        raise click.UsageError(f"--events {events_directory} holds the events of an earlier run; name an empty folder")
+        raise click.UsageError(f"--events {events_directory} contains events of an earlier run; name an empty folder")
     settings = DemoSettings(seconds, members, partitions, rate, seed, events_directory, keep)
     with interrupts_end_here(), _show(settings, as_json) as show:
         outcome = experiment.run(settings, show)
@@ -100,9 +102,9 @@ def _show(settings: DemoSettings, as_json: bool) -> Show:
 
 
 def _judge(outcome: Outcome) -> None:
-    """Tell what was wrong; raises DemoFailedError if a promise was broken."""
+    """Print each problem; raises DemoFailedError if there is one."""
     if outcome.verdict.ok:
         return
     for problem in outcome.verdict.problems:
         click.echo(f"problem: {problem}", err=True)
-    raise DemoFailedError(f"a promise was broken; logs and events are in {outcome.directory}")
+    raise DemoFailedError(f"a guarantee was violated; logs and events are in {outcome.directory}")

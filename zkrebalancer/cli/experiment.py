@@ -1,4 +1,4 @@
-"""`zkrebalancer experiment`: the same scenarios with every protocol, on real servers."""
+"""`zkrebalancer experiment`: run the same scenarios with every protocol, on real servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import RebalancerError
 
 ALL = "all"
-MIN_MEMBERS = 2  # somebody has to take over
+MIN_MEMBERS = 2  # one fails, another takes over
 MAX_MEMBERS = 200
 MAX_PARTITIONS = 5_000
 MAX_REPEAT = 100
@@ -47,12 +47,12 @@ COLUMNS = {  # heading -> figure
 
 
 class ExperimentFailedError(RebalancerError):
-    """Some runs were not brought to their end."""
+    """Some runs did not finish."""
 
 
 @click.group()
 def experiment() -> None:
-    """Compare this project's rebalancer with client-side protocols, on real servers.
+    """Compare this rebalancer with client-side protocols, on real servers.
 
     \b
     Example:
@@ -67,7 +67,7 @@ experiment.add_command(compare)
 @options.json_option
 @options.log_level_option
 def list_everything(*, as_json: bool) -> None:
-    """Show the protocols and the scenarios that there are.
+    """List the protocols and the scenarios.
 
     \b
     Example:
@@ -103,36 +103,36 @@ def list_everything(*, as_json: bool) -> None:
     type=click.Choice(TUNINGS),
     default=["default"],
     show_default=True,
-    help="default: as each protocol comes. tuned: the best that is known of each. Repeatable.",
+    help="default: each protocol's own defaults. tuned: the best known settings of each. Repeatable.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides who is hit.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides which members are hit.")
 @click.option(
     "--repeat",
     type=click.IntRange(1, MAX_REPEAT),
     default=1,
     show_default=True,
-    help="Run everything so many times, with the seeds that follow.",
+    help="Run everything this many times, with consecutive seeds.",
 )
-@click.option("--broker", type=click.Choice(EVERY_BROKER), help="Instead of the one that each protocol has by itself.")
+@click.option("--broker", type=click.Choice(EVERY_BROKER), help="Use this broker instead of each protocol's default.")
 @click.option(
     "--members-per-process",
     type=click.IntRange(1, MAX_MEMBERS),
     default=MEMBERS_PER_PROCESS,
     show_default=True,
-    help="Who is killed or frozen has a process of its own anyway.",
+    help="Members that are killed or suspended always have a process of their own.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("experiments"),
     show_default=True,
-    help="Folder of all runs. What has a complete result there is not run again.",
+    help="Folder of all runs. Runs with a complete result there are skipped.",
 )
 @click.option(
     "--events",
     "events_directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to which the events of each run are also copied at its end, below the same names as in --out.",
+    help="Also copy the events of each finished run here, under the same names as in --out.",
 )
 @options.json_option
 @options.log_level_option
@@ -151,14 +151,16 @@ def run_grid(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Run scenarios with protocols, each run on fresh servers, and keep the events and a result of each.
+    """Run scenarios with protocols, each on fresh servers, and keep the events and the result of every run.
 
     \b
     Example:
       zkrebalancer experiment run --protocol all --scenario all --members 20 --partitions 240 --repeat 3
     """
     if partitions < members:
-        raise click.UsageError(f"--partitions {partitions} is less than --members {members}: some would own nothing")
+        raise click.UsageError(
+            f"--partitions {partitions} is less than --members {members}: some members would own nothing"
+        )
     plans = Grid(
         _chosen(protocols, PROTOCOLS),
         _chosen(scenarios, SCENARIOS),
@@ -173,7 +175,7 @@ def run_grid(
     if events_directory is not None:
         options.make_folder(events_directory, "--events")
         if events_directory.samefile(out):
-            raise click.UsageError(f"--events {events_directory} is --out, too: copies would replace the runs")
+            raise click.UsageError(f"--events and --out are the same folder, {out}: the copies would replace the runs")
     with interrupts_end_here(), GridShow(Console(stderr=True, highlight=False), len(plans)) as show:
         results, failures = grid.perform(plans, out, show, events_directory)
     if as_json:

@@ -1,4 +1,4 @@
-"""What is installed only by those who need it: said in one line where it is missing."""
+"""Libraries that only some commands need; a missing one is a one-line error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LIBRARIES = {"spark": _SPARK, "experiments": (*_SPARK, "matplotlib")}  # as in 
 
 
 def require(extra: str) -> None:
-    """Refuse to go on without the libraries of an extra.
+    """Require the libraries of an extra.
 
     Raises:
-        ConfigurationError: naming the first one that is missing and what installs it.
+        ConfigurationError: one is missing; the text says how to install it.
 
     """
     for library in _LIBRARIES[extra]:

@@ -1,4 +1,4 @@
-"""`zkrebalancer pipeline run` and `watch`: what happened, as tables, of the events of one run or of many."""
+"""`zkrebalancer pipeline run` and `watch`: turn the events of one or many runs into tables."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_RUNS_TOLD = 10_000
 @options.json_option
 @options.log_level_option
 def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_json: bool) -> None:
-    """Make tables of events: rebalances, who owned what, gaps, overlaps, records lost and doubled, delays, costs.
+    """Turn events into tables: rebalances, ownership, gaps, overlaps, lost and duplicated records, delays, costs.
 
-    Each folder below --events with *.jsonl files is a run of its own. What --out has of an earlier time is replaced.
+    Each folder below --events that contains *.jsonl files is one run. Earlier tables in --out are replaced.
 
     \b
     Example:
@@ -62,7 +62,7 @@ def _print(runs: list[dict[str, Any]]) -> None:
         table.add_row(*(Text(value if isinstance(value, str) else f"{value:,}") for value in map(run.get, SHOWN)))
     console().print(table)
     if len(runs) > MAX_ROWS_SHOWN:
-        click.echo(f"and {len(runs) - MAX_ROWS_SHOWN} more: --json tells of all")
+        click.echo(f"and {len(runs) - MAX_ROWS_SHOWN} more; --json prints all")
 
 
 @click.command()
@@ -71,13 +71,13 @@ def _print(runs: list[dict[str, Any]]) -> None:
     "source",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="Folder of *.jsonl files, which may grow and become more.",
+    help="Folder of *.jsonl files; files may grow and new ones may appear.",
 )
-@options.kafka_options("Instead of --events: the Kafka brokers that have --topic.")
-@click.option("--topic", metavar="NAME", help="The topic whose records are the lines of event files.")
+@options.kafka_options("Instead of --events: the Kafka brokers of --topic.")
+@click.option("--topic", metavar="NAME", help="The topic; its records are lines of event files.")
 @options.out_option
 @click.option("--interval", "interval_s", type=click.FloatRange(1, 3_600), default=10, show_default=True, metavar="S")
-@click.option("--once", is_flag=True, help="Take what is there and end.")
+@click.option("--once", is_flag=True, help="Process what is there, then exit.")
 @options.master_option
 @options.memory_option
 @options.json_option
@@ -96,7 +96,7 @@ def watch(
 ) -> None:
     """Keep the tables of `pipeline run` up to date while events are being written, until Ctrl-C.
 
-    It may be killed at any time; started again with the same --out it goes on where it was.
+    It may be killed at any time: started again with the same --out, it continues where it was.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def watch(
         lines = partial(watching.folder_lines, folder=watched)
     else:
         place = Place(*watched)
-        place.require()  # before anybody waits for Spark
+        place.require()  # fails before Spark starts
         lines = partial(watching.topic_lines, place=place)
     with watching.claimed(out), session.spark_session(master, memory) as spark:
         watching.start(spark, lines(spark), out, None if once else interval_s, tell).awaitTermination()
@@ -135,10 +135,10 @@ def _watched(
         return source
     if source is None and kafka is not None and topic is not None:
         return kafka, topic
-    raise click.UsageError("name either --events, or --bootstrap and --topic")
+    raise click.UsageError("give either --events, or --bootstrap and --topic")
 
 
 def _refuse_event_files(out: Path) -> None:
-    """What comes out has a folder `events` too, and replaces what is there."""
+    """Protect event files: the output replaces a folder `events`, too."""
     if next(out.rglob("*.jsonl"), None) is not None:
-        raise click.UsageError(f"--out {out} has event files (*.jsonl) in it; name a folder of its own")
+        raise click.UsageError(f"--out {out} contains event files (*.jsonl); name another folder")

@@ -1,4 +1,4 @@
-"""`zkrebalancer groups`: see and operate consumer groups."""
+"""`zkrebalancer groups`: inspect and operate consumer groups."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 
 
 class NoLeaderError(RebalancerError):
-    """Nobody would carry out what was asked for."""
+    """No coordinator leads, so the request would have no effect."""
 
 
 @click.group()
 def groups() -> None:
-    """See and operate consumer groups.
+    """Inspect and operate consumer groups.
 
     \b
     Example:
@@ -51,7 +51,7 @@ groups.add_command(plan)
 @options.json_option
 @options.log_level_option
 def list_groups(zookeeper: str, as_json: bool) -> None:
-    """List all groups, and who leads.
+    """List all groups and the leading coordinator.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
     click.echo(
         f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
         if leader
-        else "coordinator: none leads, so no group is rebalanced"
+        else "coordinator: none leads; no group is rebalanced until one does"
     )
     table = Table("group", "state", "members", "partitions owned", "generation", "mode", "strategy")
     for report in reports:
@@ -78,9 +78,9 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
 @groups.command()
 @click.argument("group")
 @click.option("--members", is_flag=True, help="One line per consumer.")
-@click.option("--offsets", is_flag=True, help="With the stored offset of each partition, and with --bootstrap its lag.")
-@click.option("--state", is_flag=True, help="Only the state, the settings and what is wrong.")
-@options.kafka_options("Kafka brokers: ends, lag and Kafka's own offsets.")
+@click.option("--offsets", is_flag=True, help="Add stored offsets; with --bootstrap, also lag.")
+@click.option("--state", is_flag=True, help="Only the state, the settings and problems.")
+@options.kafka_options("Kafka brokers, to add log ends, lag and the offsets stored in Kafka.")
 @options.zookeeper_option
 @options.json_option
 @options.log_level_option
@@ -93,7 +93,7 @@ def describe(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Show one group: who owns which partition, or with options its members, offsets or state.
+    """Show one group: the owner of each partition, or with options its members, offsets or state.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def describe(
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     if kafka is not None and not offsets:
-        raise click.UsageError("--bootstrap is of use with --offsets only")
+        raise click.UsageError("--bootstrap has no meaning without --offsets")
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
         if offsets:
@@ -126,7 +126,7 @@ def describe(
 @options.json_option
 @options.log_level_option
 def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
-    """Ask the coordinator to look at a group again; it sends nothing if nothing has to move.
+    """Ask the coordinator to check a group again; nothing happens if no partition has to move.
 
     \b
     Example:
@@ -136,18 +136,18 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
         report = inspection.read_group(zk, group)
         leader = inspection.read_leader(zk)
         if leader is None:
-            raise NoLeaderError(f"group {group}: no coordinator leads, so nobody would rebalance it; start one")
+            raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
         node = zk.perform(Get(paths.group(group)))
         if not isinstance(node, Content):
             raise inspection.UnknownGroupError(f"group {group} was deleted")
-        # Writing the settings without a change is how an operator asks: every leader watches them already.
+        # Rewriting the settings unchanged is the request: every leader watches them anyway.
         written = zk.perform(Multi((SetContent(paths.group(group), node.content, node.stat.version),)))
     if not isinstance(written, Done):
-        raise RebalancerError(f"group {group}: its settings changed at this moment; ask again")
+        raise RebalancerError(f"group {group}: its settings were changed at the same time; try again")
     if as_json:
         click.echo(json.dumps({"group": group, "requested": True, "generation": report.generation}))
     else:
-        click.echo(f"asked broker {leader.brokerid} to rebalance {group}, now at generation {report.generation}")
+        click.echo(f"asked coordinator {leader.brokerid} to check {group}, now at generation {report.generation}")
 
 
 @groups.command("reset-offsets")
@@ -159,11 +159,9 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
     "--to-datetime",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]),
     callback=lambda _context, _option, moment: _require_kafka_time(moment),
-    help="To a time.",
+    help="To the first record at or after this time.",
 )
-@options.kafka_options(
-    "Kafka brokers: needed for all but --to-offset, and to reset the offsets that Kafka itself stores."
-)
+@options.kafka_options("Kafka brokers; required unless --to-offset is given. Also resets the offsets stored in Kafka.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @options.zookeeper_option
 @options.json_option
@@ -178,7 +176,7 @@ def reset(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Give the stored offsets of a group new values; only while the group has no consumers.
+    """Reset the stored offsets of a group that has no members.
 
     \b
     Example:
@@ -186,9 +184,9 @@ def reset(
           --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     if sum(choice is not None for choice in (target, to_offset, to_datetime)) != 1:
-        raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset and --to-datetime")
+        raise click.UsageError("give exactly one of --to-earliest, --to-latest, --to-offset and --to-datetime")
     if to_offset is None and kafka is None:
-        raise click.UsageError("--bootstrap is needed to ask Kafka for its offsets")
+        raise click.UsageError("--bootstrap is required, because Kafka knows these offsets")
 
     def new_offsets(partitions: list[fields.TopicPartition]) -> Mapping[fields.TopicPartition, int]:
         if to_offset is not None or kafka is None:
@@ -202,8 +200,8 @@ def reset(
         in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
         changes = reset_offsets(zk, group, new_offsets, dry_run, in_kafka)
     if not changes:
-        where = "in ZooKeeper; with --bootstrap those in Kafka are looked for too" if kafka is None else "anywhere"
-        click.echo(f"group {group} has no offset stored {where}", err=True)
+        where = " in ZooKeeper (use --bootstrap to include those in Kafka)" if kafka is None else ""
+        click.echo(f"group {group} has no stored offsets{where}", err=True)
     if as_json:
         rows = [
             {
@@ -226,7 +224,7 @@ def reset(
 
 def _require_kafka_time(moment: datetime | None) -> datetime | None:
     if moment is not None and moment.year < FIRST_KAFKA_YEAR:
-        raise click.BadParameter(f"Kafka knows no time before {FIRST_KAFKA_YEAR}")
+        raise click.BadParameter(f"Kafka has no times before {FIRST_KAFKA_YEAR}")
     return moment
 
 
@@ -271,7 +269,7 @@ def _document(report: GroupReport, lag: Mapping[fields.TopicPartition, Partition
 
 
 def _state_table(report: GroupReport) -> Table:
-    table = Table("what", "value")
+    table = Table("property", "value")
     shown = {**_summary(report), **asdict(report.settings), "evicted": ", ".join(report.evicted) or "-"}
     for key, value in shown.items():
         if key != "problems":

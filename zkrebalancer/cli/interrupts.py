@@ -1,4 +1,4 @@
-"""Ctrl-C in commands that run servers: it ends them in good order, whatever greenlet it meets."""
+"""Ctrl-C in commands that run servers: they end cleanly, whichever greenlet is running."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 @contextmanager
 def interrupts_end_here() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the command from its own greenlet, whichever one they meet; later ones are ignored.
+    """Turn the first Ctrl-C or SIGTERM into a KeyboardInterrupt in the command's own greenlet; ignore later ones.
 
-    An error of the cleaning up that follows is told, and the command has been interrupted all the same.
+    An error during the clean-up that follows is printed; the command still counts as interrupted.
     """
     hub, main = gevent.get_hub(), gevent.getcurrent()
     is_interrupted = False
@@ -26,7 +26,7 @@ def interrupts_end_here() -> Iterator[None]:
         nonlocal is_interrupted
         is_interrupted = True
         for number in before:
-            signal.signal(number, signal.SIG_IGN)  # what follows is cleaning up, which takes a second or two
+            signal.signal(number, signal.SIG_IGN)  # the clean-up that follows takes a second or two
         if gevent.getcurrent() is main:
             raise KeyboardInterrupt
         hub.loop.run_callback(main.throw, KeyboardInterrupt)
@@ -37,7 +37,7 @@ def interrupts_end_here() -> Iterator[None]:
     except (RebalancerError, OSError) as error:
         if not is_interrupted:
             raise
-        click.echo(f"While it was ended: {error}", err=True)
+        click.echo(f"during the clean-up: {error}", err=True)
         raise KeyboardInterrupt from error
     finally:
         for number, handler in before.items():

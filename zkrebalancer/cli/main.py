@@ -1,6 +1,6 @@
-"""`zkrebalancer`: the one command, whose sub-commands are loaded when they are called.
+"""`zkrebalancer`: the one command; each subcommand is imported only when it runs.
 
-An error that we raise on purpose becomes one line on stderr and an exit code; only a bug shows a traceback.
+An expected error becomes one line on stderr and an exit code; only a bug shows a traceback.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import sys
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from zkrebalancer.protocol.errors import RebalancerError
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
+INTERRUPTED = 130  # the shell convention for a program that Ctrl-C has ended
 COMMANDS = {
     "assign": "Run one assignment strategy on a JSON document.",
-    "cluster": "A ZooKeeper and a Kafka broker on this machine.",
+    "cluster": "Run ZooKeeper and a Kafka broker on this machine.",
     "coordinator": "Run one coordinator process.",
-    "demo": "See a group being rebalanced, with a verdict at the end.",
-    "experiment": "Compare with client-side protocols, on real servers.",
-    "groups": "See and operate consumer groups.",
-    "pipeline": "Analyse with Spark.",
-    "topics": "Keep /brokers/topics where brokers do not use ZooKeeper.",
+    "demo": "Watch groups being rebalanced, with a verdict at the end.",
+    "experiment": "Compare with client-side protocols on real servers.",
+    "groups": "Inspect and operate consumer groups.",
+    "pipeline": "Analyse events with Spark.",
+    "topics": "Create, fill and mirror topics.",
 }
 
 
 class LazyCommands(click.Group):
-    """Knows the commands by name; imports `zkrebalancer.cli.<name>` only for the one that runs."""
+    """A group that knows its commands by name and imports `zkrebalancer.cli.<name>` only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names."""
@@ -42,6 +43,11 @@ class LazyCommands(click.Group):
             raise TypeError(f"zkrebalancer.cli.{cmd_name}.{cmd_name} is not a command")
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names without importing the commands: a Tab should not take a second."""
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -51,7 +57,7 @@ class LazyCommands(click.Group):
 @click.command(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="zkrebalancer")
 def zkrebalancer() -> None:
-    """Central rebalancer for Kafka consumer groups, coordinated through ZooKeeper.
+    """A central rebalancer for Kafka consumer groups, coordinated through ZooKeeper.
 
     \b
     Example:

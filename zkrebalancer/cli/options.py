@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they check."""
+"""Options that several commands share, with their checks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Address(click.ParamType[str]):
-    """Servers, written as `name` says; `fault` tells what is wrong with a text."""
+    """Server addresses in the form `name`; `fault` returns what is wrong with a text."""
 
     def __init__(self, name: str, fault: Callable[[str], str | None]) -> None:
-        """Keep what to check."""
+        """Keep the form and its check."""
         self.name = name
         self._fault = fault
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what cannot be an address, before anybody waits for it."""
+        """Reject malformed addresses before anything connects."""
         fault = self._fault(value)
         if fault is not None:
             self.fail(fault, param, ctx)
@@ -38,7 +38,7 @@ class Address(click.ParamType[str]):
 
 ZOOKEEPER = Address("HOST:PORT[,…][/CHROOT]", addresses.zookeeper_fault)
 KAFKA = Address("HOST:PORT[,…]", addresses.servers_fault)
-KAFKA_PAIRS = f"{__name__}.kafka"  # where click keeps what `--kafka` has until `--bootstrap` is read
+KAFKA_PAIRS = f"{__name__}.kafka"  # the key under which click keeps the values of `--kafka` for `--bootstrap`
 
 
 def zookeeper_option(command: Command) -> Command:
@@ -49,14 +49,14 @@ def zookeeper_option(command: Command) -> Command:
         type=ZOOKEEPER,
         envvar="ZKREBALANCER_ZOOKEEPER",
         show_envvar=True,
-        help="The ZooKeeper servers, and the chroot that Kafka uses.",
+        help="The ZooKeeper servers, with the chroot that Kafka uses.",
     )(command)
 
 
 def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Command], Command]:
-    """Add `--bootstrap` and `--kafka`; the command gets `kafka`, librdkafka's settings, None without `--bootstrap`.
+    """Add `--bootstrap` and `--kafka`; the command gets `kafka`: librdkafka's settings, None without `--bootstrap`.
 
-    Those of the environment are in it, and `bootstrap.servers`. What librdkafka would refuse is refused.
+    They include `bootstrap.servers` and the settings of the environment. Invalid settings are a usage error.
     """
 
     def add(command: Command) -> Command:
@@ -65,11 +65,11 @@ def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Comman
             "kafka_pairs",
             multiple=True,
             metavar="KEY=VALUE",
-            is_eager=True,  # `--bootstrap` takes it
+            is_eager=True,  # it is processed before `--bootstrap`, which uses it
             expose_value=False,
             callback=_note_kafka_pairs,
-            help="With --bootstrap: a setting of librdkafka, as security.protocol=SASL_SSL. Secrets are better in the"
-            f" environment: {KAFKA_VARIABLES}SASL_PASSWORD=….",
+            help="With --bootstrap: a librdkafka setting such as security.protocol=SASL_SSL; repeatable. Put secrets in"
+            f" the environment: {KAFKA_VARIABLES}SASL_PASSWORD=….",
         )
         take = click.option(
             "--bootstrap", "kafka", type=KAFKA, required=required, callback=_gather_kafka, help=help_text
@@ -80,13 +80,13 @@ def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Comman
 
 
 def events_option(command: Command) -> Command:
-    """Add `--events`: a folder for telemetry, created when it is missing."""
+    """Add `--events`: a folder for telemetry, created if missing."""
     return click.option(
         "--events",
         "events_directory",
         type=click.Path(path_type=Path, file_okay=False),
         callback=_make_directory,
-        help="Folder to which telemetry events are written, as *.jsonl.",
+        help="Write telemetry events to this folder, as *.jsonl files.",
     )(command)
 
 
@@ -99,7 +99,7 @@ def log_level_option(command: Command) -> Command:
         show_default=True,
         expose_value=False,
         callback=_set_up_logging,
-        help="What is logged, on stderr.",
+        help="The least severe messages to log, on stderr.",
     )(command)
 
 
@@ -109,13 +109,13 @@ def json_option(command: Command) -> Command:
 
 
 def out_option(command: Command) -> Command:
-    """Add `--out`: a folder for results, created when it is missing."""
+    """Add `--out`: a folder for results, created if missing."""
     return click.option(
         "--out",
         required=True,
         type=click.Path(path_type=Path, file_okay=False),
         callback=_make_directory,
-        help="Folder for what comes out; files of the same names are replaced.",
+        help="Folder for the results; files of the same name are replaced.",
     )(command)
 
 
@@ -126,7 +126,7 @@ def master_option(command: Command) -> Command:
         metavar="URL",
         default="local[*]",
         show_default=True,
-        callback=_checked(_MASTER, "is none of local[N], spark://…, yarn, k8s://…"),
+        callback=_checked(_MASTER, "is not one of local[N], spark://…, yarn, k8s://…"),
         help="Spark's master: local[N], spark://…, yarn, k8s://….",
     )(command)
 
@@ -136,13 +136,13 @@ def memory_option(command: Command) -> Command:
     return click.option(
         "--memory",
         metavar="SIZE",
-        callback=_checked(_SIZE, "is no size like 512m or 2g"),
-        help="Bound of the driver's heap, as 2g; on a local master it does all the work. Default: Spark's, 1g.",
+        callback=_checked(_SIZE, "is not a size such as 512m or 2g"),
+        help="Heap limit of the driver, such as 2g; with a local master, the driver does all the work.  [default: 1g]",
     )(command)
 
 
 def _checked(pattern: str, fault: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a callback that refuses what does not match, before anybody waits for Spark."""
+    """Return a callback that rejects values before Spark starts."""
 
     def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value is not None and re.fullmatch(pattern, value) is None:
@@ -153,7 +153,7 @@ def _checked(pattern: str, fault: str) -> Callable[[click.Context, click.Paramet
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Create a folder if it is missing; raises BadParameter, naming the option, if nothing can be written to it."""
+    """Create a folder if missing; raises BadParameter, naming the option, if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -166,14 +166,14 @@ def make_folder(folder: Path, option: str) -> None:
 def _note_kafka_pairs(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> None:
     for pair in pairs:
         if "=" not in pair:
-            raise click.BadParameter("must be KEY=VALUE", ctx, param)  # what it is may be a secret
+            raise click.BadParameter("must be KEY=VALUE", ctx, param)  # not quoted: it may be a secret
     ctx.meta[KAFKA_PAIRS] = pairs
 
 
 def _gather_kafka(ctx: click.Context, _param: click.Parameter, bootstrap: str | None) -> dict[str, str] | None:
     pairs: tuple[str, ...] = ctx.meta[KAFKA_PAIRS]
     if bootstrap is None and pairs:
-        raise click.UsageError("--kafka is of use with --bootstrap only")
+        raise click.UsageError("--kafka has no meaning without --bootstrap")
     if bootstrap is None:
         return None
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith(KAFKA_VARIABLES)}
@@ -182,8 +182,8 @@ def _gather_kafka(ctx: click.Context, _param: click.Parameter, bootstrap: str | 
 
 
 def _kafka_settings(variables: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
-    """Return librdkafka's settings; a flag replaces a variable."""
-    from consumer_agent import config  # noqa: PLC0415  # most commands ask nothing of Kafka
+    """Return librdkafka's settings; flags override environment variables."""
+    from consumer_agent import config  # noqa: PLC0415  # most commands do not use Kafka
     from zkrebalancer.runtime import kafka  # noqa: PLC0415
 
     origins = {config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}

@@ -1,4 +1,4 @@
-"""`zkrebalancer pipeline`: what Spark makes of events, rates and grids."""
+"""`zkrebalancer pipeline`: Spark jobs over events, rates and grids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkrebalancer.cli.weights import weights
 
 @click.group()
 def pipeline() -> None:
-    """Analyse with Spark, on this machine or on a cluster.
+    """Analyse events with Spark, on this machine or on a cluster.
 
     \b
     Example:

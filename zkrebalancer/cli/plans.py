@@ -1,4 +1,4 @@
-"""`zkrebalancer groups plan`, `explain` and `configure`: what a rebalance would move, why, and what would cause it."""
+"""`zkrebalancer groups plan`, `explain` and `configure`: preview a rebalance, explain a placement, change settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_MOVES_SHOWN = 20
 
-kafka_options = options.kafka_options("Kafka brokers, asked for lag if the strategy weighs it.")
+kafka_options = options.kafka_options("Kafka brokers, to read lag if the strategy weighs it.")
 
 
 @click.command()
@@ -30,7 +30,7 @@ kafka_options = options.kafka_options("Kafka brokers, asked for lag if the strat
 @options.json_option
 @options.log_level_option
 def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool) -> None:
-    """Show what a rebalance of a group would move now, without doing it.
+    """Show which partitions a rebalance would move now, without moving them.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: b
 def explain(
     group: str, topic: str, partition: int, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
 ) -> None:
-    """Tell why a partition is with its consumer, or would go to another one.
+    """Explain why a partition has its owner, or would move to another member.
 
     \b
     Example:
@@ -70,12 +70,12 @@ def explain(
         asked = {"group": group, "topic": topic, "partition": partition, "strategy": strategy}
         click.echo(json.dumps({**asked, **asdict(why), "notes": notes}))
         return
-    click.echo(f"{topic}-{partition} is with {why.holder or 'nobody'}")
-    verdict = "leaves it there" if why.target == why.holder else f"gives it to {why.target or 'nobody'}"
+    click.echo(f"owner of {topic}-{partition}: {why.holder or 'none'}")
+    verdict = "keeps it there" if why.target == why.holder else f"would assign it to {why.target or 'no member'}"
     click.echo(f"{strategy} {verdict}: {why.reason}")
     if why.alternative is not None:
         terms = ", ".join(f"{term} {change:+.4f}" for term, change in why.changes.items())
-        click.echo(f"with {why.alternative}, the best other consumer, the cost would change by: {terms}")
+        click.echo(f"with {why.alternative}, the best alternative, the cost would change by: {terms}")
     for note in notes:
         click.echo(f"note: {note}", err=True)
 
@@ -83,8 +83,8 @@ def explain(
 @click.command()
 @click.argument("group")
 @click.argument("pairs", metavar="KEY=VALUE…", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show the plan that the settings would cause.")
-@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+@click.option("--dry-run", is_flag=True, help="Only show the resulting plan.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation; never asked without a terminal.")
 @kafka_options
 @options.zookeeper_option
 @options.json_option
@@ -98,9 +98,9 @@ def configure(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Change a group's settings at run time, after showing the plan that they would cause.
+    """Change a group's settings at run time, after showing the resulting plan.
 
-    `KEY=` alone puts back the default; `options.NAME=VALUE` sets an option of the strategy.
+    `KEY=` alone restores the default; `options.NAME=VALUE` sets an option of the strategy.
 
     \b
     Example:
@@ -123,9 +123,9 @@ def configure(
         document = {"group": group, "applied": not dry_run, "changes": changes, "settings": asdict(after)}
         click.echo(json.dumps({**document, "plan": _document(foreseen)}))
     elif dry_run:
-        click.echo("nothing was changed")
+        click.echo("no setting was changed")
     else:
-        click.echo(f"{group} is configured" if changes else f"{group} was configured so already")
+        click.echo(f"{group} is configured" if changes else f"{group} already has these settings")
 
 
 def _changes(before: GroupSettings, after: GroupSettings) -> dict[str, dict[str, object]]:
@@ -157,10 +157,10 @@ def _print(foreseen: Foreseen) -> None:
         to.print(moves)
         if len(foreseen.moves) > MAX_MOVES_SHOWN:
             to.print(f"and {len(foreseen.moves) - MAX_MOVES_SHOWN} more; --json lists all")
-        shares = Table("consumer", "partitions", "would have")
+        shares = Table("member", "partitions now", "after")
         for name, count in foreseen.before.items():
             shares.add_row(name, str(count), str(foreseen.after[name]))
         to.print(shares)
-    to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no consumer")
+    to.print(f"{len(foreseen.moves)} partitions would move, {foreseen.unassigned} would have no owner")
     for note in foreseen.notes:
         click.echo(f"note: {note}", err=True)

@@ -1,4 +1,4 @@
-"""Shows on stderr how far a grid of runs is: a bar on a terminal, else a line for each thing that happens."""
+"""Progress of a grid of runs, on stderr: a bar on a terminal, otherwise a line per event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class GridShow:
-    """Tells which run it is and what happens in it now; a context manager."""
+    """Shows the current run and its current step; a context manager."""
 
     def __init__(self, console: Console, run_count: int) -> None:
         """Draw on a console for stderr."""
@@ -34,20 +34,20 @@ class GridShow:
         self._progress.stop()
 
     def begin(self, number: int, title: str) -> None:
-        """Say which run begins, 0 being the first."""
+        """Show the run that begins; `number` counts from 0."""
         self._title = title
         self._progress.update(self._task, completed=number, description=title)
         if not self._console.is_terminal:
             self._print(title)
 
     def detail(self, line: str) -> None:
-        """Say what happens in it now."""
+        """Show the current step of the run."""
         self._progress.update(self._task, description=f"{self._title}: {line}")
         if not self._console.is_terminal:
             self._print(f"  {line}")
 
     def end(self, line: str) -> None:
-        """Say how it went."""
+        """Show the result of the run."""
         self._progress.advance(self._task)
         self._print(f"{self._title}: {line}")
 

@@ -1,4 +1,4 @@
-"""`zkrebalancer pipeline sweep`: strategies and simulated protocols over a grid."""
+"""`zkrebalancer pipeline sweep`: strategies and modelled protocols over a grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REPEATS = 1_000
     "axes",
     multiple=True,
     metavar="NAME=VALUE,…",
-    help="Values of one axis: members, partitions, skew, churn or strategy; may be given for each.",
+    help="Values of one axis: members, partitions, skew, churn or strategy; repeatable.",
 )
 @click.option("--repeat", type=click.IntRange(1, MAX_REPEATS), default=3, show_default=True, help="Seeds of each cell.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same table.")
@@ -34,7 +34,7 @@ MAX_REPEATS = 1_000
 def sweep(
     *, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, memory: str | None, as_json: bool
 ) -> None:
-    """Replace members of many groups, by every strategy and by three protocols in a cost model; one table, one page.
+    """Compare strategies and three modelled protocols while members of many groups change.
 
     \b
     Example:

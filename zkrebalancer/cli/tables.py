@@ -1,4 +1,4 @@
-"""Where tables are printed: as wide as the terminal, and wide enough for every name where there is none."""
+"""The console for tables: as wide as the terminal, and wide enough for long names without one."""
 
 from __future__ import annotations
 

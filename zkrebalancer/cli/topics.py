@@ -1,28 +1,117 @@
-"""`zkrebalancer topics mirror`: keep `/brokers/topics` equal to Kafka's metadata where brokers do not use ZooKeeper."""
+"""`zkrebalancer topics`: create and fill topics to try things, and mirror topics into ZooKeeper for KRaft brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping
 
 import click
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.main import run
-from zkrebalancer.localcluster import mirror as topic_mirror
+from zkrebalancer.protocol import paths
+
+MAX_PARTITIONS = 10_000
+MAX_RECORDS = 100_000_000
+MAX_LINE_BYTES = 1_000_000  # Kafka's own limit for a record, by default
+
+
+def _legal_topic(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    if not paths.is_legal_topic(name):
+        raise click.BadParameter(f"{name!r:.80}: use letters, digits, '.', '_' and '-', at most 249 of them")
+    return name
 
 
 @click.group()
 def topics() -> None:
-    """Keep what the coordinator knows of topics.
+    """Create topics and write records to try things, or mirror topics from KRaft brokers.
 
     \b
     Example:
-      zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
+      zkrebalancer topics create orders --partitions 6 --bootstrap localhost:9092
     """
 
 
 @topics.command()
-@options.kafka_options("Kafka brokers to ask first.", required=True)
+@click.argument("topic", callback=_legal_topic)
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True)
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 100), help="Replicas of each partition.  [default: the brokers']"
+)
+@options.kafka_options("The Kafka brokers.", required=True)
+@options.json_option
+@options.log_level_option
+def create(
+    topic: str, partitions: int, replication_factor: int | None, kafka: Mapping[str, str], as_json: bool
+) -> None:
+    """Create a topic and wait until each of its partitions has a leader.
+
+    \b
+    Example:
+      zkrebalancer topics create orders --partitions 6 --bootstrap localhost:9092
+    """
+    from zkrebalancer.operations.topics import BROKERS_DEFAULT, create_topic  # noqa: PLC0415  # `mirror` needs no clients
+
+    create_topic(kafka, topic, partitions, replication_factor or BROKERS_DEFAULT)
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "partitions": partitions}))
+    else:
+        click.echo(f"created {topic} with {partitions} partition{'s' if partitions > 1 else ''}")
+
+
+@topics.command()
+@click.argument("topic", callback=_legal_topic)
+@click.option(
+    "--count",
+    type=click.IntRange(1, MAX_RECORDS),
+    help="Stop after this many records.  [default: 100; with --stdin, its last line]",
+)
+@click.option("--rate", type=click.FloatRange(0.01, 1_000_000), help="Records a second.  [default: no limit]")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Send each line of standard input, instead of 0, 1, 2 …")
+@options.kafka_options("The Kafka brokers.", required=True)
+@options.json_option
+@options.log_level_option
+def produce(
+    topic: str, count: int | None, rate: float | None, from_stdin: bool, kafka: Mapping[str, str], as_json: bool
+) -> None:
+    """Write records to a topic: numbers from 0, or the lines of standard input.
+
+    The partitions get one record each in turn. The command ends when the brokers have acknowledged every record.
+
+    \b
+    Example:
+      zkrebalancer topics produce orders --count 1000 --rate 50 --bootstrap localhost:9092
+    """
+    from zkrebalancer.operations import topics as operation  # noqa: PLC0415  # `mirror` needs no clients
+
+    values = itertools.islice(_lines(), count) if from_stdin else _numbers(100 if count is None else count)
+    done = operation.produce(kafka, topic, values, rate)
+    if as_json:
+        facts = {"topic": topic, "partitions": done.partitions, "records": done.records}
+        click.echo(json.dumps({**facts, "elapsed_s": round(done.elapsed_s, 3)}))
+    else:
+        click.echo(f"wrote {done.records} records to {topic} in {done.elapsed_s:.1f} s")
+
+
+def _numbers(count: int) -> Iterator[bytes]:
+    return (str(number).encode() for number in range(count))
+
+
+def _lines() -> Iterator[bytes]:
+    """Yield the lines of standard input without their ends, each read only when it is wanted."""
+    for number in itertools.count(1):
+        line = sys.stdin.buffer.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise click.UsageError(f"line {number} of standard input is longer than {MAX_LINE_BYTES} bytes")
+        yield line.removesuffix(b"\n")
+
+
+@topics.command()
+@options.kafka_options("The Kafka brokers to ask first.", required=True)
 @options.zookeeper_option
 @click.option(
     "--interval",
@@ -31,18 +120,22 @@ def topics() -> None:
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks at Kafka.",
+    help="Time between two reads of Kafka's metadata.",
 )
 @options.log_level_option
 def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
-    """Keep /brokers/topics and /brokers/ids equal to Kafka's metadata, until interrupted.
+    """Copy Kafka's topics and brokers to /brokers in ZooKeeper, until interrupted.
 
-    Needed only where brokers do not write them: Kafka in KRaft mode.
+    Only KRaft clusters need this: in ZooKeeper mode, the brokers write these nodes themselves.
 
-    Example: zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181
+    \b
+    Example:
+      zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181
     """
+    from zkrebalancer.localcluster import mirror as topic_mirror  # noqa: PLC0415  # the other commands need no ZooKeeper
+
     topic_mirror.run(kafka, zookeeper, interval_s)
 
 
-if __name__ == "__main__":  # how a local cluster begins it, wherever the commands are installed
+if __name__ == "__main__":  # a local cluster starts the mirror like this
     run(topics)

@@ -1,4 +1,4 @@
-"""`zkrebalancer pipeline weights`: the rate that is expected of each partition, for the strategy `balanced`."""
+"""`zkrebalancer pipeline weights`: the expected rate of each partition, for the strategy `balanced`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,23 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights.json"
 SAME_AS_NOW = "same as now"
-NOTES = {"delivered": " (none tells what was produced)", "committed": " (none tells what was produced or delivered)"}
+NOTES = {
+    "delivered": " (there are no produced events)",
+    "committed": " (there are neither produced nor delivered events)",
+}
 
 
 @click.command()
 @click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files, or a URL of one.")
 @options.out_option
-@click.option("--group", help="Whose reading counts where nothing tells what was produced, and whose weights they are.")
+@click.option(
+    "--group",
+    help="The group the weights are for; its deliveries or commits are used if there are no `produced` events.",
+)
 @click.option(
     "--zookeeper",
     type=options.ZOOKEEPER,
-    help="Write them for --group there. Without it they are only left in --out.",
+    help="Also write the weights for --group to this ZooKeeper; without it, only to --out.",
 )
 @options.master_option
 @options.memory_option
@@ -50,18 +56,18 @@ def weights(
     memory: str | None,
     as_json: bool,
 ) -> None:
-    """Learn from past hours what rate to expect of each partition, and test it on hours that were held out.
+    """Learn the expected rate of each partition from past hours, and test it on the last hours.
 
     \b
     Example:
       zkrebalancer pipeline weights --events events --out weights --group payments --zookeeper localhost:2181
     """
     if zookeeper is not None and group is None:
-        raise click.UsageError("--zookeeper needs --group: whose weights they are")
+        raise click.UsageError("--zookeeper requires --group")
     require("spark")
     if zookeeper is not None and group is not None:
         with BlockingZk(zookeeper) as zk:
-            require_group(zk, group)  # before anybody waits for Spark
+            require_group(zk, group)  # fails before Spark starts
     from zkrebalancer.pipeline import ingest, progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline import weights as model  # noqa: PLC0415
 
@@ -97,8 +103,8 @@ def _print(errors: list[Error], told: Mapping[str, object]) -> None:
         table.add_row(error.model, f"{error.mean_per_s:.3g}", f"{error.relative:.1%}")
     console().print(table)
     source = f"{told['source']} events{NOTES.get(str(told['source']), '')}"
-    click.echo(f"{told['hours']} hours of {source}, of which the last {told['held_out_hours']} were held out")
+    click.echo(f"{told['hours']} hours of {source}; the last {told['held_out_hours']} were the test")
     if not told["better_than_now"]:
-        click.echo(f"{SAME_AS_NOW} predicts them as well or better: these weights bring nothing here")
-    where = f"written for the group {told['written_for']}" if told["written_for"] else f"left in {told['weights']}"
+        click.echo(f"{SAME_AS_NOW} predicts as well or better: these weights are of no use here")
+    where = f"written for the group {told['written_for']}" if told["written_for"] else f"kept in {told['weights']}"
     click.echo(f"weights by {told['chosen']}, {where}")

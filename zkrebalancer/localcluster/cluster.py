@@ -24,8 +24,8 @@ from zkrebalancer.localcluster import jars, state
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.ports import HOST, reserve_ports
-from zkrebalancer.localcluster.programs import MAX_PORTS, Workshop
+from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
+from zkrebalancer.localcluster.programs import MAX_PORTS, Workshop, place_fixed
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, ListChildren, Multi, Refusal, Refused
@@ -58,6 +58,8 @@ class LocalCluster:
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
         mirror: bool = True,
+        zookeeper_port: int | None = None,
+        broker_port: int | None = None,
         cache: Path | None = None,
         kafka_home: Path | None = None,
         report: Callable[[str], None] = lambda _line: None,
@@ -68,7 +70,8 @@ class LocalCluster:
         topic mirror (unless `mirror` is false), "none" leaves ZooKeeper alone. `directory` must not exist yet; without
         it a temporary folder is made. `tick_ms` bounds how short a session may be: two ticks. The two `…_properties`
         add to the servers' own configuration files or replace parts of them. Jars come from `kafka_home` (default: the
-        environment's KAFKA_HOME) or the folder `cache` (default: the user's). `report` gets progress lines.
+        environment's KAFKA_HOME) or the folder `cache` (default: the user's). Each server listens on a free port unless
+        `broker_port` or `zookeeper_port` names one (of an ensemble, the first of three). `report` gets progress lines.
 
         Raises:
             ConfigurationError: a setting out of its range.
@@ -91,6 +94,10 @@ class LocalCluster:
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
         self._mirror = mirror
+        first = zookeeper_port
+        self._ports = FixedPorts(() if first is None else tuple(range(first, first + zookeepers)), broker_port)
+        if broker_port in self._ports.zookeepers:
+            raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {broker_port}")
         self._source = jars.JarSource.of(cache, kafka_home, report)
         self._directory: Path | None = None
         self._broker: Server | None = None
@@ -120,7 +127,12 @@ class LocalCluster:
     @property
     def settings(self) -> dict[str, str]:
         """The settings that distinguish this cluster from others."""
-        return {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
+        settings = {"zookeepers": str(self._ensemble_size), "broker": self._kind, "chroot": self.chroot}
+        if self._ports.zookeepers:
+            settings["zookeeper-port"] = str(self._ports.zookeepers[0])
+        if self._ports.broker is not None:
+            settings["broker-port"] = str(self._ports.broker)
+        return settings
 
     def __enter__(self) -> Self:
         """Start and return the cluster."""
@@ -151,8 +163,8 @@ class LocalCluster:
         try:
             self._write_state()  # without processes yet, but shows the guard that the folder is ours
             self._guard = _begin_guard(self._directory)
-            self._reserved = reserve_ports(MAX_PORTS)
-            ports = [one.getsockname()[1] for one in self._reserved]
+            self._reserved = reserve_ports(MAX_PORTS, self._ports.all())
+            ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
             self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state, ports))
         except BaseException:
             self.stop()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster.errors import LocalClusterError
@@ -19,8 +21,20 @@ MAX_TRIES = 1_000
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def reserve_ports(count: int) -> list[socket.socket]:
-    """Return `count` sockets, each bound to another free port of HOST, for as long as they stay open.
+@dataclass(frozen=True, slots=True)
+class FixedPorts:
+    """Ports that the user has chosen: the client port of each ZooKeeper server, and the broker's; empty for any."""
+
+    zookeepers: tuple[int, ...] = ()
+    broker: int | None = None
+
+    def all(self) -> tuple[int, ...]:
+        """Return them in one sequence."""
+        return (*self.zookeepers, *(() if self.broker is None else (self.broker,)))
+
+
+def reserve_ports(count: int, fixed: Collection[int] = ()) -> list[socket.socket]:
+    """Return `count` sockets, each bound to another free port of HOST, none of them `fixed`, while they stay open.
 
     A server can listen on such a port, as it sets SO_REUSEADDR; another `reserve_ports` does not choose it.
     """
@@ -28,6 +42,8 @@ def reserve_ports(count: int) -> list[socket.socket]:
     candidates = range(LOWEST_PORT, above) if above > LOWEST_PORT + MAX_TRIES else range(LOWEST_PORT, 65_536)
     reserved: list[socket.socket] = []
     for port in random.sample(candidates, MAX_TRIES):
+        if port in fixed:
+            continue
         one = socket.socket()
         try:
             one.bind((HOST, port))  # without SO_REUSEADDR, which would share the port with another reservation

@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster import jars, kafka, zookeeper
-from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.localcluster.ports import HOST, FixedPorts
 from zkrebalancer.localcluster.server import Program, Server
 
 MAX_PORTS = 3 * 3 + 2  # three for each ZooKeeper server, two for the broker
 TOOL_HEAP_MB = 256
 MIRROR_OPTIONS = ("--interval", "0.2", "--log-level", "info")
 _LOGGING = Path(__file__).parent / "log4j.properties"
+
+
+def place_fixed(fixed: FixedPorts, ports: Sequence[int]) -> list[int]:
+    """Return the ports for a `Workshop`, with those that the user has chosen in their places."""
+    placed = [*ports]
+    if fixed.broker is not None:
+        placed[0] = fixed.broker
+    for index, port in enumerate(fixed.zookeepers):
+        placed[2 + 3 * index] = port
+    return placed
 
 
 @dataclass(frozen=True, slots=True)

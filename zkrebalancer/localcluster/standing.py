@@ -29,6 +29,8 @@ class Wish:
     chroot: str
     cache: Path | None
     kafka_home: Path | None
+    zookeeper_port: int | None = None
+    broker_port: int | None = None
 
 
 def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -51,6 +53,8 @@ def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bo
         directory=directory,
         cache=wish.cache,
         kafka_home=wish.kafka_home,
+        zookeeper_port=wish.zookeeper_port,
+        broker_port=wish.broker_port,
         report=report,
     )
     with _only_one(directory, report):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 BOOTSTRAP = "bootstrap.servers"
@@ -45,7 +45,7 @@ class ConnectionErrors:
         if self._first is None:
             self._first = error.str()
 
-    def drain(self, client: Consumer | AdminClient) -> str:
+    def drain(self, client: Consumer | Producer | AdminClient) -> str:
         """Forget all errors; return the first one as a suffix for a message, ` (…)`, or an empty text."""
         client.poll(0)  # runs the pending callbacks
         first, self._first = self._first, None

@@ -77,4 +77,4 @@ def test_a_wrong_input_is_one_line_that_says_where(fields: dict[str, Any], messa
 def test_strategies_without_reasons_say_so(run: Run) -> None:
     result = run("--reasons", strategy="range", content=json.dumps(INPUT))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "Error: --reasons: range has none, balanced has\n"
+    assert result.stderr == "Error: --reasons works with balanced only, not with range\n"

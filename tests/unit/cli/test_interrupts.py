@@ -39,7 +39,7 @@ def test_cleaning_up_that_fails_is_told_and_does_not_hide_the_interrupt(
 
     with pytest.raises(KeyboardInterrupt), interrupts_end_here():
         run()
-    assert capsys.readouterr().err == f"While it was ended: {failure}\n"
+    assert capsys.readouterr().err == f"during the clean-up: {failure}\n"
 
 
 def test_a_failure_alone_is_no_interrupt() -> None:

@@ -183,7 +183,7 @@ def test_what_librdkafka_would_refuse_is_refused_and_no_secret_is_shown(
 
 def test_settings_of_librdkafka_without_brokers_are_a_mistake() -> None:
     result = CliRunner().invoke(ask, ["--kafka", "security.protocol=ssl"])
-    assert (result.exit_code, "--kafka is of use with --bootstrap only" in result.stderr) == (2, True)
+    assert (result.exit_code, "--kafka has no meaning without --bootstrap" in result.stderr) == (2, True)
 
 
 def test_a_local_cluster_does_not_get_what_is_set_for_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from zkrebalancer.localcluster import kafka, zookeeper
+from zkrebalancer.localcluster import kafka, ports, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster, normal_chroot
+from zkrebalancer.localcluster.ports import FixedPorts
+from zkrebalancer.localcluster.programs import place_fixed
 from zkrebalancer.localcluster.zookeeper import EnsembleMember
 from zkrebalancer.protocol.errors import ConfigurationError
 
@@ -89,3 +91,26 @@ def test_invalid_chroots(chroot: str) -> None:
 def test_an_ensemble_of_two_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="1 or 3"):
         LocalCluster(zookeepers=2)
+
+
+def test_ports_that_a_user_names_tell_one_cluster_from_another() -> None:
+    settings = LocalCluster(zookeeper_port=2181, broker_port=9092).settings
+    assert (settings["zookeeper-port"], settings["broker-port"]) == ("2181", "9092")
+    assert "broker-port" not in LocalCluster().settings
+
+
+def test_two_servers_cannot_have_one_port() -> None:
+    with pytest.raises(ConfigurationError, match="cannot both listen on port 2183"):
+        LocalCluster(zookeepers=3, zookeeper_port=2181, broker_port=2183)
+
+
+def test_a_port_that_a_user_names_is_given_to_no_other_server() -> None:
+    (one,) = ports.reserve_ports(1)
+    port = one.getsockname()[1]
+    one.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("random.sample", lambda _candidates, _count: range(port, port + 100))
+        (other,) = ports.reserve_ports(1, (port,))
+    assert other.getsockname()[1] > port
+    other.close()
+    assert place_fixed(FixedPorts((1, 2), 9), range(100, 111)) == [9, 101, 1, 103, 104, 2, 106, 107, 108, 109, 110]
