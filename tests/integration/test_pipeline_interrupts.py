@@ -96,7 +96,7 @@ def test_a_jvm_that_dies_is_told(pipeline: WatchedCommand, tmp_path: Path) -> No
     jvm.kill()  # as the kernel does when there is no memory
     output, _ = command.communicate(timeout=DEADLINE_S)
     assert (command.returncode, output) == (1, "")
-    assert pipeline.lines()[-1].startswith("Error: Spark's JVM has ended by itself"), pipeline.told()
+    assert pipeline.lines()[-1].startswith("Error: Spark's JVM ended unexpectedly"), pipeline.told()
     assert pipeline.is_clean()
 
 

@@ -259,7 +259,7 @@ def test_records_that_kafka_has_deleted(stage: Stage, fails: str) -> None:
     stage.produce([0], 10)
     delete_records(stage, 6)
     if fails == "true":
-        with pytest.raises(DataLossError, match="offset 2 was to be read, and Kafka has 6 to 10"):
+        with pytest.raises(DataLossError, match="offset 2 should be read, but Kafka has 6 to 10"):
             of_range(stage, 0, 2, 8)
     else:
         assert of_range(stage, 0, 2, 8, failOnDataLoss=fails) == [6, 7]
@@ -271,7 +271,7 @@ def test_a_log_that_ends_before_the_range(stage: Stage, fails: str, monkeypatch:
     monkeypatch.setattr(reading, "SHORT_LOG_S", 0.0)  # it is another topic by now, so nothing more is on its way
     stage.produce([0], 10)
     if fails == "true":
-        with pytest.raises(DataLossError, match="offsets up to 20 were to be read, and Kafka's log ends at 10"):
+        with pytest.raises(DataLossError, match="offsets up to 20 should be read, but Kafka's log ends at 10"):
             of_range(stage, 0, 5, 20, minPartitions="1")
     else:
         assert of_range(stage, 0, 5, 20, failOnDataLoss=fails) == [5, 6, 7, 8, 9]

@@ -1,1 +1,1 @@
-"""PySpark over the events of runs: what happened, as tables (`docs/pipeline.md`)."""
+"""PySpark analysis of run events: turns event files into tables (`docs/pipeline.md`)."""

@@ -1,7 +1,7 @@
-"""The whole pipeline once: event files in, a folder of Parquet tables out.
+"""The batch pipeline: reads event files, writes a folder of Parquet tables.
 
-Tables that others are made of are written first and read back, so that nothing is computed twice and nothing has to fit
-into memory. `tables` is also what a stream computes, after each batch, for the runs that it touched.
+Tables that other tables are built from are written first and read back, so nothing is computed twice and nothing has
+to fit into memory. The streaming pipeline calls the same `tables` after each micro-batch, for the runs it touched.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from zkrebalancer.pipeline.facts.steps import steps, windows
 EVENTS = "events"
 RUNS = "runs"
 REJECTS = "rejects"
-Keep = Callable[[str, DataFrame], DataFrame]  # writes a table of that name and returns it as it was written
+Keep = Callable[[str, DataFrame], DataFrame]  # writes a table under a name, returns the table read back
 
 
 def tables(events: DataFrame, keep: Keep) -> None:
-    """Make every table of `docs/pipeline.md` of events, as `ingest.read_events` returns them."""
+    """Build every table of `docs/pipeline.md` from events as returned by `ingest.read_events`."""
     blocks = keep("blocks", ingest.blocks(events))
     rejected = keep(REJECTS, ingest.rejects(events, blocks))
     started, deletions = ownership.starts(events), eras(events)
@@ -55,10 +55,10 @@ def tables(events: DataFrame, keep: Keep) -> None:
 
 
 def run(spark: SparkSession, source: str, out: str) -> None:
-    """Read the event files below `source` and write all tables below `out`.
+    """Read the event files below `source` and write all tables below `out`, replacing older ones.
 
     Raises:
-        NoEventsError: there is no event file.
+        NoEventsError: there is no event file below `source`.
 
     """
     lines = ingest.read_lines(spark, source)
@@ -72,6 +72,6 @@ def run(spark: SparkSession, source: str, out: str) -> None:
 
 
 def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:
-    """Iterate over the table of runs, one dictionary each: as many as there are runs."""
+    """Yield each row of the `runs` table as a dictionary, ordered by run."""
     for row in ingest.read_table(spark, f"{out}/{RUNS}").orderBy("run").toLocalIterator():
         yield row.asDict(recursive=True)

@@ -1,7 +1,7 @@
-"""JSON lines in, typed events out: a table partitioned by kind, in which the lines that cannot be judged are kept too.
+"""JSON lines in, typed events out: one table partitioned by kind, which also keeps the lines that were rejected.
 
-The files are read once. A line's place is the block of its file that Spark read it in, and its row there; from these
-alone `line_numbers` tells the line, so nobody has to count lines while reading a file from many places at once.
+Each file is read once, in parallel blocks. A line is identified by its block and its row there; `rejects` computes line
+numbers from these, so no task has to count lines.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline.schema import BULK, COMMON, NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, REST, STORED, flaw
 
-_BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet, for each kind and task: several are written at once
-_DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")  # values
+_BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
+# Columns of distinct values, for which a dictionary only costs.
+_DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
 
 
 def read_lines(spark: SparkSession, folder: str) -> DataFrame:
@@ -32,8 +33,8 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
         if next(Path(folder).rglob("*.jsonl"), None) is None:
             raise NoEventsError(f"{folder} contains no event file (*.jsonl)")
     files = spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.jsonl")
-    lines = files.option("lineSep", "\n").text(_literal(folder))  # else a lone \r ends one, too, and nowhere else
-    # Columns, one after the other: what is used twice in an expression is computed twice, for each line.
+    lines = files.option("lineSep", "\n").text(_literal(folder))  # by default a lone \r also ends a line
+    # One column after the other: Spark recomputes what an expression uses twice, for each line.
     placed = lines.select(
         F.regexp_replace("_metadata.file_path", r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?", "").alias("path"),
         F.col("_metadata.file_block_start").alias("block"),
@@ -47,7 +48,7 @@ def read_lines(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def run_of(file: Column) -> Column:
-    """Return which run a file is of: its folder, without a last part `events`; "." for the folder itself."""
+    """Return the run of a file: its folder without a trailing `events`; "." for the top folder."""
     return F.regexp_replace(F.regexp_replace(file, "^(events/)?[^/]*$", "."), "/(events/)?[^/]*$", "")
 
 
@@ -57,7 +58,7 @@ def _path(folder: str) -> str:
 
 
 def parse(lines: DataFrame) -> DataFrame:
-    """Return lines as rows of `schema.STORED`; what cannot be judged has a `flaw`, its text and the kind REJECTED."""
+    """Return lines as rows of `schema.STORED`; a rejected line has a `flaw`, its text and the kind REJECTED."""
     event, rest = F.from_json("text", COMMON), F.from_json("text", REST)
     is_bulk = F.coalesce(F.col("kind").isin(*BULK), F.lit(col=False))
     parsed = lines.select(*PLACE.names, "text", event.alias("event")).select(*PLACE.names, "text", "event.*")
@@ -72,7 +73,7 @@ def parse(lines: DataFrame) -> DataFrame:
 
 
 def write_events(events: DataFrame, folder: str) -> None:
-    """Write events as Parquet below `folder`, a folder for each kind; what was there goes."""
+    """Write events as Parquet below `folder`, one folder per kind, replacing what was there."""
     writer = events.write.mode("overwrite").partitionBy("kind").option("parquet.block.size", _BLOCK_BYTES)
     for name in _DISTINCT:
         writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
@@ -80,24 +81,24 @@ def write_events(events: DataFrame, folder: str) -> None:
 
 
 def read_events(spark: SparkSession, folder: str) -> DataFrame:
-    """Read what `write_events` wrote, with a column for every key."""
+    """Read what `write_events` wrote, with one column for every key."""
     stored = read_table(spark, folder, STORED)
     return stored.select(*[name for name in STORED.names if name != "rest"], "rest.*")
 
 
 def read_table(spark: SparkSession, folder: str, schema: StructType | None = None) -> DataFrame:
-    """Read the Parquet files of a folder, a path; without a schema they are asked for theirs."""
+    """Read the Parquet files of a folder, a path or a URL; without `schema`, the files' own applies."""
     reader = spark.read if schema is None else spark.read.schema(schema)
     return reader.parquet(_literal(folder))
 
 
 def _literal(folder: str) -> str:
-    """Return a path so that Spark does not take it for a pattern; a URL may be one."""
+    """Escape a path so that Spark does not read it as a pattern; a URL may be one."""
     return folder if "://" in folder else re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", folder)
 
 
 def blocks(events: DataFrame) -> DataFrame:
-    """Return (run, file, block, row, lines, events, began_us, ended_us): what was read at once; `row` is its first."""
+    """Return (run, file, block, row, lines, events, began_us, ended_us) of each block; `row` is its first row."""
     return events.groupBy("run", "file", "block").agg(
         F.min("row").alias("row"),
         F.count("*").alias("lines"),
@@ -108,9 +109,9 @@ def blocks(events: DataFrame) -> DataFrame:
 
 
 def rejects(events: DataFrame, blocks: DataFrame) -> DataFrame:
-    """Return (run, file, line, reason, text, is_torn): the lines that cannot be judged.
+    """Return (run, file, line, reason, text, is_torn): the rejected lines.
 
-    `is_torn` is what a killed process leaves: the last line of a file, and no JSON.
+    `is_torn`: the last line of a file is not JSON, as a killed process leaves it.
     """
     by_file = Window.partitionBy("file")
     before = F.sum("lines").over(by_file.orderBy("block").rowsBetween(Window.unboundedPreceding, -1))

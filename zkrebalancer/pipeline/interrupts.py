@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM end Spark with all of its processes, at whatever moment they come.
+"""Ctrl-C and SIGTERM end Spark and all its processes at any moment.
 
-PySpark alone does not see to that. While it starts the JVM, Ctrl-C makes it forget the JVM, which waits for ever. Later
-it asks the JVM to cancel its jobs, over a connection on which it awaits another answer; and where it cleans up behind
-an exception, it first waits for what the job would have answered. So Spark's processes are killed before anybody is
-told here: whatever asks them then fails at once. Whoever works for this driver elsewhere copes with its loss anyway.
+PySpark alone does not ensure that. Ctrl-C during the JVM's start makes it forget the JVM, which then waits for ever.
+Later, PySpark asks the JVM to cancel its jobs over a connection on which another answer is due; and its cleanup after
+an exception first waits for the job's answer. So Spark's processes are killed before the interrupt is raised: every
+call to them then fails at once. Executors on other machines survive the loss of a driver anyway.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-END_DEADLINE_S = 10.0  # for processes that were killed to be gone
+END_DEADLINE_S = 10.0  # for killed processes to be gone
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Let both signals kill every process that was begun in the block, and end it with KeyboardInterrupt.
+    """Make both signals kill every process started in the block and end the block with KeyboardInterrupt.
 
-    Those that come after the first are ignored. Yields what makes it so once more: whoever starts Spark gets PySpark's
-    own answer to Ctrl-C in the place of this one. In another thread than the main one nothing is changed.
+    Later signals are ignored. Yields a function that installs the handlers again: PySpark replaces the one for Ctrl-C
+    when Spark starts. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None  # signals never interrupt another thread
+        yield lambda: None
         return
     others = set(psutil.Process().children())
     is_interrupted = False
@@ -41,7 +41,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
         nonlocal is_interrupted
         is_interrupted = True
         for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # what follows is cleaning up
+            signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the cleanup
         _say_no_more(quiet)
         _kill_children_but(others)
         raise KeyboardInterrupt
@@ -59,11 +59,11 @@ def interruptible() -> Iterator[Callable[[], None]]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             if is_interrupted:
-                raise KeyboardInterrupt from None  # whatever has become of the first one on its way
+                raise KeyboardInterrupt from None  # the first one may have been replaced on its way up
 
 
 def _say_no_more(quiet: ExitStack) -> None:
-    """Hide what everybody who has lost a connection would tell; what is printed is hidden until `quiet` ends."""
+    """Hide the complaints about lost connections; stderr is hidden until `quiet` ends."""
     logging.disable()
     warnings.simplefilter("ignore")
     quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))

@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing else: text, tables, and pictures as inline SVG, in light and in dark."""
+"""One self-contained HTML page: text, tables, and pictures as inline SVG, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision tell apart, without those that vanish on white or black.
+# Okabe and Ito's colour-blind safe palette, without the colours that vanish on white or black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c")
-INK = "#012345"  # stands for the colour of the page's text, whatever that is
-WIDTH_IN = 11.2  # of a picture, at 96 pixels an inch
-STYLE: Any = {  # matplotlib's type names every key that there is
+INK = "#012345"  # replaced by the page's text colour
+WIDTH_IN = 11.2  # of a picture, at 96 pixels per inch
+STYLE: Any = {  # matplotlib's type lists every valid key
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.spines.top": False,
@@ -29,8 +29,8 @@ STYLE: Any = {  # matplotlib's type names every key that there is
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud
-    "svg.hashsalt": "zkrebalancer",  # the same picture is the same bytes
+    "svg.fonttype": "none",  # keep text as text: searchable, readable aloud
+    "svg.hashsalt": "zkrebalancer",  # equal pictures give equal bytes
 }
 GOOD, BAD = "good", "bad"
 _CSS = """
@@ -49,7 +49,7 @@ svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
 
 
 def picture(figure: Figure, says: str) -> str:
-    """Return a figure with what it says below it; `says` is also what a screen reader reads."""
+    """Return a figure as HTML with its caption, which is also its text for screen readers."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -62,7 +62,7 @@ def picture(figure: Figure, says: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value with what is to be said of it, in small letters below it; `tone` is GOOD, BAD or nothing."""
+    """A table cell: a value, notes in small print below it, and a `tone`: GOOD, BAD or empty."""
 
     text: str
     notes: Sequence[str] = ()
@@ -76,7 +76,7 @@ class Cell:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Cell]]) -> str:
-    """Return a table; the first column names the row."""
+    """Return a table; the first column holds the row's name."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(map(str, row)) + "</tr>" for row in cells)
@@ -94,7 +94,7 @@ def items(texts: Iterable[str]) -> str:
 
 
 def prose(text: str) -> str:
-    """Return text in the manner of a docstring: paragraphs, lists of `- `, `code`, *emphasis*."""
+    """Return text in docstring style as HTML: paragraphs, lists of `- `, `code`, *emphasis*."""
     blocks = []
     for block in text.strip().split("\n\n"):
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(block, quote=False))
@@ -108,7 +108,7 @@ def prose(text: str) -> str:
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
-    """Write a page of these parts."""
+    """Write a page."""
     body = "\n".join(parts)
     path.write_text(
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

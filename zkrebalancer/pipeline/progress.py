@@ -1,4 +1,4 @@
-"""How far Spark is with what it was asked for, as a bar on stderr."""
+"""A progress bar for Spark's jobs, on stderr."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 INTERVAL_S = 0.2
-END_S = 5.0  # for the bar to be put away
+END_S = 5.0  # for the bar's thread to end
 
 
 @contextmanager
 def shown(context: SparkContext, says: str) -> Iterator[None]:
-    """Show a bar of the tasks of all running stages while the block runs; without a terminal there is none."""
-    console = Console(file=sys.stderr)  # this one, also while an interrupt keeps others from printing to it
+    """Show a bar of the tasks of all running stages while the block runs, if stderr is a terminal."""
+    console = Console(file=sys.stderr)  # bound now: an interrupt redirects stderr
     if not console.is_terminal:
         yield
         return

@@ -1,11 +1,11 @@
-"""Events as columns, and what makes a line one that cannot be judged.
+"""The columns of events, and what makes a line invalid.
 
-`EVENT` has every key of `docs/events.md`, all of them optional; which of them a kind needs is what `observe.reading`
-asks, so the plain checker and this pipeline refuse the same lines. A row says where it came from: `run`, `file`, and
-`block` and `row`, which order the lines of a file.
+`EVENT` has every key of `docs/events.md`, all optional. The keys that a kind requires are those of `observe.reading`,
+so the plain checker and this pipeline reject the same lines. `run`, `file`, `block` and `row` say where a row came
+from; `block` and `row` order the lines of a file.
 
-What is written for each record or so, BULK, has few keys, and every column costs time with each line, also an empty
-one. So only COMMON keys are columns where events are parsed and stored, and those of rarer kinds are in one, `rest`.
+Parsing and storing a column costs time for every line, even if it is empty, and most lines are of the BULK kinds, which
+have few keys. So only COMMON keys have columns of their own there; the other keys are nested in one column, `rest`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 
 from zkrebalancer.observe.reading import KEYS, MAX_NUMBER
 
-REJECTED = "rejected"  # the kind under which a line that cannot be judged is kept
+REJECTED = "rejected"  # the kind of a line that is invalid
 NOT_JSON = "not a JSON object"
-OTHER = "other"  # the kind of all events that no fact rests on
-ORDER = ("mono_us", "file", "block", "row")  # that of the plain checker: by time, then by file and line
+OTHER = "other"  # the kind of all events that no fact uses
+ORDER = ("mono_us", "file", "block", "row")  # as in the plain checker: by time, then file and line
 PARTITION = ("run", "group", "topic", "partition")
 
 BULK = ("produced", "delivered", "committed")
@@ -65,7 +65,7 @@ STORED = StructType(
         StructField("kind", StringType()),
     ]
 )
-NOT_OF_THE_CHECKER: dict[str, tuple[str, ...]] = {  # kinds that only facts need
+NOT_OF_THE_CHECKER: dict[str, tuple[str, ...]] = {  # kinds that the checker does not read
     "scenario": ("name",),
     "command_sent": ("group", "generation", "cause_id"),
     "command_acked": ("group", "generation", "cause_id"),
@@ -74,7 +74,7 @@ NEEDED: dict[str, tuple[str, ...]] = {kind: tuple(keys) for kind, keys in KEYS.i
 
 
 def flaw() -> Column:
-    """Return what is wrong with a parsed line, of the columns COMMON and `rest`, as text; null if it can be judged."""
+    """Return why a parsed line (columns COMMON and `rest`) is invalid, as text; null if it is valid."""
     is_nothing = F.col("kind").isNull() & F.col("mono_us").isNull()
     by_kind = F.when(is_nothing, F.lit(NOT_JSON)).when(
         F.col("kind").isNull() | F.col("mono_us").isNull(), F.lit("kind or mono_us is missing or of another type")

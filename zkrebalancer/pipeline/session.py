@@ -1,7 +1,7 @@
-"""The one place where a Spark session begins and ends.
+"""Starts and stops Spark sessions.
 
-Any master will do: on one that is not local, executors get this project's code as a zip that is made of the installed
-packages. The session is quiet, has no web page, and keeps what it spills in a folder that ends with it.
+The session runs on any master. Executors of a master that is not local get this project's code as a zip of the
+installed packages. The session is quiet, has no web page, and spills into a folder that is removed with it.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ _HERE = Path(__file__).parent
 _OURS = re.compile(r"^zkrebalancer\.[\w.]+Error: (.*)$", re.MULTILINE)
 _CAUSES = re.compile(r"^(?:Caused by)?: (?:[\w.$]+: )?(.*)$", re.MULTILINE)  # of a JVM's exception
 _FAULTS = {
-    "[JAVA_GATEWAY_EXITED]": "its JVM has ended; what that one said stands above",
+    "[JAVA_GATEWAY_EXITED]": "its JVM has ended; see its output above",
     "a stopped SparkContext": "the master does not answer",
 }
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 spares pauses, at 7 % more time
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 has shorter pauses but takes 7 % longer
 }
 _JAVA_OPTIONS = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()} -XX:-UsePerfData"
 _BOUNDED = {
-    "spark.sql.shuffle.partitions": "32",  # joined to fewer where they are small
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # as compressed; sorted they are 10 to 20 times as large
-    "spark.sql.maxConcurrentOutputFileWriters": "40",  # one for each kind of event, so that nothing is sorted for them
+    "spark.sql.shuffle.partitions": "32",  # small ones are merged
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # compressed; 10 to 20 times as large when sorted
+    "spark.sql.maxConcurrentOutputFileWriters": "40",  # one per kind of event: saves a sort
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes, beyond which a JVM leaves a method interpreted
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # nothing waits for a watermark
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no output depends on a watermark
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
-    "RocksDBStateStoreProvider",  # what a stream remembers need not fit into memory
+    "RocksDBStateStoreProvider",  # a stream's state need not fit into memory
 }
 
 
 class SparkFailedError(RebalancerError):
-    """Spark could not be started, or a job of it failed."""
+    """Spark did not start, or a job failed."""
 
 
 @contextmanager
 def spark_session(
     master: str = LOCAL, memory: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark on `master`; `memory` ("2g") bounds the driver, which on a local master does all the work.
+    """Start Spark on `master`; `memory` ("2g") limits the driver, which does all the work on a local master.
 
     Raises:
         MissingToolError: there is no JDK, or it is too old.
-        SparkFailedError: the master cannot be reached, Spark does not start, or what was asked of it has failed.
+        SparkFailedError: the master cannot be reached, Spark does not start, or a job failed.
 
     """
     java = Path(find_java())
@@ -101,20 +101,20 @@ def spark_session(
 
 
 def _stop(spark: SparkSession) -> None:
-    """End Spark; raises SparkFailedError in the place of whatever else was said of a JVM that is gone."""
+    """Stop Spark; if its JVM is gone, raise SparkFailedError instead of the errors that follow from that."""
     try:
         spark.stop()
     except (Py4JError, ConnectionError):
-        raise SparkFailedError("Spark's JVM has ended by itself; if it lacked memory, --memory gives it more") from None
+        raise SparkFailedError("Spark's JVM ended unexpectedly; if it ran out of memory, raise --memory") from None
 
 
 def _why_not(error: BaseException) -> str:
-    """Return why Spark does not start; of two faults it says itself only what they led to."""
+    """Return why Spark does not start; for two faults its own message names only a consequence."""
     return next((why for sign, why in _FAULTS.items() if sign in str(error)), first_line(error))
 
 
 def pack_code(folder: Path) -> Path:
-    """Write this project's packages into a zip in `folder`, for executors that do not have them installed."""
+    """Write this project's packages into a zip in `folder`, for executors that lack them."""
     archive = folder / "zkrebalancer.zip"
     root = _HERE.parent.parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -126,11 +126,11 @@ def pack_code(folder: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of Spark says, and its first cause; of an error of ours that it has wrapped, that one."""
+    """Return the message of Spark's error and its first cause, or only that of our own error wrapped in it."""
     ours = _OURS.search(str(error))
     if ours is not None:
         return ours[1]
     said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     causes = _CAUSES.findall(str(error))
-    told = [causes[0] if causes and isinstance(error, Py4JError) else said, *causes[-1:]]  # Py4J tells what it called
+    told = [causes[0] if causes and isinstance(error, Py4JError) else said, *causes[-1:]]  # Py4J only names the call
     return ": ".join(dict.fromkeys(told))

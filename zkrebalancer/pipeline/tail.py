@@ -1,7 +1,7 @@
-"""Event files that still grow, as a streaming source: `format("event_files")`.
+"""A streaming source for event files that are still growing: `format("event_files")`.
 
-Spark's own file source reads a file once, when it appears. Here an offset says for each file how many bytes and lines
-of it were taken, whole lines only, so each line comes exactly once however often the query is killed and restarted.
+Spark's own file source reads a file once, when it appears. Here the offset holds the bytes and lines read of each file,
+always whole lines, so each line is delivered exactly once however often the query is killed and restarted.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 SCHEMA = "file string, row long, text string"
-Offset = dict[str, dict[str, int]]  # path below the folder -> how many "bytes" and "lines" of it were taken
+Offset = dict[str, dict[str, int]]  # path below the folder -> "bytes" and "lines" read so far
 
 
 class EventFileError(RebalancerError):
-    """An event file that did not only grow, or has a line without an end."""
+    """An event file shrank, or a line has no end; or the checkpoint is another source's."""
 
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """Bytes [begin, end) of a file, whole lines, of which the first has the number `row`, counted from 1."""
+    """Bytes [begin, end) of a file, whole lines; `row` is the number of the first, counted from 1."""
 
     file: str
     begin: int
@@ -40,7 +40,7 @@ class Part(InputPartition):
 
 
 class EventFiles(DataSource):
-    """The `*.jsonl` files below the folder that is the option `path`."""
+    """The `*.jsonl` files below the folder in the option `path`."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,18 +69,18 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch takes at most."""
+        """Return the size limit of a batch."""
         return ReadMaxBytes(MAX_BATCH_BYTES)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take no more than what is there now."""
+        """Set the present sizes as the end of the query."""
         self._target = self._sizes()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return how far to read, at most as many bytes as `limit` says, but for a line that is longer.
+        """Return how far to read, within `limit` bytes unless a single line is longer.
 
         Raises:
-            EventFileError: a file is shorter than it was, or `start` of another source; or a line without an end.
+            EventFileError: a file shrank, `start` is another source's, or a line has no end within MAX_LINE_BYTES.
 
         """
         if not all("bytes" in taken for taken in start.values()):
@@ -90,7 +90,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for file, size in (self._sizes() if self._target is None else self._target).items():
             taken = start.get(file, {"bytes": 0, "lines": 0})
             if size < taken["bytes"]:
-                raise EventFileError(f"{self._folder / file} is shorter than it was: event files are only appended to")
+                raise EventFileError(f"{self._folder / file} has become shorter; event files may only be appended to")
             wanted = size - taken["bytes"] if budget is None else min(budget, size - taken["bytes"])
             if wanted > 0:
                 length, lines = whole_lines(self._folder / file, taken["bytes"], wanted, size)
@@ -99,7 +99,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return a part for each file that has grown."""
+        """Return one part for each file that has grown."""
         nothing = {"bytes": 0, "lines": 0}
         known = {file: start.get(file, nothing) for file in end}
         return [
@@ -111,12 +111,12 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Iterate over Arrow batches of lines."""
         if not isinstance(partition, Part):
-            raise TypeError(f"{partition} is no part of an event file")
+            raise TypeError(f"{partition} is not a part of an event file")
         left, row = partition.end - partition.begin, partition.row
         with (self._folder / partition.file).open("rb") as file:
             file.seek(partition.begin)
             while left:
-                lines = file.readlines(min(left, _CHUNK_BYTES))  # a little more, and whole lines
+                lines = file.readlines(min(left, _CHUNK_BYTES))  # whole lines, which may be a little more
                 lines = _up_to(lines, left)
                 left -= sum(map(len, lines))
                 texts = [line.removesuffix(b"\n").decode(errors="replace") for line in lines]
@@ -131,10 +131,10 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def whole_lines(path: Path, begin: int, wanted: int, size: int) -> tuple[int, int]:
-    """Return how many bytes and lines from `begin` on are whole lines within `wanted` bytes; the first may be longer.
+    """Return the bytes and lines of the whole lines within `wanted` bytes from `begin` on; the first may be longer.
 
     Raises:
-        EventFileError: there is no line's end in MAX_LINE_BYTES.
+        EventFileError: a line does not end within MAX_LINE_BYTES.
 
     """
     read = length = lines = 0
@@ -154,7 +154,7 @@ def whole_lines(path: Path, begin: int, wanted: int, size: int) -> tuple[int, in
 
 
 def _up_to(lines: list[bytes], limit: int) -> list[bytes]:
-    """Return the first lines, as many as there are within `limit` bytes."""
+    """Return the first lines that fit into `limit` bytes."""
     total = 0
     for number, line in enumerate(lines):
         total += len(line)

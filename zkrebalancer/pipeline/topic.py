@@ -1,7 +1,7 @@
-"""A Kafka topic whose records are lines of events, as a streaming source: `format("event_topic")`.
+"""A streaming source for event lines in a Kafka topic: `format("event_topic")`.
 
-It is of no group, and needs no connector: the checkpoint says what was read. The end of a batch has all partitions,
-each with where the batch begins and ends in it, so a repetition reads the same again.
+It joins no group and needs no connector; the checkpoint records what was read. The end offset of a batch holds the
+begin and end of all partitions, so that a repeated batch reads the same records.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-NAME = "zkrebalancer-watch"  # of the client, and of the group that brokers' permissions ask for; it is never joined
+NAME = "zkrebalancer-watch"  # of the client, and of a group that brokers may authorize; never joined
 MAX_BATCH_ROWS = 200_000
 
 _log = logging.getLogger(__name__)
 
 
 class EventTopicError(RebalancerError):
-    """The topic has no longer what was to be read next, or the checkpoint is of something else."""
+    """Records to be read next are gone from the topic, or the checkpoint belongs to another source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the lines are; `kafka` are librdkafka's own settings, with `bootstrap.servers` among them."""
+    """Where the lines are; `kafka` has librdkafka's settings, `bootstrap.servers` among them."""
 
     kafka: Mapping[str, str]
     topic: str
 
     def reading(self) -> Options:
-        """Return the options with which the other source's parts read the topic."""
+        """Return the options for reading the topic with the parts of the `consumer_group` source."""
         agent = {"bootstrap": self.kafka["bootstrap.servers"], "group": NAME, "client_id": NAME}
         return Options(topics=(self.topic,), agent=agent, kafka=self.kafka)
 
     def require(self) -> None:
-        """Look whether it can be read.
+        """Check that the topic can be read.
 
         Raises:
             KafkaReadError: no broker answers, or there is no such topic.
@@ -57,13 +57,13 @@ class Place:
             logs.partitions([self.topic])
 
     def as_options(self) -> dict[str, str]:
-        """Return it as the options of the source."""
+        """Return the place as options of the source."""
         kafka = {f"{KAFKA_PREFIX}{key}": text for key, text in self.kafka.items()}
         return {"topic": self.topic, **kafka}
 
 
 class EventTopic(DataSource):
-    """The records of a topic; the options are those of `Place.as_options`."""
+    """The records of a topic; its options are those of `Place.as_options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -84,29 +84,29 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads ranges of offsets."""
 
     def __init__(self, options: Options) -> None:
-        """Connect nothing yet."""
+        """Store the options; nothing is connected yet."""
         self._options = options
-        self._targets: dict[TopicPartition, int] | None = None  # where a query that ends by itself ends
+        self._targets: dict[TopicPartition, int] | None = None  # the ends of an availableNow query
 
     def initialOffset(self) -> Document:  # noqa: N802  # here and below PySpark's names
         """Return the beginning: no partition is known."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch takes at most."""
+        """Return the size limit of a batch."""
         return ReadMaxRows(MAX_BATCH_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take no more than what is there now."""
+        """Set the present ends of the logs as the end of the query."""
         with Logs(self._options) as logs:
             self._targets = logs.offsets(logs.partitions(self._options.topics), END)
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
-        """Return how far to read, or `start` if there is nothing new; a broker that is away later on is waited for.
+        """Return how far to read, or `start` if nothing is new or, after the first batch, no broker answers.
 
         Raises:
-            KafkaReadError: nobody answers, or there is no such topic.
-            EventTopicError: what was to be read next is no longer there.
+            KafkaReadError: at the first batch: no broker answers, or there is no such topic.
+            EventTopicError: the records to be read next are gone.
 
         """
         taken = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}
@@ -135,18 +135,18 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangesPartition(task) for task in offsets.split(ranges, self._options.task_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what a task is given, in an executor."""
+        """Read the ranges of one task, in an executor."""
         return read_ranges(self._options, partition)
 
 
 def require_unbroken(
     taken: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
-    """Raise EventTopicError if a partition does not go on where it was taken to."""
+    """Raise EventTopicError if a partition no longer has the offset at which reading continues."""
     for (topic, number), offset in sorted(taken.items()):
         first, end = firsts.get((topic, number)), ends.get((topic, number), offset)
         if first is None:
-            raise EventTopicError(f"{topic}/{number} was read before and is not there; begin anew, with another --out")
+            raise EventTopicError(f"{topic}/{number} was read before and is gone; start again with another --out")
         if not first <= offset <= end:
             text = f"{topic}/{number} was read up to offset {offset}, and Kafka now has {first} to {end}"
-            raise EventTopicError(f"{text}: lines are lost; begin anew, with another --out")
+            raise EventTopicError(f"{text}: lines are lost; start again with another --out")

@@ -1,12 +1,12 @@
-"""The pipeline while events are still being written: from their folder, or from a Kafka topic.
+"""The streaming pipeline: keeps the tables up to date while events are still written to a folder or a Kafka topic.
 
-Each micro-batch is stored as Parquet in a folder of its own number, which a repetition replaces; then the tables of the
-runs that it touched are made anew, by the same functions as in a batch. The checkpoint says what was read. So a watcher
-that is killed anywhere, and restarted, repeats at most its last micro-batch, and loses and doubles nothing.
+Each micro-batch is stored as Parquet in a folder of its own number, which a repetition replaces. Then the tables of the
+runs that it touched are rebuilt by the batch pipeline's functions. The checkpoint records what was read, so a watcher
+that is killed and restarted repeats at most its last micro-batch, and loses and duplicates nothing.
 
-Whoever sends lines to Kafka sends some of them again after a failure. Of equal lines of a run one is taken, if they are
-read within REPEATED_WITHIN of each other; a watermark lets Spark forget older ones. It goes by the time of reading, not
-by that of the events: by this no line is ever late, and nothing is dropped but repetitions.
+A producer may send lines to Kafka again after a failure. Of equal lines of a run, read within REPEATED_WITHIN of each
+other, one is kept; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time of
+the events, so no line is ever too late and only repetitions are dropped.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _ID_DIGITS = 16
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Let nobody else keep the tables below `out` up to date while the block runs.
+    """Lock the tables below `out` against other watchers while the block runs.
 
     Raises:
-        LocalClusterError: somebody does.
-        ConfigurationError: the tables there were made by a batch.
+        LocalClusterError: another watcher has the lock.
+        ConfigurationError: a batch wrote the tables there.
 
     """
     if (out / batch.EVENTS).exists() and not (out / CHECKPOINT).exists():
-        raise ConfigurationError(f"--out {out} has tables that no watcher has made; name a folder of its own")
+        raise ConfigurationError(f"--out {out} has the tables of a batch; name another folder")
     with locked(out / LOCK, 0.0):
         yield
 
 
 def require_unwatched(out: Path) -> None:
-    """Raise ConfigurationError if a watcher's tables are below `out`: it would go on behind what it has read."""
+    """Raise ConfigurationError if `out` has a watcher's tables, which its checkpoint would no longer match."""
     if (out / CHECKPOINT).exists():
-        raise ConfigurationError(f"--out {out} has the tables of a watcher; name a folder of its own")
+        raise ConfigurationError(f"--out {out} has the tables of a watcher; name another folder")
 
 
 def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:
-    """Return the lines of the `*.jsonl` files below `folder`, and of those to come, as a stream for `ingest.parse`."""
+    """Return present and future lines of the `*.jsonl` files below `folder`, as a stream for `ingest.parse`."""
     spark.dataSource.register(EventFiles)
     lines = spark.readStream.format(EventFiles.name()).load(str(folder.absolute()))
     return lines.select(
@@ -64,9 +64,9 @@ def folder_lines(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def topic_lines(spark: SparkSession, place: Place) -> DataFrame:
-    """Return the lines that are the records of a topic, and those to come, as a stream for `ingest.parse`.
+    """Return the present and future records of a topic as lines, a stream for `ingest.parse`.
 
-    A record's key is the path of its file, if it has one; otherwise its partition is the file.
+    A record's key is the path of its file; for a record without a key, the partition takes the place of the file.
     """
     spark.dataSource.register(EventTopic)
     records = spark.readStream.format(EventTopic.name()).options(**place.as_options()).load()
@@ -87,9 +87,9 @@ def topic_lines(spark: SparkSession, place: Place) -> DataFrame:
 def start(
     spark: SparkSession, lines: DataFrame, out: Path, interval_s: float | None, report: Callable[[str], None]
 ) -> StreamingQuery:
-    """Begin to keep the tables below `out` up to date, every `interval_s`; None takes what is there and ends.
+    """Start keeping the tables below `out` up to date every `interval_s`; None reads what is there, then ends.
 
-    `report` gets a line for each micro-batch.
+    `report` gets one line for each micro-batch.
     """
 
     def take(frame: DataFrame, number: int) -> None:
@@ -105,23 +105,21 @@ def start(
 
 
 def store(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tuple[int, list[str]]:
-    """Write a micro-batch's events where only they go; return how many there are, and their runs."""
+    """Write the events of a micro-batch into a folder of its own; return their number and their runs."""
     folder = f"{out.absolute()}/{batch.EVENTS}/batch={number}"
     ingest.write_events(events, folder)
-    counts = (
-        ingest.read_events(spark, folder).groupBy("run").count().collect()
-    )  # as many rows as a micro-batch has runs
-    return sum(row["count"] for row in counts), [row["run"] for row in counts]
+    rows = ingest.read_events(spark, folder).groupBy("run").count().collect()  # one row per run of the micro-batch
+    return sum(row["count"] for row in rows), [row["run"] for row in rows]
 
 
 def refresh(spark: SparkSession, out: Path, runs: list[str]) -> None:
-    """Make the tables of these runs anew; those of others stay. Each run has a folder in each table."""
+    """Rebuild the tables of these runs and leave those of other runs. Each run has its own folder in each table."""
     ids = [hashlib.sha256(run.encode()).hexdigest()[:_ID_DIGITS] for run in runs]
     run_id = F.substring(F.sha2("run", 256), 1, _ID_DIGITS)
 
     def keep(name: str, table: DataFrame) -> DataFrame:
         folder = out.absolute() / name
-        if not folder.exists():  # a file without rows tells the columns of a table that has none yet
+        if not folder.exists():  # an empty file gives the table its columns
             table.limit(0).write.parquet(f"{folder}/run_id=none")
         for each in ids:
             shutil.rmtree(folder / f"run_id={each}", ignore_errors=True)

@@ -1,11 +1,12 @@
-"""What rate to expect of each partition, learned from the hours that were: by hour of the week, of the day, or always.
+"""Learns the record rate to expect of each partition: by hour of the week, by hour of the day, or one mean for always.
 
-How finely time is cut is decided by a back-test: the last hours are held out, every way that the history allows
-predicts them from what was before, and so does "same as now", the rate of the hour before each. The least error wins.
+A back-test chooses among the three. The last hours are held out; every model that the history suffices for predicts
+them from the hours before, and so does "same as now", which repeats the rate of the hour before. The smallest error
+wins.
 
-Events that count records say when they came or were read. Where there are none, committed offsets do, as far as they
-grow beyond the highest one before: what is read again, by a restarted consumer or after a rewind, is not counted again.
-What came between two commits is spread evenly over the time between them, be it five seconds or a night.
+Produced or delivered events count records per hour. Without them, committed offsets do, as far as they exceed the
+highest earlier one, so that records read again after a restart or rewind are not counted again. Records between two
+commits are spread evenly over the time between them, be it five seconds or a night.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ from zkrebalancer.protocol.fields import MAX_NODE_BYTES
 from zkrebalancer.protocol.weights import ALWAYS, DAY, FIRST_HOUR, HOUR_S, SLOT_COUNTS, WEEK, Weights, encode
 
 COMMITTED = "committed"
-SOURCES = ("produced", "delivered", COMMITTED)  # the first of which there are: what came in, what was read, how far
+SOURCES = ("produced", "delivered", COMMITTED)  # the first kind that the events contain is used
 MIN_HOURS = 4
-MIN_CYCLES = 2  # of a day or a week, before what is held out
+MIN_CYCLES = 2  # days or weeks before the held-out hours
 MAX_HELD_OUT = 24
 SAME_AS_NOW = "same as now"
 NAMES = {ALWAYS: "mean", DAY: "hour of the day", WEEK: "hour of the week"}
 PARTITION = ("topic", "partition")
 HOUR_US = HOUR_S * 1_000_000
-DIGITS = 3  # of a rate
-MIN_RATE_BYTES = 4  # of one, as in `0.0,`
+DIGITS = 3  # significant digits of a rate
+MIN_RATE_BYTES = 4  # of a rate in JSON, such as `0.0,`
 
 
 class TooLittleHistoryError(RebalancerError):
-    """The events do not span enough whole hours to learn from them and to hold some out."""
+    """The events span too few whole hours to learn from some and hold out others."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`rates`: (topic, partition, hour, rate), a row for every whole hour; `hour` counts from the epoch.
+    """The rates of whole hours: `rates` has one row (topic, partition, hour, rate) for each partition and hour.
 
-    `first` … `last` - 1 are the hours, from `cut` on they are held out. `source` is the kind of event.
+    `hour` counts from the epoch, from `first` to `last` - 1; the hours from `cut` on are held out. `source` is the kind
+    of event that was counted.
     """
 
     rates: DataFrame
@@ -54,7 +56,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far predictions of held-out hours were off: the mean, in records per second, and as a share of the rate."""
+    """How far predictions of held-out hours were off: mean records per second, and as a share of the mean rate."""
 
     model: str
     slot_count: int | None  # None for SAME_AS_NOW
@@ -63,40 +65,40 @@ class Error:
 
 
 def history(events: DataFrame, group: str | None = None) -> History:
-    """Count records by hour; `group`: whose reading counts where nothing tells what was produced, None for all.
+    """Count records by hour; `group` limits delivered and committed events to one group, None uses all groups.
 
     Raises:
         TooLittleHistoryError: fewer than MIN_HOURS whole hours, or no record in them.
 
     """
     is_ours = (F.col("group") == group) if group is not None else F.lit(col=True)
-    is_dated = F.col("ts_us").isNotNull()  # which no other fact needs
+    is_dated = F.col("ts_us").isNotNull()  # events of other facts may lack it
     told = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours) & is_dated)
     spans = told.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
     if not spans:
-        raise TooLittleHistoryError(f"no event tells of records: {' or '.join(SOURCES)} is needed")
+        raise TooLittleHistoryError(f"no event counts records: {' or '.join(SOURCES)} events are needed")
     span = min(spans, key=lambda span: SOURCES.index(span["kind"]))
     source = span["kind"]
     first, last = -(-span["from_us"] // HOUR_US), span["to_us"] // HOUR_US
     if last - first < MIN_HOURS:
-        raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events, {MIN_HOURS} are needed")
+        raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events; {MIN_HOURS} are needed")
     cut = last - min(MAX_HELD_OUT, (last - first) // MIN_HOURS)
     counted = (_grown if source == COMMITTED else _counted)(told.where(F.col("kind") == source))
     rates = _rates(counted, first, last)
     if rates.isEmpty():
-        raise TooLittleHistoryError(f"no offset grows in the {source} events: they tell of no records")
+        raise TooLittleHistoryError(f"no offset grows in the {source} events: they show no records")
     return History(rates, source, first, cut, last)
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    """Return (topic, partition, hour, records) of events that each tell of a range of offsets."""
+    """Return (topic, partition, hour, records) of events with an offset range."""
     size = F.col("last_offset") - F.col("first_offset") + 1
     hour = F.floor(F.col("ts_us") / HOUR_US).alias("hour")
     return rows.groupBy(*PARTITION, hour).agg(F.sum(size).alias("records"))
 
 
 def _grown(commits: DataFrame) -> DataFrame:
-    """Return (topic, partition, hour, records) of committed offsets; the first one of a partition tells nothing."""
+    """Return (topic, partition, hour, records) of committed offsets; a partition's first commit counts nothing."""
     earlier = Window.partitionBy("group", *PARTITION).orderBy("ts_us", "offset")
     highest = F.max("offset").over(earlier.rowsBetween(Window.unboundedPreceding, -1))
     from_us = F.least(F.lag("ts_us").over(earlier), F.col("ts_us") - 1)
@@ -124,7 +126,7 @@ def expected(rates: DataFrame, slot_count: int) -> DataFrame:
 
 
 def back_test(past: History) -> list[Error]:
-    """Return how each way predicts the hours that were held out, the best of ours first and SAME_AS_NOW last."""
+    """Return each model's error on the held-out hours, the best first and SAME_AS_NOW last."""
     known, held_out = past.rates.where(F.col("hour") < past.cut), past.rates.where(F.col("hour") >= past.cut)
     found = []
     for slot_count in SLOT_COUNTS:
@@ -141,7 +143,7 @@ def _error(tested: DataFrame, model: str, slot_count: int | None) -> Error:
     off = F.abs(F.col("predicted") - F.col("rate"))
     row = tested.agg(F.avg(off).alias("off"), F.avg("rate").alias("rate")).first()
     if row is None:
-        raise AssertionError("a sum over all rows is a row")
+        raise AssertionError("an aggregate without groups always has one row")
     return Error(model, slot_count, row["off"], row["off"] / row["rate"] if row["rate"] else 0.0)
 
 
@@ -150,10 +152,10 @@ def _slot(slot_count: int) -> Column:
 
 
 def learn(past: History, errors: list[Error]) -> tuple[Error, Weights]:
-    """Return the best of our ways that fits into a node, and the weights that it gives from the whole history.
+    """Return the best model whose weights fit into a node, and its weights learned from the whole history.
 
     Raises:
-        NodeContentError: not even one rate for each partition fits.
+        NodeContentError: not even one rate per partition fits.
 
     """
     partitions = past.rates.select(*PARTITION).distinct().count()
@@ -162,11 +164,11 @@ def learn(past: History, errors: list[Error]) -> tuple[Error, Weights]:
             weights = _collect(expected(past.rates, error.slot_count), error.slot_count)
             if len(encode(weights)) <= MAX_NODE_BYTES:
                 return error, weights
-    raise NodeContentError(f"weights: the rates of {partitions} partitions are more than a node holds")
+    raise NodeContentError(f"weights: the rates of {partitions} partitions do not fit into a node")
 
 
 def _collect(rates: DataFrame, slot_count: int) -> Weights:
-    """Bring the rates together, as many as a node holds; what nothing was seen of has rate 0."""
+    """Collect the rates, few enough for a node; a partition without data has rate 0."""
     rows = rates.collect()
     counts: dict[str, int] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""One set of random histories, and the tables that a batch makes of their files: computed once for all tests."""
+"""Random histories and the batch pipeline's tables of their event files, computed once for all tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.unit.observe.history import History
 from tests.unit.pipeline.histories import chaos, planned, write_run
 from zkrebalancer.pipeline import batch
 
-SEEDS = range(60)  # what takes time is Spark's planning, not the events
+SEEDS = range(60)  # the time goes into Spark's planning, not into events
 
 
 @dataclass(frozen=True)
 class Made:
-    """Histories by run, the folder of their event files, and the tables made of these."""
+    """Histories by run, the folder of their event files, and the tables computed from these."""
 
     histories: dict[str, History]
     events: Path
@@ -26,7 +26,7 @@ class Made:
 
 @pytest.fixture(scope="session")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Run the pipeline once."""
+    """Run the batch pipeline once."""
     folder = tmp_path_factory.mktemp("pipeline")
     histories = {f"run-{seed:03}": chaos(seed) for seed in SEEDS} | {"planned": planned()}
     for run, history in histories.items():

@@ -1,4 +1,4 @@
-"""Tables as lists, for tests that know them to be small."""
+"""Small tables as lists."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-PLACES = {"block", "row", "began", "last", "ceased", "run_id", "batch"}  # where a line was read, not what it says
+PLACES = {"block", "row", "began", "last", "ceased", "run_id", "batch"}  # where a line was read, not its content
 
 
 def rows(table: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
-    """Return these columns of a table that a test expects to be small, sorted."""
+    """Return the columns of a small table as sorted rows."""
     return sorted((tuple(row) for row in table.select(*columns).collect()), key=repr)
 
 
 def differences(
     expected: Mapping[str, DataFrame], found: Mapping[str, DataFrame]
 ) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Return for each table that differs which rows are only in one, whatever their order and place."""
+    """Return, for each table that differs, up to 3 rows found only on each side; row order and place do not matter."""
     different = {}
     for name, table in expected.items():
         columns = [column for column in table.columns if column not in PLACES]

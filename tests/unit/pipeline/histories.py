@@ -1,4 +1,4 @@
-"""Histories as event files: random ones with every kind of violation in them, and one of plans."""
+"""Histories written as event files: random ones with every kind of violation, and one with plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROCESSES = 3
 
 
 def chaos(seed: int) -> History:
-    """Return events in any order: who starts, delivers, stops and dies follows no rule at all."""
+    """Return random events: starts, deliveries, stops and deaths follow no rule."""
     chance, history = random.Random(seed), History()
     for number in range(chance.randrange(2, 60)):
         member, partition = chance.choice(MEMBERS), chance.randrange(2)
@@ -38,11 +38,11 @@ def chaos(seed: int) -> History:
         elif what < 14:
             history.repositioned(member, first, partition)
         else:
-            _add_of_the_run(history, chance, member, number)
+            _add_run_event(history, chance, member, number)
     return history
 
 
-def _add_of_the_run(history: History, chance: random.Random, member: str, number: int) -> None:
+def _add_run_event(history: History, chance: random.Random, member: str, number: int) -> None:
     if chance.random() < 0.2:
         history.add("topic_deleted", topic="t", group=None)
     else:
@@ -50,7 +50,7 @@ def _add_of_the_run(history: History, chance: random.Random, member: str, number
 
 
 def planned() -> History:
-    """Return plans that were finished, superseded, and left under way; one of them ends a gap."""
+    """Return plans that finished, were superseded, and are under way; one of them ends a gap."""
     history = History().requested("c1", "member-joined").planned(1, "c1").started("a", 0).finished(1, "c1")
     history.planned(2, "c2").stopped("a", 0).requested("c3", "member-left").planned(3, "c3")
     history.add("fetcher_started", member="b", topic="t", partitions=[0], positions=[0], generation=3, cause_id="c3")
@@ -58,7 +58,7 @@ def planned() -> History:
 
 
 def write_run(folder: Path, history: History) -> None:
-    """Write a history as the event files of some processes."""
+    """Write a history as the event files of several processes."""
     folder.mkdir(parents=True)
     for process in range(PROCESSES):
         lines = [json.dumps(event) + "\n" for event in history.events[process::PROCESSES]]

@@ -1,4 +1,4 @@
-"""Spark's answers are those of the plain reading of the same events, on random histories with violations in them."""
+"""On random histories with violations, Spark's results equal those of the plain checker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_crash
 STEPS = ("settled_ms", "unowned_partition_ms", "moved", "moved_least", "stopped_needlessly")
 
 
-def test_records_are_counted_as_the_checker_does(made: Made) -> None:
+def test_record_counts_equal_the_checkers(made: Made) -> None:
     verdicts = {run: history.verdict() for run, history in made.histories.items()}
     found = {run: figures for run, *figures in rows(made.tables["runs"], "run", *SUMS)}
     assert found == {run: [getattr(verdict, name) for name in SUMS] for run, verdict in verdicts.items()}
-    for name in SUMS:  # otherwise it would say nothing
+    for name in SUMS:  # otherwise the comparison would prove nothing
         assert sum(getattr(verdict, name) for verdict in verdicts.values()) > 0, name
 
 
-def test_rebalances_are_those_of_the_checker(made: Made) -> None:
+def test_rebalances_equal_the_checkers(made: Made) -> None:
     columns = ("generation", "cause", "outcome", "settled_ms", "pause_ms_max", "moved", "members", "mode")
     rebalances = made.histories["planned"].verdict().rebalances
     expected = [tuple(getattr(each, name) for name in columns) for each in rebalances]
@@ -33,11 +33,11 @@ def test_rebalances_are_those_of_the_checker(made: Made) -> None:
     assert {row[2] for row in found} == {"finished", "superseded", "under way"}
 
 
-def test_steps_are_measured_as_the_plain_summary_does(made: Made) -> None:
+def test_step_measures_equal_the_plain_summarys(made: Made) -> None:
     found = {(run, step): figures for run, step, *figures in rows(made.tables["steps"], "run", "step", *STEPS)}
     expected: dict[tuple[str, Any], list[Any]] = {}
     for run, history in made.histories.items():
-        if history.verdict().overlaps:  # which of two owners counts is nobody's promise
+        if history.verdict().overlaps:  # which of two owners counts is undefined
             continue
         for step in measure(history.events)[1]:
             expected[run, step["number"]] = [step[name] for name in STEPS]
@@ -46,7 +46,7 @@ def test_steps_are_measured_as_the_plain_summary_does(made: Made) -> None:
     assert len(expected) > 3
 
 
-def test_the_highest_load_is_that_of_the_plain_summary(made: Made) -> None:
+def test_load_peaks_equal_the_plain_summarys(made: Made) -> None:
     found = rows(load_peaks(made.tables["events"], made.tables["intervals"], made.tables["steps"]), *STEP, "load_peak")
     peaks = {(run, step): peak for run, step, peak in found if peak is not None}
     expected: dict[tuple[str, Any], Any] = {}
@@ -58,7 +58,7 @@ def test_the_highest_load_is_that_of_the_plain_summary(made: Made) -> None:
     assert {1.0, None} <= set(expected.values())
 
 
-def test_delays_are_at_most_a_bin_off(made: Made) -> None:
+def test_delays_are_off_by_at_most_one_bin(made: Made) -> None:
     shares = ("delay_p50_ms", "delay_p99_ms", "delay_max_ms")
     columns = ("run", "step", "records", *shares)
     found = {(run, step): figures for run, step, *figures in rows(made.tables["delay_figures"], *columns)}

@@ -23,8 +23,8 @@ RUNS = [
 ]
 
 
-@pytest.mark.timeout(400)  # every fact of nine runs, on a machine that others use
-def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)  # every fact of ten runs, on a shared machine
+def test_runs_are_compared_and_losses_come_first(spark: SparkSession, tmp_path: Path) -> None:
     for run in RUNS:
         run.write(tmp_path / "runs")
     out = tmp_path / "out"
@@ -39,7 +39,9 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     assert ours["delay_max_ms"] == pytest.approx(2_025, rel=0.01)
     folder = tmp_path / "runs" / "central-incremental" / "crash" / "default-m3-p6-s2"
     told, _steps = measure(EventFiles(folder / "events", Problems()))
-    assert ours["load_peak"] == told["load_peak"] == pytest.approx(4 / 3, rel=0.01), "one of two has four of six"
+    assert ours["load_peak"] == told["load_peak"] == pytest.approx(4 / 3, rel=0.01), (
+        "one of two members has four of six partitions"
+    )
     assert not runs["classic-range", 4]["trusted"]
 
     rows = pd.read_csv(out / "comparison.csv").to_dict("records")
@@ -51,7 +53,7 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     assert settled["classic-range"] == (3, 6_020.0, "wins")
 
     page = (out / output.PAGE).read_text()
-    lost = page[page.index("What this project loses") : page.index("How often it wins")]
+    lost = page[page.index("Where this project loses") : page.index("How often it wins")]
     assert "time to settled: 2,020 ms against kip848 520 ms (ours 3.88 times worse)" in lost
     assert "classic-range" not in lost
     assert '<td class="bad">520 ms<small>' in page
@@ -66,55 +68,55 @@ def test_runs_are_compared_and_a_loss_of_this_project_stands_first(spark: SparkS
     assert {rows["partition"].nunique() for rows in next(iter(found.holds.values())).values()} == {6}
 
 
-def test_a_report_of_runs_none_of_which_is_trusted_says_so(tmp_path: Path) -> None:
+def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:
     FakeRun("kip848", 1, trusted=False).write(tmp_path / "runs")
     runs = find_runs([tmp_path / "runs"])
     output.write(Comparison(runs, pd.DataFrame({"run": [runs[0].name]}), {}, [], {}, {}, {}), tmp_path)
     page = (tmp_path / output.PAGE).read_text()
-    assert "0 runs of 0 protocols under 0 settings. Not trusted, and counted nowhere: 1 more" in page
+    assert "0 runs of 0 protocols under 0 settings. 1 more are not trusted and left out" in page
     assert output.NOTHING_COMPARED in page
-    assert "What this project loses" not in page
+    assert "Where this project loses" not in page
     assert "kip848, seed 1: the machine stood still" in page
     assert pd.read_csv(tmp_path / "comparison.csv").empty
 
 
-def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has no run: no result\.json below it"):
         find_runs([tmp_path])
 
 
-def test_a_run_counts_once(tmp_path: Path) -> None:
+def test_each_run_counts_once(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     assert len(find_runs([tmp_path, tmp_path])) == 1
-    with pytest.raises(ConfigurationError, match=r"is below .* and .*; name one"):
+    with pytest.raises(ConfigurationError, match=r"is below .* and .*; name only one"):
         find_runs([tmp_path, folder.parent])
 
 
-def test_runs_on_different_brokers_are_not_taken_together(tmp_path: Path) -> None:
+def test_runs_on_different_brokers_are_not_combined(tmp_path: Path) -> None:
     for folder, broker in (("a", "kafka-3.9"), ("b", "kafka-4")):
         FakeRun("classic-range", 1, broker=broker).write(tmp_path / folder)
-    with pytest.raises(ConfigurationError, match=r"was run on kafka-3.9 .* on kafka-4 .*: compare them apart"):
+    with pytest.raises(ConfigurationError, match=r"ran on kafka-3.9 .* on kafka-4 .*: compare them separately"):
         find_runs([tmp_path / "a", tmp_path / "b"])
     FakeRun("kip848", 1, broker="kafka-4").write(tmp_path / "a")
     FakeRun("classic-range", 1, seed=2, broker="kafka-4", trusted=False).write(tmp_path / "a")
     assert len(find_runs([tmp_path / "a"])) == 3, (
-        "another protocol has its own broker, and what is not trusted counts nowhere"
+        "another protocol may have another broker, and untrusted runs do not count"
     )
 
 
-def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_invalid_result_is_an_error(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"members": "3"}))
     with pytest.raises(ConfigurationError, match=r"result\.json: members is missing or of another type"):
         find_runs([tmp_path])
     (folder / "result.json").write_text(json.dumps(result | {"details": {}}))
-    with pytest.raises(ConfigurationError, match=r"result\.json: details of the broker .* missing"):
+    with pytest.raises(ConfigurationError, match=r"result\.json: details of broker .* missing"):
         find_runs([tmp_path])
 
 
-def test_a_run_that_was_interrupted_is_not_trusted(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_not_trusted(tmp_path: Path) -> None:
     folder = FakeRun("kip848", 1).write(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"complete": False}))
-    assert find_runs([tmp_path])[0].doubts == ("it was not brought to its end",)
+    assert find_runs([tmp_path])[0].doubts == ("it did not finish",)

@@ -1,4 +1,4 @@
-"""Ranges of offsets are summed as one only where that changes no depth."""
+"""Ranges are merged only if that changes the depth of no offset."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from zkrebalancer.pipeline.facts.coverage import PIECE_OFFSETS, edges, joined
 
 TILED = [(5, 9), (0, 5)]
 TWICE = [(0, 5), (5, 9), (0, 9)]
-CROSSED = [(0, 5), (4, 8), (9, 10)]  # as long as what they span: what is there twice makes up for the hole
+CROSSED = [(0, 5), (4, 8), (9, 10)]  # lengths add up to the span, but with an overlap and a hole
 NEXT_PIECE = [(PIECE_OFFSETS - 1, PIECE_OFFSETS + 2), (PIECE_OFFSETS + 2, PIECE_OFFSETS + 3)]
 
 
-def test_ranges_become_one_only_where_they_tile_a_piece(spark: SparkSession) -> None:
+def test_only_ranges_that_tile_a_piece_are_merged(spark: SparkSession) -> None:
     given = {"tiled": TILED, "twice": TWICE, "crossed": CROSSED, "next": NEXT_PIECE}
     ranges = [(key, *each) for key, of_key in given.items() for each in of_key]
     frame = spark.createDataFrame(ranges, "key string, begin long, end long")

@@ -1,4 +1,4 @@
-"""Event files: every line becomes an event or a reject that says where it stands, whichever block it was read in."""
+"""Every line of an event file becomes an event, or a reject with its file and line, whichever block contains it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ BROKEN = {
     ),
     92: ('{"mono_us": -9223372036854775808, "kind": "fault", "name": "kill", "target": "a"}', "mono_us is no time"),
 }
-RUNS = "runs [1]{x}*"  # Spark would take it for a pattern
+RUNS = "runs [1]{x}*"  # a pattern to Spark unless escaped
 
 
-def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tmp_path: Path) -> None:
     lines = ['{"mono_us": 1, "kind": "new", "more": {"a": [1]}}'] * 99
     for number, (line, _reason) in BROKEN.items():
         lines[number - 1] = line
@@ -45,7 +45,7 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
     events.mkdir(parents=True)
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")
-    # Blocks of some lines each, so that no reader of a block can know its line numbers.
+    # Blocks of a few lines each, so that the reader of a block cannot know its line numbers.
     spark.conf.set("spark.sql.files.maxPartitionBytes", "1000")
     spark.conf.set("spark.sql.files.openCostInBytes", "1")
     try:
@@ -70,12 +70,12 @@ def test_broken_lines_are_kept_with_file_line_and_reason(spark: SparkSession, tm
     assert rows(table.where("run = '.'").groupBy("run").count(), "run", "count") == [(".", len(moved().events))]
 
 
-def test_the_plain_checker_refuses_the_same_lines() -> None:
+def test_the_plain_checker_rejects_the_same_lines() -> None:
     broken = [json.loads(line) for line, reason in BROKEN.values() if reason != "not a JSON object"]
     assert len(broken) == len(BROKEN) - 2
     assert None not in map(find_flaw, broken)
 
 
-def test_nothing_can_be_made_of_a_folder_without_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_without_events_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NoEventsError, match="contains no event file"):
         read_lines(spark, str(tmp_path / "missing"))

@@ -1,4 +1,4 @@
-"""What is told of an error that Spark has wrapped."""
+"""Errors wrapped by Spark become one line."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Caused by: java.io.IOException: No space left on device
 """
 
 
-def test_the_cause_is_told_and_not_what_was_called() -> None:
-    told = "[TASK_WRITE_FAILED] Task failed while writing rows to /out: No space left on device"
-    assert first_line(Py4JError(FULL_DISK)) == told
+def test_the_cause_is_shown_without_the_call() -> None:
+    expected = "[TASK_WRITE_FAILED] Task failed while writing rows to /out: No space left on device"
+    assert first_line(Py4JError(FULL_DISK)) == expected
     assert first_line(ValueError("[STREAM_FAILED] a query\nCaused by: java.io.IOException: gone\n\tat x")) == (
         "[STREAM_FAILED] a query: gone"
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("\n[PATH_NOT_FOUND] no such path: x\n\tat org.apache.Frame", "[PATH_NOT_FOUND] no such path: x"),
         (WRAPPED, "t/0 is gone; begin anew"),
         ("", "ValueError"),
     ],
 )
-def test_one_line_is_told(text: str, told: str) -> None:
-    assert first_line(ValueError(text)) == told
+def test_the_error_is_one_line(text: str, expected: str) -> None:
+    assert first_line(ValueError(text)) == expected

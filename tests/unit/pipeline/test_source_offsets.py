@@ -1,4 +1,4 @@
-"""Ranges: their form in a checkpoint, the limit of a batch, and their division into tasks."""
+"""Ranges: encoding in a checkpoint, limits of a batch, division into tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ranges = st.lists(
 )
 
 
-def test_the_end_of_a_batch_says_all_of_it() -> None:
+def test_the_end_of_a_batch_holds_its_ranges() -> None:
     wanted = [Range("orders", 0, 50, 100, 7), Range("orders", 10, 0, 3, 9), Range("pay", 2, 5, 6, 7)]
     document = offsets.encode(wanted)
     assert document["orders"]["0"] == {"from": 50, "to": 100, "generation": 7}
@@ -30,19 +30,19 @@ def test_the_end_of_a_batch_says_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("document", [None, {"orders": 5}, {"orders": {"0": 17}}, {"orders": {"x": {}}}])
-def test_offsets_of_another_source_are_refused(document: object) -> None:
+def test_offsets_of_another_source_are_rejected(document: object) -> None:
     with pytest.raises(CheckpointError, match="offsets of another source"):
         offsets.decode(document)
 
 
-def test_a_limit_is_shared_out_evenly() -> None:
+def test_a_limit_is_divided_evenly() -> None:
     unread = {("t", 0): (0, 10), ("t", 1): (100, 1_000), ("t", 2): (5, 1_000)}
     assert offsets.limited(unread, 110) == {("t", 0): 10, ("t", 1): 150, ("t", 2): 55}
     assert offsets.limited(unread, 2**63 - 1) == {("t", 0): 10, ("t", 1): 1_000, ("t", 2): 1_000}
     assert offsets.limited({}, 5) == {}
 
 
-def test_where_a_limit_is_not_enough_for_all_partitions_they_take_turns() -> None:
+def test_partitions_take_turns_if_the_limit_is_too_small_for_all() -> None:
     unread = {("t", 0): (0, 5), ("t", 1): (0, 100_000), ("t", 2): (7, 100_000)}
     batches = [offsets.limited(unread, 2, turn) for turn in range(3)]
     assert batches == [
@@ -53,7 +53,7 @@ def test_where_a_limit_is_not_enough_for_all_partitions_they_take_turns() -> Non
 
 
 @given(ranges, st.integers(1, 20))
-def test_tasks_have_every_offset_once_and_about_as_many_each(whole: list[Range], task_count: int) -> None:
+def test_tasks_share_all_offsets_evenly(whole: list[Range], task_count: int) -> None:
     tasks = offsets.split(whole, task_count)
     read = [(r.partition, offset) for task in tasks for r in task for offset in range(r.begin, r.end)]
     assert read == [(r.partition, offset) for r in whole for offset in range(r.begin, r.end)]

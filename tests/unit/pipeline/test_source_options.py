@@ -1,4 +1,4 @@
-"""Options: texts with names in any case; whatever is wrong is named, all at once."""
+"""Options are texts with names in any case; all faults are reported together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 REQUIRED = {"zookeeper": "localhost:2181", "bootstrap": "localhost:9092", "group": "g", "topics": "a, b"}
 
 
-def test_names_come_in_any_case() -> None:
+def test_names_are_case_insensitive() -> None:
     given = {key.lower(): text for key, text in REQUIRED.items()}
     given |= {"maxoffsetspertrigger": "10", "failondataloss": "FALSE", "kafka.security.protocol": "ssl"}
     options = parse({**given, "startingoffsets": "latest", "sessiontimeoutms": "2000"})
@@ -21,7 +21,7 @@ def test_names_come_in_any_case() -> None:
     assert options.agent["kafka_config"] == options.kafka == {"security.protocol": "ssl"}
 
 
-def test_a_topic_that_is_named_twice_is_read_once() -> None:
+def test_a_topic_named_twice_is_read_once() -> None:
     assert parse({**REQUIRED, "topics": "a, b,a"}).topics == ("a", "b")
 
 
@@ -45,14 +45,14 @@ def test_a_topic_that_is_named_twice_is_read_once() -> None:
         ("kafka.group.id", "other"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, text: str) -> None:
+def test_a_wrong_option_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse({**REQUIRED, name: text})
     assert f"{name.split('.', maxsplit=1)[0]}" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_everything_that_is_missing_or_wrong_is_one_error() -> None:
+def test_all_faults_are_one_error() -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse({"group": "g", "minpartitions": "x"})
     for name in ("zookeeper", "bootstrap", "topics", "minPartitions"):

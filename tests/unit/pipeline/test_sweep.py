@@ -13,14 +13,14 @@ from zkrebalancer.pipeline.sweep.job import sweep
 GRID = Grid((3, 8), (20,), (0.0, 1.0), (0.1,), ("sticky", "balanced"))
 
 
-def test_the_table_is_the_same_in_one_piece_and_in_many(spark: SparkSession) -> None:
+def test_the_table_does_not_depend_on_tasks_or_order(spark: SparkSession) -> None:
     cells = GRID.cells(2)
     one, many = (sweep(spark, ordered, 5, count).toPandas() for ordered, count in ((cells, 1), (cells[::-1], 7)))
     assert_frame_equal(one, many, check_exact=True)
     assert len(one) == 3 * len(cells)
 
 
-def test_what_is_left_behind_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_written_files_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
     result = sweep(spark, GRID.cells(1), 5).toPandas()
     output.write(result, tmp_path)
     assert_frame_equal(pd.read_parquet(tmp_path / output.TABLE), result, check_exact=True)

@@ -6,18 +6,18 @@ from zkrebalancer.pipeline.sweep.grid import MAX_CELLS, Cell, Grid, read_grid
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 
-def test_an_axis_that_is_given_takes_the_place_of_the_default() -> None:
+def test_a_given_axis_replaces_the_default() -> None:
     grid = read_grid(["members=3,4,3", "strategy=sticky"])
     assert (grid.members, grid.strategy, grid.skew) == ((3, 4), ("sticky",), Grid().skew)
 
 
-def test_every_cell_stands_once() -> None:
+def test_every_cell_appears_once() -> None:
     grid = Grid((2,), (10, 20), (0.0,), (0.1,), ("sticky",))
     assert grid.cells(2) == [Cell(2, count, 0.0, 0.1, "sticky", repeat) for count in (10, 20) for repeat in (0, 1)]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("member=3", "--grid member=3: NAME=VALUE,… is expected, NAME one of members, partitions, skew"),
         ("members", "--grid members: NAME=VALUE"),
@@ -27,12 +27,12 @@ def test_every_cell_stands_once() -> None:
         ("strategy=best", "--grid strategy: some of range, .* are expected, not best"),
     ],
 )
-def test_a_wrong_axis_is_named(text: str, says: str) -> None:
-    with pytest.raises(RebalancerError, match="^" + says) as told:
+def test_a_wrong_axis_is_named(text: str, message: str) -> None:
+    with pytest.raises(RebalancerError, match="^" + message) as raised:
         read_grid([text])
-    assert told.value.exit_code == 2
+    assert raised.value.exit_code == 2
 
 
-def test_a_grid_has_a_limit() -> None:
-    with pytest.raises(ConfigurationError, match=f"make 432000 cells, at most {MAX_CELLS}"):
+def test_the_size_of_a_grid_is_limited() -> None:
+    with pytest.raises(ConfigurationError, match=f"make 432000 cells; the maximum is {MAX_CELLS}"):
         Grid().cells(2_000)

@@ -31,19 +31,19 @@ def test_eager_stops_everything_until_the_last_heartbeat() -> None:
     assert eager(CHANGE) == (2_005.0, [2_005.0, 1_905.0, 1_905.0, 5.0])
 
 
-def test_cooperative_needs_a_second_round_for_what_moves() -> None:
-    # b gave something up and begins the second round at once; c joins it at its next heartbeat
+def test_cooperative_needs_a_second_round_for_moves() -> None:
+    # b gave up a partition and begins the second round at once; c joins it at its next heartbeat
     assert cooperative(CHANGE) == (2_005.0 + 905.0, [2_005.0, 0.0, 905.0, 0.0])
     assert cooperative(NO_MOVE) == (2_005.0, [2_005.0, 0.0, 0.0, 0.0])
 
 
-def test_incremental_touches_what_moves() -> None:
+def test_incremental_touches_only_moved_partitions() -> None:
     orphan_ms, moved_ms = DEBOUNCE_MS + ROUND_TRIP_MS, 8.0 + ROUND_TRIP_MS
     assert incremental(CHANGE) == (DEBOUNCE_MS + moved_ms + ROUND_TRIP_MS, [orphan_ms, 0.0, moved_ms, 0.0])
     assert incremental(NO_MOVE) == (orphan_ms, [orphan_ms, 0.0, 0.0, 0.0])
 
 
-def test_a_seed_gives_the_same_and_another_one_something_else() -> None:
+def test_results_depend_on_the_seed_alone() -> None:
     assert simulate(CELL, 1) == simulate(CELL, 1)
     assert simulate(CELL, 1) != simulate(CELL, 2)
     assert simulate(CELL, 1) != simulate(replace(CELL, repeat=1), 1)
@@ -54,18 +54,18 @@ def test_all_strategies_see_the_same_changes() -> None:
     assert len(settled_ms) == 1
 
 
-def test_what_a_strategy_is_known_for() -> None:
+def test_strategies_show_their_known_strengths() -> None:
     costs = {name: simulate(replace(CELL, strategy=name), 1)["eager"] for name in ("sticky", "round_robin", "balanced")}
     assert costs["sticky"].moved < costs["round_robin"].moved
     assert costs["balanced"].peak < costs["sticky"].peak
     assert all(cost.peak >= 1 for cost in costs.values())
 
 
-def test_a_group_all_of_whose_members_leave_is_no_error() -> None:
+def test_all_members_may_leave() -> None:
     costs = simulate(replace(CELL, churn=1.0, members=1), 1)
     assert costs["eager"].unowned_partition_s > 0
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_there_may_be_fewer_partitions_than_members(partitions: int) -> None:
+def test_partitions_may_be_fewer_than_members(partitions: int) -> None:
     assert simulate(replace(CELL, partitions=partitions), 1)["incremental"].peak >= 1

@@ -1,4 +1,4 @@
-"""What a stream takes of a topic next, as Kafka's answers change: nothing twice, and no loss without a word."""
+"""What the topic stream reads next as Kafka's answers change: no record twice, and no silent loss."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_LIMIT = ReadMaxRows(1_000)
 
 
 class FakeKafka:
-    """Logs by partition of the topic t: where they begin and end; None while no broker answers."""
+    """The logs of topic t by partition, as (begin, end); None while no broker answers."""
 
     def __init__(self) -> None:
         self.logs: dict[int, tuple[int, int]] | None = {0: (5, 10), 1: (0, 0)}
-        self.is_mute = False  # about where logs end, when it may be asked again
+        self.is_mute = False  # `ends` has no answer, `offsets` still has
 
     def __call__(self, _options: object) -> FakeKafka:
         return self
@@ -37,7 +37,7 @@ class FakeKafka:
 
     def partitions(self, _topics: object) -> list[TopicPartition]:
         if self.logs is None:
-            raise KafkaReadError("nobody answers")
+            raise KafkaReadError("no broker answers")
         return [("t", number) for number in self.logs]
 
     def offsets(self, partitions: Iterable[TopicPartition], moment: int) -> dict[TopicPartition, int]:
@@ -71,7 +71,7 @@ def test_settings_of_librdkafka_reach_the_clients() -> None:
 
 
 def tasks(start: Document, end: Document) -> list[Range]:
-    """What tasks read of a batch, by a reader that knows nothing but these."""
+    """Return the ranges that a fresh reader's tasks read in a batch."""
     parts = new_reader().partitions(start, end)
     return sorted(each for part in parts if isinstance(part, RangesPartition) for each in part.ranges)
 
@@ -83,7 +83,7 @@ def lengths(ranges: Iterable[Range]) -> dict[int, int]:
     return found
 
 
-def test_each_offset_is_taken_once_also_of_partitions_that_come_later(kafka: FakeKafka) -> None:
+def test_each_offset_is_read_once_also_in_new_partitions(kafka: FakeKafka) -> None:
     reader = new_reader()
     first = reader.latestOffset(reader.initialOffset(), NO_LIMIT)
     assert lengths(tasks({}, first)) == {0: 5}
@@ -91,12 +91,12 @@ def test_each_offset_is_taken_once_also_of_partitions_that_come_later(kafka: Fak
     assert reader.latestOffset(first, NO_LIMIT) == first
     assert tasks(first, first) == []
     kafka.logs = {0: (5, 12), 1: (0, 3), 2: (0, 4)}
-    second = new_reader().latestOffset(first, NO_LIMIT)  # one that was started anew
+    second = new_reader().latestOffset(first, NO_LIMIT)  # a restarted reader
     assert lengths(tasks(first, second)) == {0: 2, 1: 3, 2: 4}
     assert min(each.begin for each in tasks(first, second) if each.partition == 0) == 10
 
 
-def test_a_batch_takes_no_more_than_its_limit(kafka: FakeKafka) -> None:
+def test_a_batch_keeps_its_limit(kafka: FakeKafka) -> None:
     kafka.logs = {0: (0, 100), 1: (0, 7)}
     reader = new_reader()
     offset: Document = {}
@@ -108,7 +108,7 @@ def test_a_batch_takes_no_more_than_its_limit(kafka: FakeKafka) -> None:
     assert sum(sum(batch.values()) for batch in batches) == 107
 
 
-def test_what_is_there_now_is_all_that_is_taken(kafka: FakeKafka) -> None:
+def test_available_now_ends_at_the_present_ends(kafka: FakeKafka) -> None:
     reader = new_reader()
     reader.prepareForTriggerAvailableNow()
     kafka.logs = {0: (5, 50), 1: (0, 50), 2: (0, 50)}
@@ -117,7 +117,7 @@ def test_what_is_there_now_is_all_that_is_taken(kafka: FakeKafka) -> None:
     assert reader.latestOffset(end, NO_LIMIT) == end
 
 
-def test_what_is_there_now_is_taken_also_where_kafka_was_mute_at_first(kafka: FakeKafka) -> None:
+def test_available_now_needs_no_answer_from_ends(kafka: FakeKafka) -> None:
     reader = new_reader()
     kafka.is_mute = True
     reader.prepareForTriggerAvailableNow()
@@ -125,30 +125,30 @@ def test_what_is_there_now_is_taken_also_where_kafka_was_mute_at_first(kafka: Fa
     assert lengths(tasks({}, reader.latestOffset({}, NO_LIMIT))) == {0: 5}
 
 
-def test_a_broker_that_is_away_is_waited_for_but_not_at_the_beginning(kafka: FakeKafka) -> None:
+def test_only_the_first_batch_fails_without_a_broker(kafka: FakeKafka) -> None:
     end = new_reader().latestOffset({}, NO_LIMIT)
     kafka.logs = None
     assert new_reader().latestOffset(end, NO_LIMIT) == end
-    with pytest.raises(KafkaReadError, match="nobody answers"):
+    with pytest.raises(KafkaReadError, match="no broker answers"):
         new_reader().latestOffset({}, NO_LIMIT)
 
 
 @pytest.mark.parametrize(
-    ("logs", "says"),
+    ("logs", "message"),
     [
         ({0: (11, 20), 1: (0, 0)}, "t/0 was read up to offset 10, and Kafka now has 11 to 20"),  # retention
-        ({0: (0, 9), 1: (0, 0)}, "t/0 was read up to offset 10, and Kafka now has 0 to 9"),  # another topic by now
-        ({0: (5, 10)}, "t/1 was read before and is not there"),
+        ({0: (0, 9), 1: (0, 0)}, "t/0 was read up to offset 10, and Kafka now has 0 to 9"),  # deleted and created again
+        ({0: (5, 10)}, "t/1 was read before and is gone"),
     ],
 )
-def test_what_is_lost_is_an_error(kafka: FakeKafka, logs: dict[int, tuple[int, int]], says: str) -> None:
+def test_lost_records_are_an_error(kafka: FakeKafka, logs: dict[int, tuple[int, int]], message: str) -> None:
     end = new_reader().latestOffset({}, NO_LIMIT)
     kafka.logs = logs
-    with pytest.raises(EventTopicError, match=says):
+    with pytest.raises(EventTopicError, match=message):
         new_reader().latestOffset(end, NO_LIMIT)
 
 
-def test_a_checkpoint_of_something_else_is_an_error(kafka: FakeKafka) -> None:
+def test_the_checkpoint_of_another_topic_is_an_error(kafka: FakeKafka) -> None:
     of_another = {"other": {"0": {"from": 0, "to": 1, "generation": 0}}}
-    with pytest.raises(EventTopicError, match="other/0 was read before and is not there"):
+    with pytest.raises(EventTopicError, match="other/0 was read before and is gone"):
         new_reader().latestOffset(of_another, NO_LIMIT)

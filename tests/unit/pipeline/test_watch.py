@@ -1,4 +1,4 @@
-"""A stream over growing event files gives the tables that a batch gives of the same events."""
+"""A stream over growing event files builds the same tables as a batch over the same events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+def test_a_stream_builds_the_tables_of_a_batch(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     said: list[str] = []
     query = watch.start(spark, watch.folder_lines(spark, made.events), tmp_path, None, said.append)
     query.awaitTermination()
@@ -26,7 +26,7 @@ def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, made: Made, tmp_
     assert len(said) == 1
 
 
-def test_whole_lines_are_taken_once(tmp_path: Path) -> None:
+def test_whole_lines_are_read_once(tmp_path: Path) -> None:
     reader, file = EventFileReader(tmp_path), tmp_path / "run" / "a.jsonl"
     everything = ReadAllAvailable()
     start = reader.latestOffset(reader.initialOffset(), everything)
@@ -39,7 +39,7 @@ def test_whole_lines_are_taken_once(tmp_path: Path) -> None:
     assert reader.latestOffset(end, everything) == end
     with file.open("a") as appended:
         appended.write("ee\nfour\n")
-    later = EventFileReader(tmp_path)  # one that was started anew
+    later = EventFileReader(tmp_path)  # a restarted reader
     assert lines_between(later, end, later.latestOffset(end, everything)) == [
         ("run/a.jsonl", 3, "three"),
         ("run/a.jsonl", 4, "four"),
@@ -51,7 +51,7 @@ def lines_between(reader: EventFileReader, start: tail.Offset, end: tail.Offset)
     return [(row["file"], row["row"], row["text"]) for batch in batches for row in batch]
 
 
-def test_a_batch_takes_no_more_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_keeps_its_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MAX_BATCH_BYTES", 100)
     monkeypatch.setattr(tail, "_CHUNK_BYTES", 7)
     for name in "abc":
@@ -65,7 +65,7 @@ def test_a_batch_takes_no_more_than_its_bound(tmp_path: Path, monkeypatch: pytes
     assert sorted(found) == [(f"{name}.jsonl", row, "0123456789") for name in "abc" for row in range(1, 11)]
 
 
-def test_what_is_there_now_is_all_that_is_taken(tmp_path: Path) -> None:
+def test_available_now_ends_at_the_present_sizes(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("one\n")
     reader = EventFileReader(tmp_path)
     reader.prepareForTriggerAvailableNow()
@@ -74,7 +74,7 @@ def test_what_is_there_now_is_all_that_is_taken(tmp_path: Path) -> None:
     assert reader.latestOffset({}, ReadAllAvailable()) == {"a.jsonl": {"bytes": 4, "lines": 1}}
 
 
-def test_a_line_may_be_longer_than_a_batch_but_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_may_exceed_a_batch_but_not_the_line_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text("x" * 50 + "\nshort\n")
     assert whole_lines(file, 0, 10, file.stat().st_size) == (57, 2)
@@ -84,18 +84,18 @@ def test_a_line_may_be_longer_than_a_batch_but_not_without_end(tmp_path: Path, m
         whole_lines(file, 0, 10, file.stat().st_size)
 
 
-def test_a_file_that_was_cut_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_shrank_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("one\n")
-    with pytest.raises(EventFileError, match="only appended to"):
+    with pytest.raises(EventFileError, match="only be appended to"):
         EventFileReader(tmp_path).latestOffset({"a.jsonl": {"bytes": 9, "lines": 2}}, ReadAllAvailable())
 
 
-def test_a_checkpoint_of_something_else_is_an_error(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EventFileError, match="offsets of another source"):
         EventFileReader(tmp_path).latestOffset({"topic": {"0": {"from": 0, "to": 1}}}, ReadAllAvailable())  # type: ignore[dict-item]
 
 
-def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+def test_a_repeated_micro_batch_replaces_its_events(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     columns = "run string, file string, block long, row long, text string"
     lines = spark.createDataFrame([("r", "f", 0, 1, '{"mono_us": 1, "kind": "new"}')], columns)
     for _ in range(2):
@@ -104,13 +104,13 @@ def test_a_micro_batch_that_is_repeated_replaces_itself(spark: SparkSession, mad
     assert ingest.read_events(spark, str(tmp_path / "events" / "batch=7")).count() == 1
 
 
-def test_tables_are_kept_by_one_watcher_and_no_batch_comes_between(tmp_path: Path) -> None:
+def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: Path) -> None:
     with watch.claimed(tmp_path):
         with pytest.raises(LocalClusterError, match="another zkrebalancer has locked"), watch.claimed(tmp_path):
             pass
         watch.require_unwatched(tmp_path)
     (tmp_path / "events").mkdir()
-    with pytest.raises(ConfigurationError, match="no watcher has made"), watch.claimed(tmp_path):
+    with pytest.raises(ConfigurationError, match="tables of a batch"), watch.claimed(tmp_path):
         pass
     (tmp_path / "checkpoint").mkdir()
     with watch.claimed(tmp_path), pytest.raises(ConfigurationError, match="tables of a watcher"):
@@ -118,9 +118,7 @@ def test_tables_are_kept_by_one_watcher_and_no_batch_comes_between(tmp_path: Pat
 
 
 @pytest.mark.timeout(400)
-def test_bytes_that_are_no_text_are_the_same_lines_in_a_stream_and_in_a_batch(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_invalid_utf8_gives_the_same_lines_in_stream_and_batch(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(b"\xff\x00\r{\xe2\x82\n\r\n\ntwo\rparts\r\n")
     batch = ingest.parse(ingest.read_lines(spark, str(tmp_path / "in")))

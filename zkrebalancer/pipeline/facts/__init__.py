@@ -1,1 +1,1 @@
-"""What happened, one idea a file: functions from data frames to a data frame, alike for batches and for streams."""
+"""Facts about runs, one topic per file: pure functions on data frames, shared by the batch and streaming pipelines."""

@@ -1,6 +1,6 @@
-"""What each process spent in each step: processor time and memory as sampled, requests and bytes as counted.
+"""The cost of each process in each step: sampled CPU time and memory, counted requests and bytes.
 
-Counters only grow; one that falls belongs to a process that was restarted and counts from zero.
+Counters never fall while a process lives. A counter that falls has restarted from zero.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ PROCESS = ("run", "role", "target")
 
 
 def costs(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Return (run, step, role, target, cpu_ms, rss_bytes_max, requests, bytes); null is what nobody measured."""
+    """Return (run, step, role, target, cpu_ms, rss_bytes_max, requests, bytes); null where nothing was measured."""
     rows = events.where(F.col("kind").isin("sampled", "counted"))
-    one_process = Window.partitionBy(*PROCESS, "kind").orderBy(*ORDER)  # a row a second
+    one_process = Window.partitionBy(*PROCESS, "kind").orderBy(*ORDER)  # one row per second
 
     def growth(total: Column) -> Column:
         before = F.lag(total).over(one_process)

@@ -1,11 +1,10 @@
-"""What a group was to be given of each partition, and what it was given: lost, delivered, doubled.
+"""How often each offset was produced and delivered: lost, delivered or duplicated.
 
-Ranges of offsets are summed as edges: +1 where one begins, -1 where one ends. Edges of ranges that touch cancel out
-when they are summed by offset, which no partition, however hot, puts into one task; what is left are the true
-boundaries, a few for each partition. Between two of them the depth is constant: 0 given of what was due is lost, 2 is
-doubled.
+Offset ranges are summed as edges: +1 where a range begins, -1 where it ends. Summing by offset cancels the edges of
+adjacent ranges and spreads even a hot partition over all tasks; a few true boundaries per partition remain. The count
+is constant between two boundaries: due but delivered 0 times means lost, delivered twice means duplicated.
 
-Produced ranges are as many as events, so those that tile a piece of their partition become one before that (`joined`).
+There are as many produced ranges as `produced` events, so contiguous ones are merged first (`joined`).
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from zkrebalancer.pipeline.facts.eras import with_era
 from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
-PIECE_OFFSETS = 65_536
+PIECE_OFFSETS = 65_536  # produced ranges are merged within pieces of this size
 
 
 def segments(
     events: DataFrame, starts: DataFrame, legs: DataFrame, stretches: DataFrame, deletions: DataFrame
 ) -> DataFrame:
-    """Return (run, group, topic, partition, era, begin, end, due, given): offsets, and how often each of them was.
+    """Return (run, group, topic, partition, era, begin, end, due, given): how often [begin, end) was due and delivered.
 
-    `due` counts from the first position at which the group started the partition; it is 0 before, and where a consumer
-    was repositioned over what was given to nobody.
+    `due` is 0 before the first position at which the group started the partition, and for undelivered offsets that a
+    consumer was repositioned over.
     """
     firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
     log = ("run", "topic", "partition", "era")
@@ -60,7 +59,7 @@ def segments(
 
 
 def passed_over(legs: DataFrame, stretches: DataFrame) -> DataFrame:
-    """Return (*BOOK, begin, end): what lies between where a consumer was and where it was repositioned to."""
+    """Return (*BOOK, begin, end): the offsets that a consumer skipped when it was repositioned."""
     held = stretches.where(F.col("started_us").isNotNull())
     ends = held.groupBy(*HOLDER, "started_us").agg(F.max("end").alias("end"))
     in_hold = Window.partitionBy(*HOLDER, "held_us").orderBy("started_us")
@@ -73,12 +72,11 @@ def passed_over(legs: DataFrame, stretches: DataFrame) -> DataFrame:
 
 
 def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Return ranges of the same depths as (*keys, begin, end); those that tile a piece of the offsets are one.
+    """Merge ranges that tile a piece of PIECE_OFFSETS; return (*keys, begin, end), other pieces unchanged.
 
-    They do if they are together as long as what they span, and at each offset between its ends an even number of them
-    begins or ends: then the depth is odd everywhere, so nowhere more than one. The latter is asked of the exclusive or
-    of all their hashes, after Zobrist, which another set of ranges would meet once in 2^64 pieces. What does not tile
-    its piece is left as it is.
+    Ranges tile a piece if their lengths add up to its span and, at every offset inside the span, an even number of
+    ranges begins or ends: the depth is then odd everywhere, and with that total length it can only be 1. Evenness is
+    tested by the XOR of the hashes of all ends (Zobrist hashing); a false match has a chance of 2^-64 per piece.
     """
     rows = ranges.withColumn("piece", F.expr(f"begin div {PIECE_OFFSETS}"))
     parity = F.bit_xor(F.xxhash64("begin").bitwiseXOR(F.xxhash64("end")))
@@ -90,13 +88,13 @@ def joined(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     )
     is_span = F.col("length") == F.col("end") - F.col("begin")
     is_tiled = is_span & (F.col("parity") == F.xxhash64("begin").bitwiseXOR(F.xxhash64("end")))
-    broken = F.broadcast(pieces.where(~is_tiled).select(*keys, "piece"))  # at most one for so many offsets
+    broken = F.broadcast(pieces.where(~is_tiled).select(*keys, "piece"))  # at most one per PIECE_OFFSETS
     whole = pieces.where(is_tiled).select(*keys, "begin", "end")
     return whole.unionByName(rows.join(broken, [*keys, "piece"], "left_semi").select(*keys, "begin", "end"))
 
 
 def edges(ranges: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """Return (*keys, offset, change): where the depth of the ranges [begin, end) changes, and by how much."""
+    """Return (*keys, offset, change): by how much the depth of the ranges [begin, end) changes at an offset."""
     both = F.array(
         F.struct(F.col("begin").alias("offset"), F.lit(1).alias("change")),
         F.struct(F.col("end").alias("offset"), F.lit(-1).alias("change")),
@@ -122,6 +120,6 @@ def coverage(segments: DataFrame) -> DataFrame:
 
 
 def _of_depth(name: str, changes: Mapping[str, DataFrame]) -> DataFrame:
-    """Return (*BOOK, offset, …): by how much the depth `name` changes at each offset, and 0 for every other one."""
+    """Return (*BOOK, offset, one column per depth): the change of the depth `name`, and 0 for the other depths."""
     values = {each: F.col("change") if each == name else F.lit(0) for each in changes}
     return changes[name].select(*BOOK, "offset", *[value.cast("bigint").alias(each) for each, value in values.items()])

@@ -1,7 +1,7 @@
-"""How late records came: counted in bins that are 1 % wide, so that any part can be computed anywhere and summed up.
+"""Delays of records, as histograms whose bins are 1 % wide, so that partial counts can be computed anywhere and added.
 
-Counts are exact and do not depend on how the work was spread; a percentile read from them is at most 1 % off. The delay
-of a record is that which its consumer wrote down, `delays_us` of `delivered`.
+The counts are exact, however the work was spread; percentiles read from them are at most 1 % off. The consumer measures
+each record's delay and writes it into `delays_us` of `delivered`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SERIES = ("run", "group", "topic", "step")
 
 
 def delays(events: DataFrame, windows: DataFrame) -> DataFrame:
-    """Return (run, group, topic, step, bin, records, max_us): how many records had a delay of that bin.
+    """Return (run, group, topic, step, bin, records, max_us): the number of records whose delay falls into each bin.
 
-    Bin b holds delays from BIN_WIDTH^b to BIN_WIDTH^(b+1) microseconds; below 1 µs it is 0.
+    Bin b covers BIN_WIDTH^b to BIN_WIDTH^(b+1) microseconds; delays below 1 µs are in bin 0.
     """
     records = with_step(_delivered(events), windows).select(*SERIES, F.explode("delays_us").alias("delay_us"))
     number = F.floor(F.log(F.greatest("delay_us", F.lit(1))) / F.lit(_SCALE)).cast("int")
@@ -31,9 +31,9 @@ def delays(events: DataFrame, windows: DataFrame) -> DataFrame:
 
 
 def delay_figures(delays: DataFrame, keys: tuple[str, ...] = ("run", "group", "step")) -> DataFrame:
-    """Return (*keys, records, delay_p50_ms, delay_p99_ms, delay_max_ms); percentiles are nearest-rank."""
+    """Return (*keys, records, delay_p50_ms, delay_p99_ms, delay_max_ms); percentiles by nearest rank."""
     bins = delays.groupBy(*keys, "bin").agg(F.sum("records").alias("records"), F.max("max_us").alias("max_us"))
-    up_to = F.sum("records").over(Window.partitionBy(*keys).orderBy("bin"))  # as many rows as there are bins, < 3,000
+    up_to = F.sum("records").over(Window.partitionBy(*keys).orderBy("bin"))  # one row per bin: fewer than 3,000
     total = F.sum("records").over(Window.partitionBy(*keys))
     bins = bins.withColumn("up_to", up_to).withColumn("total", total)
     middle_us = F.least(F.pow(F.lit(BIN_WIDTH), F.col("bin") + 0.5), F.col("max_us"))
@@ -50,7 +50,7 @@ def delay_figures(delays: DataFrame, keys: tuple[str, ...] = ("run", "group", "s
 
 
 def delay_curve(events: DataFrame, blocks: DataFrame) -> DataFrame:
-    """Return (run, group, second, records, mean_ms, max_ms): delays over time, `second` counts from the run's start."""
+    """Return (run, group, second, records, mean_ms, max_ms): delays over time; `second` 0 is the run's first."""
     began = blocks.groupBy("run").agg(F.min("began_us").alias("began_us"))
     sums = (
         _delivered(events)

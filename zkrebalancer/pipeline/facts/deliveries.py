@@ -1,11 +1,12 @@
-"""Each delivery with the leg of a hold that it fell into, and the stretches that deliveries form.
+"""Deliveries matched to the legs they fall into, and merged into stretches.
 
-A stretch is a sequence of deliveries in one leg of which each begins where the one before it ended. Where all goes
-well a hold is one leg and one stretch, however many records it has, so all that follows works on a few rows.
+A leg is an ownership interval, or its part after its consumer was repositioned (`ownership.legs`). A stretch is a
+sequence of deliveries in one leg, each of which begins where the one before it ended. A faultless interval is one leg
+and one stretch per time bucket, however many records it has, so later steps work on few rows.
 
-One partition may have nearly all deliveries of a topic. No window here is over a partition: stretches end with the time
-bucket of BUCKET_US that they began in, so a hot partition's deliveries are spread over as many tasks as there are
-buckets, and stretches of two buckets that touch are joined by arithmetic (`coverage`).
+One partition may have nearly all deliveries of a topic, so no window here spans a whole partition. Each stretch ends
+with the time bucket of BUCKET_US in which it began: a hot partition becomes as many tasks as there are buckets.
+Adjacent stretches of two buckets are joined later (`coverage`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from zkrebalancer.pipeline.facts.ownership import HOLDER
 from zkrebalancer.pipeline.schema import PARTITION
 
 BUCKET_US = 10_000_000
-CHUNK_OFFSETS = 4_096  # ranges are cut here, so that what meets can be found by equality and a hot partition is spread
-BOOK = (*PARTITION, "era")  # one account: a partition in a group, until its topic is deleted
+CHUNK_OFFSETS = 4_096  # ranges are cut here: overlaps become equality joins, and a hot partition is spread
+BOOK = (*PARTITION, "era")  # a partition in a group until its topic is deleted
 CHUNK = (*BOOK, "chunk")
 _OF_LEG = ("started_us", "position")
-# The most selective first: they are compared in this order when rows are sorted.
+# Rows are compared in this order when sorted, so the most selective column comes first.
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
 def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, era, mono_us, block, row, begin, end, started_us, position).
 
-    [begin, end) are offsets; `started_us` and `position` are those of the leg, null if the consumer held nothing. What
-    a consumer was given of a topic that had been deleted since it started is left out.
+    The offsets are [begin, end); `started_us` and `position` are those of the leg, null if the member owned nothing.
+    Deliveries from a topic that was deleted after the member started it are left out.
     """
     begun = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_LEG)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
@@ -53,15 +54,14 @@ def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) ->
 
 
 def with_bucket(deliveries: DataFrame) -> DataFrame:
-    """Add `bucket`, of time: where stretches end at the latest."""
+    """Add `bucket`, the time bucket in which stretches end at the latest."""
     return deliveries.withColumn("bucket", F.expr(f"mono_us div {BUCKET_US}"))
 
 
 def stretches(deliveries: DataFrame) -> DataFrame:
     """Return (*_STRETCH, position, begin, end, began, last, events).
 
-    `events` is how many deliveries it has; `began` and `last` are the order of its first and last one, (mono_us, block,
-    row).
+    `events` is the number of deliveries; `began` and `last` are the order (mono_us, block, row) of the first and last.
     """
     rows = with_bucket(deliveries)
     window = Window.partitionBy(*_STRETCH).orderBy("mono_us", "block", "row")
@@ -84,9 +84,10 @@ def stretches(deliveries: DataFrame) -> DataFrame:
 
 
 def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return (*_STRETCH, began, last): the stretches that alone do not tell what became of their deliveries.
+    """Return (*_STRETCH, began, last): the stretches whose single deliveries must be looked at.
 
-    They begin below what their leg had reached and end above it, or have offsets which were given more than once.
+    They begin below the highest offset that their leg had reached and end above it, or include offsets that were
+    delivered more than once.
     """
     crossing = _late(stretches).where(F.col("end") > F.col("reached"))
     met = meeting_doubled(stretches, segments)
@@ -95,10 +96,9 @@ def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Return the deliveries, with their `bucket`, of these stretches.
+    """Return the deliveries of these stretches, with their `bucket`.
 
-    These are nearly always few, and sent to all tasks so that no delivery has to move; Spark does so if they are. It
-    tells by their size where they were stored.
+    Suspects are nearly always few: Spark broadcasts them, judging by their table's size, and moves no delivery.
     """
     here = [F.col(name).alias(f"_{name}") for name in suspects.columns]
     rows = with_bucket(deliveries)
@@ -109,7 +109,7 @@ def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 
 def _late(stretches: DataFrame) -> DataFrame:
-    """Return the stretches that begin below what their leg had `reached` before."""
+    """Return the stretches that begin below `reached`, the highest offset their leg had reached before."""
     in_leg = Window.partitionBy(*HOLDER, "started_us", "era").orderBy("began")
     before = F.max("end").over(in_leg.rowsBetween(Window.unboundedPreceding, -1))
     held = stretches.where(F.col("started_us").isNotNull()).withColumn("reached", F.greatest("position", before))
@@ -119,8 +119,8 @@ def _late(stretches: DataFrame) -> DataFrame:
 def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their leg had reached.
 
-    A stretch that lies below it altogether counts with all its deliveries, one above it with none; only of one that
-    crosses it are its deliveries looked at.
+    Every delivery of a stretch that ends below that offset counts. Only a stretch that crosses it needs its deliveries
+    examined one by one.
     """
     late = _late(stretches)
     below = late.where(F.col("end") <= F.col("reached")).select(*PARTITION, F.col("events").alias("late"))
@@ -135,7 +135,7 @@ def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
 
 
 def meeting_doubled(ranges: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return the parts of ranges, cut by chunks, that meet offsets [from, to) which were given more than once."""
+    """Cut ranges at chunk bounds; return the parts that overlap offsets [from, to) delivered more than once."""
     doubled = _cut(segments.where(F.col("given") > 1).select(*BOOK, "begin", "end"))
     doubled = doubled.select(*CHUNK, F.col("begin").alias("from"), F.col("end").alias("to"))
     meets = (F.col("begin") < F.col("to")) & (F.col("end") > F.col("from"))
@@ -143,7 +143,7 @@ def meeting_doubled(ranges: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def _cut(ranges: DataFrame) -> DataFrame:
-    """Cut the ranges [begin, end) at the multiples of CHUNK_OFFSETS; `chunk` is which one a part lies in."""
+    """Cut the ranges [begin, end) at multiples of CHUNK_OFFSETS; `chunk` is the index of the multiple."""
     chunks = F.sequence(F.expr(f"begin div {CHUNK_OFFSETS}"), F.expr(f"(end - 1) div {CHUNK_OFFSETS}"))
     return (
         ranges.withColumn("chunk", F.explode(chunks))

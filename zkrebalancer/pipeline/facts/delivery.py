@@ -1,4 +1,4 @@
-"""What became of each partition's records, in one row: produced, delivered, lost, doubled, out of order."""
+"""The fate of each partition's records in one row: produced, delivered, lost, duplicated, out of order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from zkrebalancer.pipeline.schema import PARTITION
 
 
 def delivery(coverage: DataFrame, unexcused: DataFrame, out_of_order: DataFrame, stretches: DataFrame) -> DataFrame:
-    """Return a row for each partition of each group.
+    """Return one row for each partition of each group.
 
-    Columns: run, group, topic, partition, produced, delivered, lost, duplicated, duplicated_outside_crash, which are
-    records; out_of_order, unheld, which are deliveries. `unheld` were given to somebody who did not hold the partition.
+    Columns: run, group, topic, partition; in records: produced, delivered, lost, duplicated, duplicated_outside_crash;
+    in deliveries: out_of_order and unheld, those to a member that did not own the partition.
     """
     unheld = stretches.where(F.col("started_us").isNull()).groupBy(*PARTITION).agg(F.sum("events").alias("unheld"))
     keys = list(PARTITION)

@@ -1,4 +1,4 @@
-"""How often a topic had been deleted: what has its name later is another one, with offsets of its own."""
+"""Topic eras: a topic re-created under the same name has new offsets, so its records are counted apart."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 
 def eras(events: DataFrame) -> DataFrame:
-    """Return (run, topic, deleted_us): when each topic was deleted, ascending."""
+    """Return (run, topic, deleted_us): the times at which each topic was deleted, ascending."""
     deletions = events.where(F.col("kind") == "topic_deleted").groupBy("run", "topic")
     return deletions.agg(F.sort_array(F.collect_list("mono_us")).alias("deleted_us"))
 
 
 def with_era(rows: DataFrame, deletions: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `era`: how often the row's topic had been deleted before `at`; `deletions` are few."""
+    """Add `era`: how often the row's topic had been deleted before `at`. `deletions` must be few."""
     past = F.filter("deleted_us", lambda deleted: deleted < F.col(at))
     era = F.when(F.col("deleted_us").isNull(), F.lit(0)).otherwise(F.size(past))
     return rows.join(F.broadcast(deletions), ["run", "topic"], "left").withColumn("era", era).drop("deleted_us")

@@ -1,8 +1,8 @@
-"""Holds that ended by a crash: what they were given at or above the committed offset may be given once more.
+"""Intervals that a crash ended. Records they were given from the committed offset on may be delivered once more.
 
-A hold is excused when its consumer's session ends before it stopped, or it stopped because its session was lost. So is
-one whose consumer stopped and is then found dead before anybody started the partition anew: it died between its stop
-and its acknowledgement.
+An interval is excused if its member's session ended before the member stopped, or if the member stopped because its
+session was lost. It is also excused if the member stopped and was found dead before the partition started again: the
+member then died between its stop and its acknowledgement.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ HOLD = (*HOLDER, "started_us")
 
 
 def excuses(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, member, started_us, excused_us, committed): the excused holds.
+    """Return (run, group, topic, partition, member, started_us, excused_us, committed): the excused intervals.
 
-    `committed` is the last offset committed for the hold before `excused_us`, its position if there was none.
+    `committed` is the last offset committed in the interval up to `excused_us`, or its position if there was none.
     """
     at_once = intervals.where(F.col("ended_by").isin(ENDED, LOST)).select(*HOLD, F.col("ended_us").alias("excused_us"))
     excused = at_once.unionByName(_forgiven(events, intervals, starts))
@@ -38,7 +38,7 @@ def excuses(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataF
 
 
 def _forgiven(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataFrame:
-    """Return the stops that count as none, as (*HOLD, excused_us)."""
+    """Return the stops followed by their member's death, as (*HOLD, excused_us)."""
     deaths = member_ends(events, starts).withColumn("what", F.lit("ended"))
     departures = member_ends(events.where(F.col("reason") != CLOSED), starts, "member_left")
     found_dead = deaths.unionByName(departures.withColumn("what", F.lit("left")))
@@ -48,7 +48,7 @@ def _forgiven(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> Dat
     turn = F.struct("what", "member", "started_us")
     is_turn = F.col("what").isin("started", "stopped", "closed", "deleted")
     is_stopped = F.col("turn.member") == F.col("member")
-    # One that closed wished to leave, so the end of its session says nothing; that it was found dead does.
+    # A member that closed ended its own session, so only its being found dead is evidence of a crash.
     may_be = F.when(F.col("what") == "ended", F.col("turn.what") == "stopped").when(
         F.col("what") == "left", F.col("turn.what").isin("stopped", "closed")
     )
@@ -62,7 +62,7 @@ def _forgiven(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> Dat
 
 
 def _turns(events: DataFrame, intervals: DataFrame) -> DataFrame:
-    """Return what decides whether a stop can still be forgiven: starts, stops that ended a hold, deleted topics."""
+    """Return the events that decide whether a stop can be excused: starts, stops of intervals, topic deletions."""
     started = intervals.select(*HOLDER, F.col("began").alias("at"), F.lit("started").alias("what"), "started_us")
     what = F.when(F.col("ended_by") == CLOSED, F.lit("closed")).otherwise(F.lit("stopped"))
     ended = intervals.where(~F.col("ended_by").isin(ENDED, LOST, RESTARTED))

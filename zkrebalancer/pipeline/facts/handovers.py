@@ -1,4 +1,4 @@
-"""What lies between two holds of a partition: an overlap, a gap without an owner, a move to somebody else."""
+"""Changes of ownership between two intervals of a partition: overlaps, gaps without an owner, moves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ FOREVER_US = (1 << 63) - 1
 
 
 def _with_latest_holder(intervals: DataFrame) -> DataFrame:
-    """Add `other`, the earlier hold that lasts longest: its `ended_us` (FOREVER_US if it did not end) and `member`."""
+    """Add `other`, the earlier interval that ends last: its `ended_us` (FOREVER_US if it is open) and `member`."""
     lasting = F.struct(F.coalesce("ended_us", F.lit(FOREVER_US)).alias("ended_us"), "member")
     earlier = Window.partitionBy(*PARTITION).orderBy("began").rowsBetween(Window.unboundedPreceding, -1)
     return intervals.withColumn("other", F.max(lasting).over(earlier))
 
 
 def overlaps(intervals: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, member, other, began_us, ended_us): what two consumers held at once.
+    """Return (run, group, topic, partition, member, other, began_us, ended_us): times with two owners.
 
-    `ended_us` is null if both held on to the last event. A consumer's own earlier hold has always ended.
+    `ended_us` is null if both still owned the partition at the last event. A member's earlier intervals have ended.
     """
     until = F.least(F.coalesce("ended_us", F.lit(FOREVER_US)), F.col("other.ended_us"))
     return (
@@ -39,8 +39,8 @@ def overlaps(intervals: DataFrame) -> DataFrame:
 def gaps(intervals: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, began_us, ended_us, member, previous, generation, cause_id): no owner.
 
-    `member` is who started next and `previous` who had it last; where nobody started any more, `member` and `ended_us`
-    are null. The time before the first start is no gap: nobody had promised anything yet.
+    `member` is the next owner and `previous` the last one; `member` and `ended_us` are null if nobody started the
+    partition again. The time before a partition's first start is not a gap.
     """
     columns = ["began_us", "ended_us", "member", "previous", "generation", "cause_id"]
     closed = (
@@ -75,10 +75,10 @@ def gaps(intervals: DataFrame) -> DataFrame:
 
 
 def moves(intervals: DataFrame) -> DataFrame:
-    """Return every start but the first.
+    """Return every start of a partition but its first.
 
     Columns: run, group, topic, partition, at_us, member, previous, is_moved, generation, cause_id; `is_moved` is false
-    where the partition came back to whom it was taken from.
+    if the partition returned to its previous owner.
     """
     previous = F.lag("member").over(Window.partitionBy(*PARTITION).orderBy("began"))
     return (

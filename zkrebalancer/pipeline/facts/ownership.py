@@ -1,7 +1,7 @@
-"""Who held a partition from when to when: each start of a fetcher, and the first thing after it that ends the hold.
+"""Ownership intervals: from each start of a fetcher to the first event that ends it.
 
-That is the next stop of the same consumer, the end of its ownership, or its own next start. Starts and stops are few
-beside deliveries, so the windows here are of one partition and one consumer.
+That event is the member's next stop, the end of its ownership, or its own next start. Starts and stops are few beside
+deliveries, so a window over one partition and one member is small.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 from zkrebalancer.pipeline.facts.eras import with_era
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
-ENDED = "ended"  # by the end of the consumer's session, without a stop
-RESTARTED = "restarted"  # the consumer started what it held
+ENDED = "ended"  # the member's session ended without a stop
+RESTARTED = "restarted"  # the member started a partition that it already owned
 HOLDER = (*PARTITION, "member")
 
 
 def starts(events: DataFrame) -> DataFrame:
-    """Return a row for each partition of each `fetcher_started`, with its `position`."""
+    """Return one row, with its `position`, for each partition of each `fetcher_started`."""
     return _fetchers(events, "fetcher_started")
 
 
 def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, generation, cause_id, started_us, position, ended_us, ended_by).
 
-    `ended_by` is the reason of the stop, ENDED or RESTARTED; null, as is `ended_us`, if it was held to the last event.
-    The order of the rows at both ends stays in `began` and `ceased`, (mono_us, file, block, row). `era` is the topic's
-    at the start. `until_us` is `ended_us`, but below the next start: of one consumer's holds one counts at a time.
+    `ended_by` is the reason of the stop, ENDED or RESTARTED; it and `ended_us` are null if the partition was owned to
+    the last event. Further columns: `began` and `ceased`, the ORDER of the two events; `era`, the topic's at the start;
+    `until_us`, which is `ended_us` but before the member's next start, so that its intervals never overlap.
     """
     started = starts(events)
     rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
@@ -61,9 +61,9 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
 
 
 def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, member, era, held_us, started_us, position, until_us): holds in their legs.
+    """Return (run, group, topic, partition, member, era, held_us, started_us, position, until_us): intervals in legs.
 
-    A hold has one leg, which begins with it, at `held_us`; and another one from each moment at which its consumer was
+    The first leg of an interval begins with it, at `held_us`. Another leg begins whenever the consumer is
     `repositioned`.
     """
     keys = [*HOLDER, "era"]
@@ -79,7 +79,7 @@ def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataF
 
 
 def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_ended") -> DataFrame:
-    """Return a row for each partition that the consumer of each event of `kind` ever started."""
+    """Return one row for each event of `kind` and each partition that its member ever started."""
     touched = started.select(*HOLDER).distinct()
     ends = events.where(F.col("kind") == kind).select("run", "group", "member", *ORDER, "kind", "reason")
     return ends.join(touched, ["run", "group", "member"]).select(

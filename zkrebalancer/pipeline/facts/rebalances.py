@@ -1,4 +1,4 @@
-"""The rebalances of each group and their phases: what asked, the plan, the commands, the acknowledgements, the end."""
+"""The rebalances of each group with their phases: request, plan, commands, acknowledgements, end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNKNOWN_CAUSE = "unknown"
 
 
 def rebalances(events: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return a row for each `rebalance_planned`.
+    """Return one row for each `rebalance_planned`.
 
-    Columns: run, group, generation, cause_id, mode, cause, members, partitions, moved, outcome; when each phase ended:
-    requested_us, planned_us, sent_us (the first command), acked_us (the last acknowledgement), finished_us; settled_ms
-    from the request to the last acknowledgement as the coordinator saw it, and pause_ms_max, the longest gap that this
-    plan ended. A plan that never ended is SUPERSEDED if another followed in its group, else UNDER_WAY.
+    Columns: run, group, generation, cause_id, mode, cause, members, partitions, moved, outcome; the end of each phase:
+    requested_us, planned_us, sent_us (first command), acked_us (last acknowledgement), finished_us; settled_ms, from
+    the request to the last acknowledgement as the coordinator saw it; pause_ms_max, the longest gap that this plan
+    ended. A plan without an end is SUPERSEDED if its group has a later plan, else UNDER_WAY.
     """
     by_group = Window.partitionBy("run", "group").orderBy(*ORDER)
     plans = events.where(F.col("kind") == "rebalance_planned").select(

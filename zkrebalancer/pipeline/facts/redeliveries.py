@@ -1,8 +1,8 @@
-"""Records that were delivered twice although nothing excuses it.
+"""Records delivered twice without an excuse.
 
-Only the offsets that were given more than once are looked at, in pieces within which every offset has the same history.
-A redelivery is excused if a crash lies between it and the delivery before it, or a consumer was repositioned to it or
-below it there. Each excuses one redelivery.
+Only offsets that were delivered more than once are examined, in atoms: ranges whose offsets all have the same history.
+A redelivery is excused by a crash between it and the delivery before it, or by a reposition in between to its offset or
+below. Each crash or reposition excuses one redelivery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zkrebalancer.pipeline.schema import PARTITION
 
 
 def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, unexcused): records given again without anything that excuses it."""
+    """Return (run, group, topic, partition, unexcused): records delivered again without an excuse."""
     crashes = excuses.withColumnRenamed("started_us", "held_us")
     crashes = crashes.join(legs.select(*HOLDER, "held_us", "started_us"), [*HOLDER, "held_us"]).drop("held_us")
     seeks = legs.where(F.col("started_us") > F.col("held_us"))
@@ -55,7 +55,7 @@ def _history(rows: DataFrame, at: str, *, is_excuse: bool) -> DataFrame:
 
 
 def _atoms(pieces: DataFrame, seeks: DataFrame) -> DataFrame:
-    """Return (*CHUNK, atom_begin, atom_end): the ranges between all places where a piece or an excuse begins."""
+    """Return (*CHUNK, atom_begin, atom_end): the pieces cut wherever a piece or an excuse begins."""
     is_within = (F.col("sought") > F.col("begin")) & (F.col("sought") < F.col("end"))
     at_seeks = pieces.join(seeks, list(BOOK)).where(is_within).select(*CHUNK, F.col("sought").alias("atom_begin"))
     cut = F.explode(F.array("begin", "end", F.greatest("begin", F.least("end", F.coalesce("committed", "begin")))))

@@ -1,4 +1,4 @@
-"""Each run in one row: what it was, and what became of its records."""
+"""One row for each run: its scenario and the fate of its records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _SUMS = ("produced", "delivered", "lost", "duplicated", "duplicated_outside_cras
 def runs(
     events: DataFrame, blocks: DataFrame, delivery: DataFrame, overlaps: DataFrame, rejects: DataFrame
 ) -> DataFrame:
-    """Return a row for each run.
+    """Return one row for each run.
 
     Columns: run, events, began_us, ended_us, scenario, protocol, members, seed, settings, versions, machine, mode,
     rejected, torn, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order, unheld, overlaps.
-    Sums are over groups and partitions; `overlaps` counts partitions that two consumers held at once.
+    Counts of records and deliveries are summed over groups and partitions. `overlaps` counts the partitions that two
+    members owned at once.
     """
     scenarios = events.where(F.col("kind") == "scenario").groupBy("run")
     first = scenarios.agg(F.min_by(F.struct("name", *_SCENARIO), F.struct(*ORDER)).alias("scenario"))

@@ -1,7 +1,7 @@
-"""What each step of an experiment brought: how long until all was quiet again, what stood still, what moved.
+"""The effect of each step of an experiment: time to settle, time without an owner, partitions moved.
 
-A window runs from one `step` event to the next; the definitions are those of `observe.measures`. A run has a handful of
-steps, so the windows are joined to whatever has times, by run.
+A window runs from one `step` event to the next; the definitions are those of `observe.measures`. A run has few steps,
+so windows are joined by run to any rows that have a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEP = ("run", "step")
 
 
 def windows(events: DataFrame) -> DataFrame:
-    """Return (run, step, name, target, cause_id, from_us, to_us); `step` is its number, the last window has no end."""
+    """Return (run, step, name, target, cause_id, from_us, to_us); `step` is a number, the last window is open."""
     by_run = Window.partitionBy("run").orderBy(*ORDER)
     return (
         events.where(F.col("kind") == "step")
@@ -34,7 +34,7 @@ def windows(events: DataFrame) -> DataFrame:
 
 
 def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataFrame:
-    """Add `step`, the number of the window that `at` lies in; null outside of all windows."""
+    """Add `step`, the number of the window that contains `at`; null outside all windows."""
     spans = windows.select("run", "step", "from_us", "to_us")
     is_within = (F.col("from_us") <= F.col(at)) & (F.col("to_us").isNull() | (F.col(at) < F.col("to_us")))
     of_run = rows.withColumnRenamed("run", "run_of_row")
@@ -43,10 +43,10 @@ def with_step(rows: DataFrame, windows: DataFrame, at: str = "mono_us") -> DataF
 
 
 def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return the windows, each with what it brought.
+    """Return the windows, each with its effect.
 
     Columns: those of `windows`, settled_ms, unowned_partition_ms, moved, moved_least, stopped_needlessly. `settled_ms`
-    is until the last start or end of a hold; the other times and counts are sums over partitions.
+    runs to the last start or end of an interval; the others are sums over partitions.
     """
     owners = owners_around(windows, intervals)
     changes = _last_changes(windows, intervals)
@@ -62,7 +62,7 @@ def steps(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFram
 
 
 def owners_around(windows: DataFrame, intervals: DataFrame) -> DataFrame:
-    """Return (run, step, target, group, topic, partition, before, after): owners at both ends of each window."""
+    """Return (run, step, target, group, topic, partition, before, after): the owners at both ends of each window."""
     until = F.coalesce("to_us", F.lit((1 << 63) - 1))
     pairs = intervals.join(windows.select(*STEP, "target", "from_us", until.alias("to_us")), "run")
 
@@ -80,7 +80,7 @@ def _moves(owners: DataFrame) -> DataFrame:
 
 
 def _least_moves(owners: DataFrame) -> DataFrame:
-    """Return (run, step, moved_least): how many have to move so that all who own something own equally many, +-1."""
+    """Return (run, step, moved_least): the fewest moves after which the owners' counts differ by at most one."""
     present = owners.where(F.col("before").isNotNull() & F.col("after").isNotNull())
     totals = present.groupBy(*STEP).agg(F.count("*").alias("partitions"))
     members = owners.where(F.col("after").isNotNull()).select(*STEP, F.col("after").alias("member")).distinct()
@@ -97,7 +97,7 @@ def _least_moves(owners: DataFrame) -> DataFrame:
 
 
 def _needless_stops(windows: DataFrame, intervals: DataFrame, owners: DataFrame) -> DataFrame:
-    """Return (run, step, stopped_needlessly): partitions that were stopped and are back with who had them before."""
+    """Return (run, step, stopped_needlessly): partitions that stopped and went back to the same member."""
     stops = intervals.where(F.col("ceased").isNotNull() & ~F.col("ended_by").isin("ended", "restarted"))
     stops = with_step(stops, windows, "ended_us").select(*PARTITION, "member", "step").distinct()
     back = owners.where((F.col("before") == F.col("after")) & (F.col("before") != F.coalesce("target", F.lit(""))))
@@ -114,7 +114,7 @@ def _last_changes(windows: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def _unowned(windows: DataFrame, intervals: DataFrame, gaps: DataFrame) -> DataFrame:
-    """Return (run, step, unowned_partition_ms); a new partition counts from the beginning of the window it came in."""
+    """Return (run, step, unowned_partition_ms); a new partition is unowned from the start of its window."""
     spans = windows.select(*STEP, "from_us", F.coalesce("to_us", F.col("from_us")).alias("to_us"))
     overlap = F.least(F.coalesce("ended_us", "to_us"), "to_us") - F.greatest("began_us", "from_us")
     within = gaps.select("run", "began_us", "ended_us").join(spans, "run").select(*STEP, overlap.alias("unowned_us"))

@@ -1,1 +1,1 @@
-"""`experiment compare`: run folders in; tables, statistics, sentences and pictures out, in one page."""
+"""`experiment compare`: reads run folders, writes one page with tables, statistics, verdicts and pictures."""

@@ -1,4 +1,4 @@
-"""Runs of experiments side by side: every fact by Spark, then tables, verdicts and one page."""
+"""Comparison of experiment runs: Spark computes the facts, which become tables, verdicts and one page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkrebalancer.pipeline.report.folders import Run, Setting, find_runs
 from zkrebalancer.pipeline.report.sentences import MEASURES, Values, Verdict, verdicts
 from zkrebalancer.pipeline.report.statistics import sample
 
-FACTS = "facts"  # below the output: every table that Spark makes of the events
+FACTS = "facts"  # folder of the tables that Spark computes
 MAX_TIMELINE_PARTITIONS = 24
 COMPARED = [
     *("scenario", "settings", "members", "partitions", "protocol", "measure", "n", "median", "low", "high"),
@@ -27,9 +27,9 @@ COMPARED = [
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that a report tells; `values`: setting -> protocol -> measure -> a value of each trusted run.
+    """The contents of a report; `values`: setting -> protocol -> measure -> one value per trusted run.
 
-    `curves` and `holds`: setting -> what is drawn, `changes`: run -> its changes as (seconds after the first, name).
+    `curves` and `holds`: setting -> points and intervals to draw; `changes`: run -> (seconds after the first, name).
     """
 
     runs: list[Run]
@@ -42,11 +42,11 @@ class Comparison:
 
 
 def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
-    """Return the comparison of all runs below `directories`; the facts are left as Parquet in `out`.
+    """Compare all runs below `directories`, and leave the facts as Parquet in `out`.
 
     Raises:
         ConfigurationError: there is no run, or a result cannot be read.
-        NoEventsError: the runs of a folder have no events.
+        NoEventsError: a folder has no events.
 
     """
     runs = find_runs(directories)
@@ -83,7 +83,7 @@ def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[
 
 
 def _lines(spark: SparkSession, directory: Path) -> DataFrame:
-    """Read the lines below one of the folders; its name goes before that of its runs, as in `folders.run_name`."""
+    """Read the lines below one folder; `run` and `file` start with its name, as in `folders.run_name`."""
     lines = ingest.read_lines(spark, str(directory))
     within = F.lit(f"{directory}/")
     return lines.withColumns({name: F.concat(within, F.col(name)) for name in ("run", "file")})
@@ -113,7 +113,7 @@ def _values(frame: pd.DataFrame, trusted: Sequence[Run]) -> dict[Setting, dict[s
 
 
 def _typical(frame: pd.DataFrame, trusted: Sequence[Run]) -> list[Run]:
-    """Return of every setting and protocol the run in the middle, by time to settled."""
+    """Return the median run by time to settled, for each setting and protocol."""
     settled = frame.set_index("run")["settled_ms"].fillna(0.0)
     groups: dict[tuple[Setting, str], list[Run]] = {}
     for run in trusted:
@@ -153,14 +153,14 @@ def _changes(steps: DataFrame, names: Sequence[str]) -> dict[str, list[tuple[flo
     rows = steps.where(F.col("run").isin(list(names)) & (F.col("name") != measures.BEFORE)).orderBy("run", "from_us")
     found: dict[str, list[tuple[float, str]]] = {}
     first: dict[str, int] = {}
-    for row in rows.select("run", "name", "from_us").collect():  # a few for each setting and protocol
+    for row in rows.select("run", "name", "from_us").collect():  # a few rows per setting and protocol
         since_us = row["from_us"] - first.setdefault(row["run"], row["from_us"])
         found.setdefault(row["run"], []).append((since_us / 1_000_000, row["name"]))
     return found
 
 
 def comparison_table(found: Comparison) -> pd.DataFrame:
-    """Return a row for each setting, protocol and measure: n, median, lowest, highest, and the verdict."""
+    """Return one row for each setting, protocol and measure: n, median, lowest, highest, and the verdict."""
     judged = {(verdict.setting, verdict.other, verdict.measure): verdict for verdict in found.verdicts}
     rows = []
     for setting, by_protocol in found.values.items():

@@ -1,4 +1,4 @@
-"""The runs of an experiment as folders: what was run, and whether it may be trusted."""
+"""Run folders of experiments: what was run, and whether it can be trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {"protocol": str, "scenario": str, "settings": str, "members": int, "pa
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is compared with each other: the same scenario, settings and size, by any protocol."""
+    """The conditions under which protocols are compared: scenario, settings and size."""
 
     scenario: str
     settings: str
@@ -25,13 +25,13 @@ class Setting:
     partitions: int
 
     def __str__(self) -> str:
-        """Return it as a heading."""
+        """Return the setting as a heading."""
         return f"{self.scenario}, {self.settings} settings, {self.members} members, {self.partitions} partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; `name` is its key in the tables, `doubts` why it counts in no statistics, empty if it does."""
+    """One run; `name` is its key in the tables. A run with `doubts` is left out of all statistics."""
 
     name: str
     protocol: str
@@ -45,16 +45,16 @@ class Run:
 
     @property
     def way(self) -> str:
-        """What else it was run with, which is the same for all runs of a protocol that are taken together."""
+        """The other conditions, which must be equal for all runs of a protocol in one setting."""
         return f"on {self.broker} with {self.members_per_process} members in a process"
 
 
 def find_runs(directories: Iterable[Path]) -> list[Run]:
-    """Return every run below these folders, sorted; those named twice once.
+    """Return every run below these folders, sorted; a folder named twice is read once.
 
     Raises:
-        ConfigurationError: there is none, or a result cannot be read; one would count twice, by two names; or trusted
-            ones of a protocol would be taken together that were run in different ways.
+        ConfigurationError: there is no run, a result cannot be read, two folders contain the same run, or trusted runs
+            of one protocol and setting had different brokers or members per process.
 
     """
     runs = []
@@ -65,7 +65,9 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
             raise ConfigurationError(f"{directory} has no run: no {RESULT} below it")
         for path in results:
             if seen.setdefault(path.resolve(), directory) != directory:
-                raise ConfigurationError(f"{path.parent} is below {seen[path.resolve()]} and {directory}; name one")
+                raise ConfigurationError(
+                    f"{path.parent} is below {seen[path.resolve()]} and {directory}; name only one"
+                )
         runs += [_read(path, run_name(directory, path.parent)) for path in results]
     _require_one_way(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
@@ -76,11 +78,11 @@ def _require_one_way(runs: Iterable[Run]) -> None:
     for run in runs:
         other = first.setdefault((run.setting, run.protocol), run)
         if run.way != other.way:
-            raise ConfigurationError(f"{other.name} was run {other.way}, {run.name} {run.way}: compare them apart")
+            raise ConfigurationError(f"{other.name} ran {other.way}, {run.name} {run.way}: compare them separately")
 
 
 def run_name(directory: Path, folder: Path) -> str:
-    """Return the key of a run: its folder, seen from the one that was named."""
+    """Return the key of a run: the folder as named by the user, then the path below it."""
     return f"{directory}/{folder.relative_to(directory)}"
 
 
@@ -96,20 +98,20 @@ def _read(path: Path, name: str) -> Run:
         case {"broker": {"kind": str(broker)}, "members_per_process": int(members_per_process)}:
             pass
         case _:
-            raise ConfigurationError(f"{path}: details of the broker and the processes are missing or of another type")
+            raise ConfigurationError(f"{path}: details of broker and members_per_process are missing")
     doubts = [str(doubt) for doubt in document.get("doubts") or ()]
     if not document.get("complete"):
-        doubts.append("it was not brought to its end")
+        doubts.append("it did not finish")
     if not document.get("trusted") and not doubts:
-        doubts.append("it is marked as not to be trusted")
+        doubts.append("it is marked as untrusted")
     if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
-        doubts.append("its events are gone")
+        doubts.append("its events are missing")
     setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
     told = [_told(document.get(key)) for key in ("versions", "machine")]
     way = (broker, members_per_process)
     return Run(name, document["protocol"], setting, document["seed"], *way, tuple(doubts), *told)
 
 
-def _told(values: Any) -> str:  # noqa: ANN401  # whatever stands in the document
+def _told(values: Any) -> str:  # noqa: ANN401  # unchecked JSON
     entries = values.items() if isinstance(values, dict) else ()
     return ", ".join(f"{key} {value}" for key, value in entries if not key.startswith("load"))

@@ -1,7 +1,7 @@
-"""From the facts of many runs to a row for each run, and to how late records were around the changes.
+"""From the facts of many runs to one row per run, and to the delays of records around the changes.
 
-All that grows with the events stays with Spark; a row for each run, a few hundred points of each curve and the holds
-of a few partitions come to the driver.
+Tables that grow with the events stay in Spark. The driver gets one row per run, a few hundred points per curve, and the
+intervals of a few partitions.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
 from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
 from zkrebalancer.pipeline.schema import PARTITION
 
-BEFORE, REST = "before", "rest"  # the steps in which nothing is changed
-WORKLOAD = "producer"  # what it spends is spent by the experiment
+BEFORE, REST = "before", "rest"  # the steps without a change
+WORKLOAD = "producer"  # part of the experiment: its cost is not the protocol's
 SLOT_MS = 500
-BEFORE_MS, AFTER_MS = 2_000, 60_000  # of a change, on the curves
+BEFORE_MS, AFTER_MS = 2_000, 60_000  # how far the curves reach before and after a change
 SPENT = ("requests", "zookeeper_bytes", "cpu_ms")
 
 
 def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return a row for each run; null is what was not measured.
+    """Return one row for each run; null where nothing was measured.
 
-    From the changes: `settled_ms` (their median), `unowned_partition_s`, `moved`, `moved_above_least`,
-    `stopped_needlessly` (sums), and what servers, coordinators and members spent: `requests`, `zookeeper_bytes`,
-    `cpu_ms`. From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`, `load_peak` (the highest of the
-    steps'). In a second of the time before:
-    `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`, and `rss_mb`, the highest sum of
-    memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
+    During the changes: `settled_ms` (median), the sums `unowned_partition_s`, `moved`, `moved_above_least` and
+    `stopped_needlessly`, and the cost of servers, coordinators and members: `requests`, `zookeeper_bytes`, `cpu_ms`.
+    From the first change on: `delay_p50_ms`, `delay_p99_ms`, `delay_max_ms`, `load_peak` (maximum over the steps).
+    At rest, per second: `rest_requests_per_s`, `rest_zookeeper_bytes_per_s`, `rest_cpu_ms_per_s`; and `rss_mb`, the sum
+    of each process's peak memory. Over the whole run: `lost`, `duplicated`, `out_of_order`, `overlaps`.
     """
     steps = tables["steps"]
     changes = steps.where(~F.col("name").isin(BEFORE, REST))
@@ -53,9 +52,9 @@ def run_measures(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def load_peaks(events: DataFrame, intervals: DataFrame, steps: DataFrame) -> DataFrame:
-    """Return (run, step, load_peak): the highest load of a member over the mean of all who own something at its end.
+    """Return (run, step, load_peak): the highest load over the mean load of all owners at the end of the step.
 
-    The load of a partition is what was produced for it during the step.
+    The load of a partition is the number of records produced to it during the step.
     """
     size = F.col("last_offset") - F.col("first_offset") + 1
     produced = with_step(events.where(F.col("kind") == "produced"), steps).groupBy(*STEP, "topic", "partition")
@@ -72,7 +71,7 @@ def _spent(costs: DataFrame, changes: DataFrame) -> DataFrame:
 
 
 def _sums() -> list[Column]:
-    """Return the sums of SPENT; a broker does not tell the bytes that it sends, so only ZooKeeper's are compared."""
+    """Return the sums of SPENT; only ZooKeeper's bytes are compared, as brokers do not report the bytes they send."""
     of_zookeeper = F.when(F.col("role") == "zookeeper", F.col("bytes"))
     columns = (F.col("requests"), of_zookeeper, F.col("cpu_ms"))
     return [F.sum(column).alias(name) for column, name in zip(columns, SPENT, strict=True)]
@@ -94,8 +93,8 @@ def _at_rest(costs: DataFrame, steps: DataFrame) -> DataFrame:
 def delay_around_changes(events: DataFrame, steps: DataFrame, labels: DataFrame) -> DataFrame:
     """Return (label, slot_ms, delay_p50_ms, delay_p99_ms, delay_max_ms) of the records sent around the changes.
 
-    `labels`: (run, label), the runs that are drawn as one curve. `slot_ms` counts from a change to when a record was
-    sent, in steps of SLOT_MS; a record belongs to the last change before it, and before the first one to that.
+    `labels`: (run, label); runs with one label form one curve. `slot_ms` is the time from a change to the sending of a
+    record, in steps of SLOT_MS. A record belongs to the last change before it, or else to the first change.
     """
     changes = steps.where(~F.col("name").isin(BEFORE, REST)).join(labels, "run")
     spans = changes.groupBy("run", "label").agg(F.collect_list(F.struct("from_us", "to_us")).alias("spans"))
@@ -117,9 +116,9 @@ def _since(span: Column, sent: Column) -> Column:
 
 
 def holds(intervals: DataFrame, steps: DataFrame, runs: list[str], most: int) -> DataFrame:
-    """Return (run, topic, partition, member, from_s, to_s): who held some partitions of these runs, and when.
+    """Return (run, topic, partition, member, from_s, to_s): the intervals of some partitions of these runs.
 
-    At most `most` partitions of each run, drawn by a hash. Seconds count from the first change.
+    A hash picks at most `most` partitions of each run. Seconds count from the first change.
     """
     changes = steps.where(F.col("run").isin(runs) & (F.col("name") != BEFORE))
     first = changes.groupBy("run").agg(F.min("from_us").alias("first_us"), F.max("to_us").alias("last_us"))

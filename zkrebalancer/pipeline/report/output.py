@@ -1,4 +1,4 @@
-"""A comparison as files: tables as Parquet and CSV, and one page for people."""
+"""Writes a comparison: tables as Parquet and CSV, and one HTML page."""
 
 from __future__ import annotations
 
@@ -28,34 +28,33 @@ from zkrebalancer.pipeline.report.statistics import CONFIDENCE, RESAMPLES, sampl
 RUNS, COMPARISON, PAGE = "runs", "comparison", "report.html"
 TIMELINE_BEFORE_S, TIMELINE_S = 1.0, 60.0
 HOW = f"""
-Less is better of everything that is shown. A number is the median over runs, below it the lowest and the highest, and
-what this project's first column is beside it. Intervals stand in `comparison.csv`.
+Lower is better for every measure. Each number is the median over runs; below it are the lowest and the highest run, and
+how this project (the first column) compares. `comparison.csv` has the intervals.
 
-Two protocols are called different if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of their runs (a bootstrap of the
-difference of medians, seeded) have the difference on the same side of zero; differences below {SMALL:.0%} are not
-spoken of. Of a comparison of few runs it is said how often chance alone would part them. Many comparisons are made: of
-those without a difference, some will look like one.
+A difference counts if {CONFIDENCE:.0%} of {RESAMPLES:,} resamples of the runs (a seeded bootstrap of the difference of
+medians) lie on the same side of zero. Differences below {SMALL:.0%} are ignored. If a difference rests on few runs, the
+page says how often chance alone would separate them. With this many comparisons, some differences shown are chance.
 
-*Time to settled* runs from a change to the last partition that was given or taken because of it. Sums over a run are
-over its changes. What servers, coordinators and members spend counts, what the producers spend does not. Requests are
-those to ZooKeeper, and those of groups to the broker. *At rest* is the time before the first change.
+*Time to settled* runs from a change to the last partition that starts or stops because of it. Sums over a run are sums
+over its changes. Costs are those of servers, coordinators and members, without the producers. Requests are those to
+ZooKeeper and the group requests to the broker. *At rest* is the time before the first change.
 """
 NOTHING_COMPARED = (
-    "Nothing was compared: that takes trusted runs of this project and of another protocol, of the same scenario, "
-    "settings and size."
+    "Nothing was compared: a comparison needs trusted runs of this project and of another protocol, with the same "
+    "scenario, settings and size."
 )
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
 TIMELINE_SAYS = (
-    f"Who owned what in the run in the middle: a line for a partition (at most {MAX_TIMELINE_PARTITIONS} of them), "
-    "a shade for a member; red: nobody reads the partition."
+    f"Owners of each partition in the median run: one line per partition (at most {MAX_TIMELINE_PARTITIONS}), one "
+    "shade per member; red: no owner."
 )
 DELAYS_SAY = (
-    "How late records were, by when they were sent: medians, 99th percentiles and maxima over all changes and runs."
+    "Delays of records by the time they were sent: medians, 99th percentiles and maxima over all changes and runs."
 )
 
 
 def write(found: Comparison, out: Path) -> None:
-    """Write everything; `out` exists."""
+    """Write all files into `out`, an existing folder."""
     for name, frame in ((RUNS, found.measures), (COMPARISON, comparison_table(found))):
         frame.to_parquet(out / f"{name}.parquet", index=False)
         frame.to_csv(out / f"{name}.csv", index=False)
@@ -81,26 +80,24 @@ def _summary(found: Comparison) -> Iterator[str]:
     numbers = {"run": len(trusted), "protocol": len(protocols), "setting": len(found.values)}
     says = "{} of {} under {}.".format(*(counted(number, noun) for noun, number in numbers.items()))
     if len(trusted) < len(found.runs):
-        says += f" Not trusted, and counted nowhere: {len(found.runs) - len(trusted)} more; see the end."
+        says += f" {len(found.runs) - len(trusted)} more are not trusted and left out; see the end."
     yield page.prose(says)
     if not found.verdicts:
         yield page.prose(NOTHING_COMPARED)
         return
     lost = told_losses(found.verdicts)
-    yield page.heading("What this project loses")
+    yield page.heading("Where this project loses")
     for setting, lines in lost.items():
         yield page.heading(str(setting), 3) + page.items(lines)
     if not lost:
-        yield page.prose("Nothing that these runs could show.")
+        yield page.prose("These runs show no loss.")
     yield page.heading("How often it wins and loses")
     rows = [
         [f"against {other}", *(str(count) for count in _count(one for one in found.verdicts if one.other == other))]
         for other in in_order(verdict.other for verdict in found.verdicts)
     ]
-    yield page.table(
-        ["", WINS, LOSES, "not shown, its median is better", "not shown, its median is worse", "equal"], rows
-    )
-    yield page.prose("Counted are comparisons of one measure under one setting.")
+    yield page.table(["", WINS, LOSES, "not shown, median better", "not shown, median worse", "equal"], rows)
+    yield page.prose("Each comparison is of one measure in one setting.")
 
 
 def _count(found: Iterable[Verdict]) -> tuple[int, int, int, int, int]:
@@ -124,7 +121,7 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         yield page.prose(told)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
-        yield page.picture(runs, "Every run as a dot, the median as a line.")
+        yield page.picture(runs, "One dot per run, with a line at the median.")
     if setting in found.curves:
         yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_SAY)
     holds = found.holds.get(setting, {})
@@ -165,7 +162,7 @@ def _untrusted(found: Comparison) -> Iterator[str]:
     doubted = [run for run in found.runs if run.doubts]
     if doubted:
         yield page.heading("Runs that are not trusted")
-        yield page.prose("They are in the tables, marked, and in no statistics, sentence or picture.")
+        yield page.prose("They are marked in the tables, and left out of all statistics, sentences and pictures.")
         yield page.items(
             [f"{run.setting}, {run.protocol}, seed {run.seed}: {'; '.join(run.doubts)}" for run in doubted]
         )

@@ -1,4 +1,4 @@
-"""The pictures of one setting: every run of each protocol, delays around the changes, who owned what."""
+"""The pictures of one setting: every run of each protocol, delays around the changes, owners over time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from zkrebalancer.pipeline.report.sentences import MEASURES, Values, in_order
 DRAWN = ("settled_ms", "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "moved_above_least", "stopped_needlessly",
          "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
 COLUMNS = 3
-DASHES = ("-", "--", "-.", ":")  # for eyes and printers that know no colours
+DASHES = ("-", "--", "-.", ":")  # to tell lines apart without colours
 NOBODY = page.PALETTE[5]
 Palette = Mapping[str, tuple[str, str]]
-WIDE = 30  # times from the smallest to the largest value: then the axis is logarithmic
+WIDE = 30  # ratio of largest to smallest value beyond which an axis is logarithmic
 NOTICED_MS = 200.0
-LATE = 5  # times the usual delay before a change
+LATE = 5  # times the usual delay
 LAST_SHARE = 0.85
-NAME_SHARE = 0.009  # of the width, for a letter
-QUIET_MS, SHORT_MS = 1_500, 5_000  # shown of the curves after the last late record, and at least
-DELAYS = {"delay_p50_ms": "half of the records", "delay_p99_ms": "99 % of the records", "delay_max_ms": "all records"}
+NAME_SHARE = 0.009  # of the width, per letter
+QUIET_MS, SHORT_MS = 1_500, 5_000  # drawn after the last late record; drawn at least
+DELAYS = {"delay_p50_ms": "median", "delay_p99_ms": "99th percentile", "delay_max_ms": "maximum"}
 
 
 def colours(protocols: Iterable[str]) -> Palette:
-    """Return colour and dashes of each protocol, the same in all pictures of a report."""
+    """Return the colour and dashes of each protocol, the same in all pictures of a report."""
     names = enumerate(in_order(protocols))
     return {name: (page.PALETTE[index % len(page.PALETTE)], DASHES[index % len(DASHES)]) for index, name in names}
 
 
 def draw_runs(values: Mapping[str, Values], palette: Palette) -> Figure | None:
-    """Draw a dot for each run and a line at the median, a panel for each measure that is not 0 everywhere."""
-    protocols = in_order(values)[::-1]  # from the top downwards
+    """Draw a panel for each measure that is not 0 in all runs: one dot per run, a line at the median."""
+    protocols = in_order(values)[::-1]  # the first on top
     panels = [name for name in DRAWN if any(value for of in values.values() for value in of.get(name, ()))]
     if not panels:
         return None
@@ -70,7 +70,7 @@ def _draw_measure(axis: Axes, values: Mapping[str, Sequence[float]], palette: Pa
 
 
 def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:
-    """Draw how late records were by when they were sent; `curves` has a row for each `protocol` and `slot_ms`."""
+    """Draw delays by the time a record was sent; `curves` has one row for each `protocol` and `slot_ms`."""
     by_protocol = {str(name): rows for name, rows in curves.groupby("protocol")}
     until_ms = max(SHORT_MS, *(_last_late_ms(rows) + QUIET_MS for rows in by_protocol.values()))
     with mpl.rc_context(page.STYLE):
@@ -83,15 +83,15 @@ def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:
                 label = name if axis is axes[0] else None
                 axis.plot(near["slot_ms"] / 1_000, near[column], dash, color=colour, linewidth=1.7, label=label)
             axis.axvline(0, color=page.INK, alpha=0.5, linewidth=0.8)
-            axis.set(title=says, xlabel="sent so many seconds after the change", yscale="log")
+            axis.set(title=says, xlabel="sent at, seconds after the change", yscale="log")
             axis.grid(color=page.INK, alpha=0.15, linewidth=0.6)
-        axes[0].set_ylabel("delay at most, ms")
+        axes[0].set_ylabel("delay, ms")
         figure.legend(loc="outside upper center", ncols=4)
     return figure
 
 
 def _last_late_ms(rows: pd.DataFrame) -> float:
-    """Return when the last records were sent that had to wait much longer than usual."""
+    """Return when the last records were sent whose delay was much longer than usual."""
     usual = rows["delay_p50_ms"].min()
     late = rows.loc[rows["delay_p99_ms"] > max(LATE * usual, NOTICED_MS), "slot_ms"]
     return float(late.max()) if len(late) else 0.0
@@ -100,7 +100,7 @@ def _last_late_ms(rows: pd.DataFrame) -> float:
 def draw_holds(
     holds: Mapping[str, pd.DataFrame], changes: Mapping[str, Sequence[tuple[float, str]]], from_s: float, to_s: float
 ) -> Figure:
-    """Draw who owned each partition from when to when, a panel for each protocol; red is nobody.
+    """Draw the owners of each partition over time, a panel for each protocol; red means no owner.
 
     `holds`: protocol -> rows of `measures.holds`. `changes`: protocol -> seconds and name of each change.
     """
@@ -120,14 +120,14 @@ def draw_holds(
 
 
 def _name_changes(axis: Axes, changes: Sequence[tuple[float, str]], to_s: float) -> None:
-    """Mark every change; one that comes soon after the one before it gets no name."""
+    """Mark every change; a change whose name would overlap the one before it stays unnamed."""
     free_from_s = -to_s
     for since_s, name in changes:
         if since_s < to_s:
             axis.axvline(since_s, color=page.INK, linewidth=1, linestyle=":")
             if since_s >= free_from_s:
                 at = axis.get_xaxis_transform()
-                side = "right" if since_s > LAST_SHARE * to_s else "left"  # so that it stays above the panel
+                side = "right" if since_s > LAST_SHARE * to_s else "left"  # keep it above the panel
                 axis.text(since_s, 1.02, name, transform=at, fontsize=8, ha=side, va="bottom")
                 free_from_s = since_s + to_s * NAME_SHARE * len(name)
 

@@ -1,4 +1,4 @@
-"""What won and what lost, in plain words: this project against each other protocol, its losses first."""
+"""Verdicts as sentences: this project against each other protocol, losses first."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from zkrebalancer.pipeline.report.folders import Setting
 from zkrebalancer.pipeline.report.statistics import CONFIDENCE, Difference, difference, sample
 
-OURS = ("central-incremental", "central-eager")  # the first one that was run stands for this project
-SMALL = 0.05  # of the larger median; a difference that is smaller is none to speak of
+OURS = ("central-incremental", "central-eager")  # the first of these that was run represents this project
+SMALL = 0.05  # of the larger median; smaller differences are ignored
 WINS, LOSES, OPEN = "wins", "loses", "open"
-# Every measure, with its name in a sentence and its unit; less is better of each.
+# Each measure: its name in a sentence and its unit; lower is better for all.
 MEASURES: Mapping[str, tuple[str, str]] = {
     "settled_ms": ("time to settled", "ms"),
-    "unowned_partition_s": ("time of partitions without a consumer", "s"),
+    "unowned_partition_s": ("partition time without a consumer", "s"),
     "delay_p50_ms": ("delay of half of the records", "ms"),
     "delay_p99_ms": ("delay of 99 % of the records", "ms"),
     "delay_max_ms": ("longest delay of a record", "ms"),
     "load_peak": ("highest load of a member over the mean", ""),
-    "moved_above_least": ("partitions moved above the least possible", ""),
+    "moved_above_least": ("partitions moved above the minimum", ""),
     "stopped_needlessly": ("partitions stopped needlessly", ""),
     "lost": ("records lost", ""),
     "duplicated": ("records delivered twice", ""),
     "out_of_order": ("records out of order", ""),
-    "overlaps": ("partitions held by two at once", ""),
+    "overlaps": ("partitions with two owners", ""),
     "requests": ("requests during the changes", ""),
     "zookeeper_bytes": ("bytes to and from ZooKeeper during the changes", ""),
     "cpu_ms": ("processor time during the changes", "ms"),
@@ -33,14 +33,14 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "rest_cpu_ms_per_s": ("processor time at rest", "ms/s"),
     "rss_mb": ("memory", "MB"),
 }
-Values = Mapping[str, Sequence[float]]  # measure -> a value of each trusted run that has one
+Values = Mapping[str, Sequence[float]]  # measure -> one value per trusted run that has it
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One measure of this project against that of another protocol, under one setting.
+    """One measure of this project against that of another protocol, in one setting.
 
-    `difference`: the other's above ours; None if there are too few runs.
+    `difference`: the other's value minus ours; None if there are too few runs.
     """
 
     setting: Setting
@@ -65,18 +65,18 @@ class Verdict:
 
     @property
     def runs(self) -> str:
-        """Return how many runs there are of each."""
+        """Return how many runs each side has, as text."""
         return f"{len(self.our_values)} and {len(self.other_values)} runs"
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return the verdict as a sentence."""
         ours, other = sample(self.our_values), sample(self.other_values)
         name, unit = MEASURES[self.measure]
         both = f"{shown(ours.median, unit)} against {shown(other.median, unit)}"
         if self.difference is None:
             return f"{name}: {both}; {self.runs} are too few to tell"
         if self.outcome == OPEN:
-            return f"{name}: {both}; {self.runs} show no difference that counts"
+            return f"{name}: {both}; {self.runs} show no clear difference"
         times = _times(ours.median, other.median)
         if times:
             both += f", {times} {'less' if ours.median < other.median else 'more'}"
@@ -84,7 +84,7 @@ class Verdict:
 
     @property
     def beside(self) -> str:
-        """Return what ours is beside the other, in a few words."""
+        """Return how ours compares with the other, in a few words."""
         if self.difference is None:
             return "too few runs"
         if self.outcome == OPEN:
@@ -99,11 +99,13 @@ class Verdict:
         unit = MEASURES[self.measure][1]
         low, high = sorted((abs(self.difference.low), abs(self.difference.high)))
         sure = f"{CONFIDENCE:.0%} of resamples: {shown(low, unit)} to {shown(high, unit)}; {self.runs}"
-        return f"{sure}, which chance alone parts in {self.how_often_by_chance}" if self.how_often_by_chance else sure
+        return (
+            f"{sure}; chance alone separates them in {self.how_often_by_chance}" if self.how_often_by_chance else sure
+        )
 
     @property
     def how_often_by_chance(self) -> str:
-        """Return how often so few runs are parted though they do not differ; empty if that is rare."""
+        """Return how often chance alone separates so few runs completely; empty if that is rare."""
         by_chance = None if self.difference is None else self.difference.by_chance
         if by_chance is None or by_chance <= 1 - CONFIDENCE:
             return ""
@@ -113,7 +115,7 @@ class Verdict:
 def verdicts(setting: Setting, values: Mapping[str, Values]) -> list[Verdict]:
     """Compare this project with every other protocol of a setting; `values`: protocol -> values.
 
-    Measures that are 0 in every run of both are left out.
+    Measures that are 0 in every run of both protocols are left out.
     """
     ours = next((name for name in OURS if name in values), None)
     if ours is None:
@@ -128,17 +130,17 @@ def verdicts(setting: Setting, values: Mapping[str, Values]) -> list[Verdict]:
 
 
 def in_order(protocols: Iterable[str]) -> list[str]:
-    """Return protocols in the order in which they are shown: this project's first."""
+    """Return protocols in display order: this project's first."""
     return sorted(set(protocols), key=lambda name: (name not in OURS, OURS.index(name) if name in OURS else 0, name))
 
 
 def losses(found: Iterable[Verdict]) -> list[Verdict]:
-    """Return what this project loses to others; its own modes are no others."""
+    """Return the verdicts in which this project loses to another; its own two modes are not compared here."""
     return [verdict for verdict in found if verdict.outcome == LOSES and verdict.other not in OURS]
 
 
 def told_losses(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
-    """Return, for each setting, a line for each measure in which this project loses, with all to whom it does."""
+    """Return, for each setting, one line per lost measure with all protocols that win it."""
     lost: dict[tuple[Setting, str], list[Verdict]] = {}
     for verdict in losses(found):
         lost.setdefault((verdict.setting, verdict.measure), []).append(verdict)
@@ -152,7 +154,7 @@ def told_losses(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
 
 
 def shown(value: float, unit: str) -> str:
-    """Write a value with its unit, with three digits that count."""
+    """Return a value with its unit, to three significant digits."""
     for limit, divisor, prefix in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e5, 1e3, " k")):
         if abs(value) >= limit and unit != "ms":
             return f"{value / divisor:.3g}{prefix}{unit}"
@@ -163,7 +165,7 @@ def shown(value: float, unit: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write how many there are of something."""
+    """Return a count with its noun."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -1,7 +1,7 @@
-"""Are two protocols apart? Medians, what the runs spread over, and a seeded bootstrap of the difference.
+"""Do two protocols differ? Medians, ranges, and a seeded bootstrap of the difference of medians.
 
-Runs are resampled, never the records or steps within one: these depend on each other. With few runs a bootstrap tells
-little, and the verdict says how often chance alone would part as many runs completely.
+Whole runs are resampled, never records or steps within a run, which depend on each other. A bootstrap of few runs is
+weak, so a verdict also says how often chance alone would separate so few runs completely.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import comb
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
 SEED = 1
-MIN_RUNS = 3  # of each; chance parts two and two in every third comparison
+MIN_RUNS = 3  # of each protocol; two and two are separated by chance in every third comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """By how much the second of two protocols is above the first: medians, and the interval that holds 95 of 100.
+    """By how much the second protocol's median exceeds the first's, with its confidence interval.
 
-    `by_chance`: how often runs that do not differ would be parted completely; None if these runs are not.
+    `by_chance`: how often runs that do not differ would be separated completely; None if these runs overlap.
     """
 
     median: float
@@ -42,17 +42,17 @@ class Difference:
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def sample(values: Sequence[float]) -> Sample:
-    """Return what is told of the values of some runs, at least one."""
+    """Summarise the values of at least one run."""
     return Sample(len(values), statistics.median(values), min(values), max(values))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Difference | None:
-    """Compare two protocols; None if either has fewer than MIN_RUNS."""
+    """Compare two protocols; None if either has fewer than MIN_RUNS runs."""
     if min(len(first), len(second)) < MIN_RUNS:
         return None
     chance = random.Random(SEED)  # noqa: S311  # the same runs give the same interval

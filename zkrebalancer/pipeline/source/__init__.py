@@ -1,4 +1,4 @@
-"""Spark as a member of a group: `format("consumer_group")`, which Spark knows by `pyspark_consumer_group`."""
+"""The Spark data source `format("consumer_group")`; Spark finds it through the module `pyspark_consumer_group`."""
 
 from zkrebalancer.pipeline.source.datasource import ConsumerGroupSource
 

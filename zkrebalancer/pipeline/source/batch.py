@@ -1,7 +1,7 @@
-"""The batch reader: what the group still has to read of its topics, looked at from outside.
+"""The batch reader: reads what the group has not yet committed.
 
-It joins nobody and commits nothing: Spark does not tell a batch source that its query is done. Every partition is read
-from the group's offset, or where there is none from `startingOffsets`, to the end of its log.
+It does not join the group and commits nothing, because Spark does not tell a batch source when its query has finished.
+Each partition is read from the group's offset, or without one from `startingOffsets`, to the end of its log.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 class ConsumerGroupReader(DataSourceReader):
-    """Reads what the group has not committed."""
+    """Reads the records from the group's committed offsets to the ends of the logs."""
 
     def __init__(self, options: Options) -> None:
-        """Connect nothing yet."""
+        """Store the options; nothing is connected yet."""
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Ask for offsets and divide what lies between them into tasks; raises RebalancerError if nobody answers."""
+        """Divide the unread offsets into tasks; raises RebalancerError if ZooKeeper or Kafka does not answer."""
         with Logs(self._options) as logs:
             partitions = logs.partitions(self._options.topics)
             ends = logs.offsets(partitions, END)
@@ -42,12 +42,12 @@ class ConsumerGroupReader(DataSourceReader):
         if lost and self._options.fail_on_data_loss:
             topic, partition, begin, end, _ = lost[0]
             text = f"{topic}/{partition}: the group is at {begin}, and Kafka's log ends at {end}"
-            raise DataLossError(f"{text}; option failOnDataLoss=false passes it over")
+            raise DataLossError(f"{text}; option failOnDataLoss=false skips the partition")
         ranges = [whole for whole in ranges if whole.begin < whole.end]
         return [RangesPartition(task) for task in offsets.split(ranges, self._options.task_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what a task is given, in an executor."""
+        """Read the ranges of one task, in an executor."""
         return read_ranges(self._options, partition)
 
     def _where_none_is_stored(self, logs: Logs, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
@@ -59,7 +59,7 @@ class ConsumerGroupReader(DataSourceReader):
         return logs.offsets(partitions, {"earliest": FIRST, "latest": END}.get(str(where), where))  # type: ignore[arg-type]  # a time
 
     def _stored(self, logs: Logs, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the group's offsets in the topics; where both stores have one the higher counts."""
+        """Return the group's offsets in the topics; if both stores have one, the higher one."""
         options = self._options
         storage = Storage(options.agent.get("offsets_storage", Storage.ZOOKEEPER.value))
         found: dict[TopicPartition, int] = {}

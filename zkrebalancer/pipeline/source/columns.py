@@ -1,7 +1,7 @@
-"""The columns of the source, and Arrow batches of them from Kafka's messages.
+"""The columns of the source, and their Arrow batches built from Kafka's messages.
 
-All columns are built by functions in C that go over whole runs of messages: a Python loop over the records, or a tuple
-for each, takes longer than fetching them.
+All columns are built by C functions over whole lists of messages: a Python loop over the records, or one tuple for
+each, would take longer than fetching them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEMAS = {False: pa.schema(_ARROW), True: pa.schema([*_ARROW, _ARROW_HEADERS])
 
 
 def spark_schema(include_headers: bool) -> str:
-    """Return the columns as Spark writes them; `timestampType`: 0 the record's own time, 1 the log's, -1 none."""
+    """Return the columns as a Spark DDL string; `timestampType`: 0 create time, 1 log append time, -1 none."""
     return f"{_COLUMNS}, {_HEADERS}" if include_headers else _COLUMNS
 
 
@@ -60,15 +60,15 @@ def record_batch(read: Range, messages: Sequence[Message], include_headers: bool
         pa.repeat(pa.scalar(read.generation, pa.int64()), count),
     ]
     if include_headers:
-        found = zip(readable_headers(messages), messages, strict=False)  # there are at least as many headers
+        found = zip(readable_headers(messages), messages, strict=False)  # there may be more headers than messages
         rows = [[{"key": key, "value": value} for key, value in headers] for headers, _ in found]
         columns.append(pa.array(rows, _ARROW_HEADERS[1]))
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[include_headers])
 
 
 def _offsets(messages: Sequence[Message]) -> Any:  # noqa: ANN401  # pyarrow has no types
-    """Return the offset of each message. They rise, so where none can be missing only the ends are asked for theirs."""
+    """Return the offset of each message. Offsets rise; if first and last show that none is missing, a range does."""
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     if last - first == len(messages) - 1:
-        return pa.arange(first, last + 1)  # type: ignore[attr-defined]  # the stubs have not got it yet
+        return pa.arange(first, last + 1)  # type: ignore[attr-defined]  # missing in the stubs
     return pa.array(list(map(Message.offset, messages)), pa.int64())

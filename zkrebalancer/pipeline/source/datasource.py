@@ -1,4 +1,4 @@
-"""`format("consumer_group")`: the options, the columns, and the two readers."""
+"""The entry point of `format("consumer_group")`: options, columns, readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 
 
 class ConsumerGroupSource(DataSource):
-    """Topics of Kafka, shared with the other members of a consumer group (`docs/spark-source.md`)."""
+    """Kafka topics, shared with the other members of a consumer group (`docs/spark-source.md`)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Check the options.

@@ -1,4 +1,4 @@
-"""What the source asks of Kafka: where logs begin and end, and the settings of the clients that read them."""
+"""Kafka clients of the source: their settings, and queries for the ends of logs and for offsets."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 from zkrebalancer.runtime.kafka import ConnectionErrors
 
 ASK_TIMEOUT_S = 10.0
-FIRST, END = -2, -1  # the times by which Kafka's ListOffsets names the two ends
+FIRST, END = -2, -1  # the timestamps that mean the two ends in ListOffsets
 
 _log = logging.getLogger(__name__)
 
 
 class KafkaReadError(RebalancerError):
-    """Kafka did not answer, or refused."""
+    """Kafka did not answer, or answered with an error."""
 
 
 class DataLossError(RebalancerError):
-    """Kafka no longer has records that were to be read; `failOnDataLoss=false` goes on without them."""
+    """Kafka no longer has records that should be read; `failOnDataLoss=false` continues without them."""
 
 
 def client_settings(options: Options) -> dict[str, Any]:
-    """Return librdkafka's settings for reading ranges, then the user's own."""
+    """Return librdkafka's settings for reading ranges; the user's own settings override them."""
     return {
         "bootstrap.servers": options.bootstrap,
-        "group.id": options.group,  # named for the brokers' permissions; nothing is committed to it
+        "group.id": options.group,  # for the brokers' authorization; nothing is committed
         "client.id": options.agent["client_id"],
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "enable.partition.eof": True,  # a range may end in offsets that are no records
+        "enable.partition.eof": True,  # a range may end in offsets without records
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "fetch.wait.max.ms": 100,
-        "fetch.queue.backoff.ms": 10,  # by default it stops fetching for a second whenever its queue is full
-        "queued.min.messages": 20_000,  # what it fetches beyond the end of a range is in vain
+        "fetch.queue.backoff.ms": 10,  # by default, a full queue stops fetching for a second
+        "queued.min.messages": 20_000,  # records fetched beyond the end of a range are wasted
         "queued.max.messages.kbytes": 32_768,
         "max.partition.fetch.bytes": 4_194_304,
         "topic.metadata.refresh.fast.interval.ms": 50,
@@ -52,7 +52,7 @@ def client_settings(options: Options) -> dict[str, Any]:
 
 
 def new_client(settings: Mapping[str, Any]) -> Consumer:
-    """Make a client; raises ConfigurationError if librdkafka does not take a setting."""
+    """Create a client; raises ConfigurationError if librdkafka rejects a setting."""
     try:
         return Consumer(dict(settings), logger=KafkaLog("librdkafka"))
     except KafkaException as error:
@@ -60,10 +60,10 @@ def new_client(settings: Mapping[str, Any]) -> Consumer:
 
 
 class Logs:
-    """Where the logs of partitions begin and end; the end is that of the last finished transaction."""
+    """Queries of partition logs. With `read_committed`, a log ends where its first open transaction begins."""
 
     def __init__(self, options: Options) -> None:
-        """Prepare; nothing is asked yet."""
+        """Create the client; nothing is queried yet."""
         self._bootstrap = options.bootstrap
         self._errors = ConnectionErrors()
         self._client = new_client({**client_settings(options), "error_cb": self._errors.record})
@@ -83,7 +83,7 @@ class Logs:
         self._client.close()
 
     def partitions(self, topics: Iterable[str]) -> list[fields.TopicPartition]:
-        """Return every partition of these topics; raises KafkaReadError if there is no answer, or no such topic."""
+        """Return every partition of these topics; raises KafkaReadError if no broker answers or a topic is missing."""
         found: list[fields.TopicPartition] = []
         for topic in topics:
             try:
@@ -98,18 +98,18 @@ class Logs:
         return found
 
     def ends(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
-        """Return the end of each log that Kafka tells now; what it does not is asked again by the next call."""
+        """Return the end of each log that Kafka reports now; missing ones are queried again by the next call."""
         try:
             answers = self._ask(partitions, END) if partitions else []
         except KafkaException as error:
-            _log.warning("Kafka at %s does not say where logs end: %s", self._bootstrap, self._text(error))
+            _log.warning("Kafka at %s does not report the ends of logs: %s", self._bootstrap, self._text(error))
             return {}
         for topic in {answer.topic for answer in answers if answer.error is not None}:
-            self._hear_of(topic)
+            self._refresh(topic)
         return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.error is None and tp.offset >= 0}
 
     def offsets(self, partitions: Collection[fields.TopicPartition], moment: int) -> dict[fields.TopicPartition, int]:
-        """Return the offset of each partition at FIRST, END, or the first one since a time in ms since the epoch.
+        """Return each partition's offset at FIRST, at END, or of the first record since `moment` (epoch milliseconds).
 
         Raises:
             KafkaReadError: Kafka does not answer, or does not know one of the partitions.
@@ -121,11 +121,11 @@ class Logs:
             raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {self._text(error)}") from None
         _require_known(answers)
         found = {(tp.topic, tp.partition): tp.offset for tp in answers}
-        young = [partition for partition, offset in found.items() if offset < 0]  # no record is as young as that
+        young = [partition for partition, offset in found.items() if offset < 0]  # no record is that recent
         return {**found, **(self.offsets(young, END) if young else {})}
 
     def committed(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
-        """Return what the group stores in Kafka, of the partitions of which it does.
+        """Return the group's offsets stored in Kafka, without partitions that have none.
 
         Raises:
             KafkaReadError: Kafka does not answer, or does not know one of the partitions.
@@ -140,12 +140,12 @@ class Logs:
         return {(tp.topic, tp.partition): tp.offset for tp in answers if tp.offset >= 0}
 
     def _ask(self, partitions: Collection[fields.TopicPartition], moment: int) -> list[TopicPartition]:
-        self._errors.drain(self._client)  # what is over
+        self._errors.drain(self._client)  # discard earlier errors
         asked = [TopicPartition(topic, number, moment) for topic, number in sorted(partitions)]
         return self._client.offsets_for_times(asked, timeout=ASK_TIMEOUT_S)
 
-    def _hear_of(self, topic: str) -> None:
-        """Let librdkafka ask for new partitions: it answers from what it heard minutes ago."""
+    def _refresh(self, topic: str) -> None:
+        """Make librdkafka query the topic's partitions: otherwise it answers from metadata that is minutes old."""
         try:
             self._client.list_topics(topic, timeout=ASK_TIMEOUT_S)
         except KafkaException as error:

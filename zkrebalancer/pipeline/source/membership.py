@@ -1,8 +1,8 @@
-"""Spark's part in the group: an agent that reads nothing. It owns partitions, hands out ranges of them, and commits.
+"""The query's membership in the group: an agent that fetches nothing, but owns partitions, plans ranges and commits.
 
-A range that was planned is to the agent what records are that an application was given: unfinished until Spark has
-finished the batch. So a stop-fetcher waits for the batch in flight, by the agent's own rules, and what a member loses
-is committed by nobody. Where nothing is in flight the agent's engine acknowledges by itself, with Spark asleep.
+To the agent, a planned range is like records returned to an application: unfinished until Spark has finished the batch.
+So by the agent's own rules a stop-fetcher waits for the batch in flight, and lost partitions are not committed. Without
+a batch in flight, the agent acknowledges at once, even while Spark does nothing.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from zkrebalancer.pipeline.source.options import Options
 from zkrebalancer.protocol.fields import TopicPartition
 
 COMMIT_TIMEOUT_S = 10.0
-ASSIGNMENT_TIMEOUT_S = 30.0  # how long a query that ends by itself waits for partitions
+ASSIGNMENT_TIMEOUT_S = 30.0  # how long an availableNow query waits for partitions
 POLL_INTERVAL_S = 0.05
-MAX_AWAY_MS = 86_400_000  # a batch may take long; the driver's end is noticed by other means
+MAX_AWAY_MS = 86_400_000  # a batch may take long; this does not detect a dead driver
 
 _log = logging.getLogger(__name__)
 
 
 class Membership:
-    """A member of the group from the first `poll` to `close`. All methods belong to one thread."""
+    """A member of the group from the first `poll` to `close`. Use it from one thread only."""
 
     def __init__(self, options: Options) -> None:
-        """Prepare; the group is joined by the first `poll`."""
+        """Create the clients; the first `poll` joins the group."""
         self._options = options
         self._logs = Logs(options)
         self._consumer = PlanningConsumer(**options.agent, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
-        self._shorter: set[TopicPartition] = set()  # logs that end before the group's offset, and were told of
-        self._turn = 0  # how many batches were planned
-        self.ends: dict[TopicPartition, int] = {}  # of the logs of owned partitions, when they were asked for last
+        self._shorter: set[TopicPartition] = set()  # logs already reported to end before the group's offset
+        self._turn = 0  # number of batches planned
+        self.ends: dict[TopicPartition, int] = {}  # of the logs of owned partitions, as last queried
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Join the group if it is not joined, and let go of what is being revoked; takes `timeout_s` if it is positive.
+        """Join the group if needed and release revoked partitions; waits for a positive `timeout_s`.
 
         Raises:
-            RebalancerError: what the agent could not do.
+            RebalancerError: the agent failed.
 
         """
         self._consumer.poll(timeout_s, max_records=0)
 
     def wait_assigned(self) -> None:
-        """Wait until there are partitions, at most ASSIGNMENT_TIMEOUT_S: others may have them all."""
+        """Wait for partitions, at most ASSIGNMENT_TIMEOUT_S: other members may own all of them."""
         give_up_s = time.monotonic() + ASSIGNMENT_TIMEOUT_S
         while not self._consumer.assignment() and time.monotonic() < give_up_s:
             self.poll(POLL_INTERVAL_S)
         if not self._consumer.assignment():
             _log.warning(
-                "group %s has no partition for this query within %g s", self._options.group, ASSIGNMENT_TIMEOUT_S
+                "group %s assigned no partition to this query within %g s", self._options.group, ASSIGNMENT_TIMEOUT_S
             )
 
     def log_ends(self) -> dict[TopicPartition, int]:
-        """Return where all logs of the topics end; raises KafkaReadError."""
+        """Return the ends of all logs of the topics; raises KafkaReadError."""
         return self._logs.offsets(self._logs.partitions(self._options.topics), END)
 
     def plan(self, limit: int, targets: Mapping[TopicPartition, int] | None) -> list[Range]:
-        """Return what to read next of the partitions that are owned at this moment, at most `limit` offsets.
+        """Return the next ranges of the partitions owned now, at most `limit` offsets in total.
 
-        With targets nothing beyond them.
+        `targets`: ends that must not be passed, None for none.
 
         Raises:
-            DataLossError: a log is shorter than what was read of it, and `failOnDataLoss` is set.
+            DataLossError: a log ends before its partition's position, and `failOnDataLoss` is set.
 
         """
         positions = self._consumer.position()
@@ -97,16 +97,16 @@ class Membership:
         return ranges
 
     def finish(self, ranges: Sequence[Range]) -> None:
-        """Commit what was planned; partitions that were lost meanwhile are passed over."""
+        """Commit planned ranges, without partitions that were lost meanwhile."""
         self._consumer.finish({(r.topic, r.partition): r.end for r in ranges})
         self._record("batch_finished", ranges)
         try:
             self._consumer.commit(timeout_s=COMMIT_TIMEOUT_S)
         except (CommitFailedError, CommitTimeoutError) as error:
-            _log.warning("%s; the sink decides what of it counts", error)
+            _log.warning("%s; the batch may be read again", error)
 
     def close(self) -> None:
-        """Leave the group; what is in flight is not committed."""
+        """Leave the group without committing the batch in flight."""
         self._consumer.close()
         self._logs.close()
         self._log.close()
@@ -117,9 +117,9 @@ class Membership:
         elif partition not in self._shorter:
             text = f"{partition[0]}/{partition[1]}: the group is at {begin}, and Kafka's log ends at {end}"
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{text}; option failOnDataLoss=false waits for records behind that")
+                raise DataLossError(f"{text}; option failOnDataLoss=false waits for records beyond that")
             self._shorter.add(partition)
-            _log.warning("%s; nothing is read until it is longer", text)
+            _log.warning("%s; nothing is read until it has grown past that", text)
 
     def _record(self, kind: str, ranges: Iterable[Range]) -> None:
         by_topic = groupby(ranges, key=lambda r: (r.topic, r.generation))

@@ -1,8 +1,8 @@
-"""What a batch reads, and how Spark keeps it in its checkpoint. Pure.
+"""The ranges that a batch reads, and how Spark stores them in its checkpoint. Pure.
 
-The end of a batch says all of it, whatever its start is: `{"orders": {"0": {"from": 50, "to": 100, "generation": 7}}}`.
-For a partition may come from another member, with a position that no batch of this query has ever ended at; and a batch
-that Spark repeats after a restart has to read the same again, with nobody to ask.
+The end offset of a batch holds its ranges, whatever its start: `{"orders": {"0": {"from": 50, "to": 100, "generation":
+7}}}`. A start alone would not do: a partition may come from another member, at a position where no batch of this query
+ended; and a batch repeated after a restart must read the same records again without asking the group.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ Document = dict[str, dict[str, dict[str, int]]]
 
 
 class CheckpointError(RebalancerError):
-    """What a checkpoint has as the offsets of this source was not written by it."""
+    """The checkpoint's offsets were not written by this source."""
 
 
 class Range(NamedTuple):
-    """Offsets of one partition: `begin` is the first, `end` follows the last."""
+    """Offsets [begin, end) of one partition."""
 
     topic: str
     partition: int
     begin: int
     end: int
-    generation: int | None  # under which it is owned; None: by nobody, in a batch query
+    generation: int | None  # under which it is owned; None in a batch query
 
 
 def encode(ranges: Iterable[Range]) -> Document:
-    """Return what Spark keeps as the end of a batch that reads these ranges."""
+    """Return the end offset of a batch that reads these ranges."""
     return {
         topic: {str(r.partition): {"from": r.begin, "to": r.end, "generation": r.generation or 0} for r in of_topic}
         for topic, of_topic in groupby(sorted(ranges), key=lambda r: r.topic)
     }
 
 
-def decode(document: Any) -> list[Range]:  # noqa: ANN401  # what stands in a checkpoint
-    """Return the ranges of a batch with this end; raises CheckpointError."""
+def decode(document: Any) -> list[Range]:  # noqa: ANN401  # unchecked JSON
+    """Return the ranges of the batch with this end offset; raises CheckpointError."""
     try:
         return [
             Range(topic, int(partition), int(held["from"]), int(held["to"]), int(held["generation"]))
@@ -56,10 +56,10 @@ def decode(document: Any) -> list[Range]:  # noqa: ANN401  # what stands in a ch
 def limited(
     open_ranges: Mapping[TopicPartition, tuple[int, int]], limit: int, turn: int = 0
 ) -> dict[TopicPartition, int]:
-    """Return up to where to read of each partition (begin, end of the log), `limit` offsets together at most.
+    """Return up to which offset to read each partition (begin, end of its log), at most `limit` offsets in total.
 
-    Every partition gets the same share; what some cannot fill goes to the others. If there are more partitions than
-    `limit`, they take turns, `turn` being the number of the batch: none waits for the others to be read to their ends.
+    Every partition gets the same share; what a partition cannot use goes to the others. If there are more partitions
+    than `limit`, they take turns by the batch number `turn`, so that none waits until the others are read completely.
     """
     served = list(open_ranges)
     if limit < len(served):
@@ -70,7 +70,7 @@ def limited(
 
 
 def split(ranges: Sequence[Range], task_count: int) -> list[list[Range]]:
-    """Divide ranges into at most so many tasks with about equally many offsets; a range may be cut."""
+    """Divide ranges into at most `task_count` tasks with about equal numbers of offsets; ranges may be cut."""
     tasks: list[list[Range]] = []
     left = sum(r.end - r.begin for r in ranges)
     room = 0

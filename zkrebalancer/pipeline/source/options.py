@@ -1,4 +1,4 @@
-"""The options of `format("consumer_group")`: checked all at once, before anything is connected."""
+"""The options of `format("consumer_group")`, all checked before anything is connected."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _integer_or_text(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-_OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Options`, and how it is read
+_OWN: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> field of `Options`, parser
     "topics": ("topics", _topics),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number(MAX_OFFSETS)),
     "minPartitions": ("task_count", _number(MAX_TASKS)),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
     "includeHeaders": ("include_headers", _boolean),
 }
-_OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> setting of the agent, which checks it
+_OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> agent setting, parser; checked by the agent
     "zookeeper": ("zookeeper", str),
     "bootstrap": ("bootstrap", str),
     "group": ("group", str),
@@ -67,32 +67,32 @@ _REQUIRED = ("topics",)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that can be set; `agent` has the settings of `consumer_agent.Consumer`."""
+    """All options of the source; `agent` has the settings of `consumer_agent.Consumer`."""
 
     topics: tuple[str, ...]
     agent: Mapping[str, Any]
     max_offsets_per_trigger: int = MAX_OFFSETS
-    task_count: int = DRIVER_CORES  # a task for each range reads half as fast: it begins anew too often
+    task_count: int = DRIVER_CORES  # one task per range reads half as fast: too many starts
     fail_on_data_loss: bool = True
     include_headers: bool = False
     kafka: Mapping[str, str] = field(default_factory=dict)  # librdkafka's own settings
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """The name of the group."""
         return str(self.agent["group"])
 
     @property
     def bootstrap(self) -> str:
-        """Where Kafka is."""
+        """Kafka's bootstrap servers."""
         return str(self.agent["bootstrap"])
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Read the options as Spark hands them over: texts, names in any case.
+    """Parse the options as Spark passes them: text values, names in any case.
 
     Raises:
-        ConfigurationError: names every option that is unknown, missing, or has a value that is not allowed.
+        ConfigurationError: names every option that is unknown, missing, or has an invalid value.
 
     """
     known = {name.lower(): name for name in (*_OWN, *_OF_THE_AGENT)}
@@ -118,7 +118,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 def kafka_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's own settings, without their prefix."""
+    """Return the options prefixed with `kafka.`, without the prefix: librdkafka's own settings."""
     return {key.lower().removeprefix(KAFKA_PREFIX): text for key, text in given.items() if _is_kafka(key)}
 
 

@@ -1,7 +1,7 @@
-"""Reads ranges of offsets to their ends, in an executor: one librdkafka client for all ranges of a task, and the next.
+"""Reads ranges of offsets in an executor, with one librdkafka client for all ranges of a task and for the next task.
 
-A range is over when a record at or beyond its end is seen, or the end of the partition: never by a count, for offsets
-may be missing. Transactions leave markers, aborted ones records that are not returned, and compaction takes some away.
+A range ends at a record at or beyond its end, or at the partition's end. Records are never counted, because offsets may
+be missing: of transaction markers, of aborted records, of records removed by compaction.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from zkrebalancer.protocol import fields
 
 ROWS_PER_BATCH = 10_000
 POLL_TIMEOUT_S = 0.5
-SILENCE_LIMIT_S = 120.0  # without a sign of any of the ranges, the task fails and Spark begins it again
-SHORT_LOG_S = 10.0  # of silence: then it is asked whether logs end before their ranges; a new leader may take seconds
+SILENCE_LIMIT_S = 120.0  # without messages for any range, the task fails and Spark retries it
+SHORT_LOG_S = 10.0  # of silence before checking for logs that end too early; a new leader may take seconds
 ASK_TIMEOUT_S = 10.0
-MAX_IDLE_CLIENTS = 1  # of a worker
+MAX_IDLE_CLIENTS = 1  # per worker
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # its public name
@@ -33,43 +33,43 @@ _GONE = {
 }
 
 _log = logging.getLogger(__name__)
-# Connected clients, and what they have read; a worker's next task takes one.
+# Connected clients and the topics that they have read, for the worker's next task.
 _idle: dict[frozenset[tuple[str, Any]], tuple[Consumer, frozenset[str]]] = {}
 
 
 class RangeReader:
-    """Reads the ranges of one task, each of another partition."""
+    """Reads the ranges of one task, each of a different partition."""
 
     def __init__(self, settings: Mapping[str, Any], ranges: Sequence[Range], *, fail_on_data_loss: bool) -> None:
-        """Connect; raises ConfigurationError if librdkafka does not take a setting."""
+        """Reuse or create a client; raises ConfigurationError if librdkafka rejects a setting."""
         self._open: dict[fields.TopicPartition, Range] = {(r.topic, r.partition): r for r in ranges}
         self._next = {partition: whole.begin for partition, whole in self._open.items()}
         self._fail_on_data_loss = fail_on_data_loss
         self._settings = settings
         client, topics = _idle.pop(_key(settings), (None, frozenset()))
         self._client = client or new_client(settings)
-        self._topics_seen = topics | {r.topic for r in ranges}  # of which a message may still come
+        self._topics_seen = topics | {r.topic for r in ranges}  # messages of these may still arrive
         self._client.incremental_assign([TopicPartition(r.topic, r.partition, r.begin) for r in ranges])
 
     def read(self) -> Iterator[tuple[Range, Sequence[Message]]]:
-        """Yield runs of messages of one partition in offset order, none of them empty.
+        """Yield non-empty lists of messages of one partition in offset order.
 
         Raises:
-            DataLossError: Kafka no longer has a range, and `fail_on_data_loss` is set.
-            KafkaReadError: Kafka refuses, or nothing came for SILENCE_LIMIT_S.
+            DataLossError: Kafka no longer has some of the records, and `fail_on_data_loss` is set.
+            KafkaReadError: Kafka answered with an error, or nothing arrived for SILENCE_LIMIT_S.
 
         """
         heard_s = asked_s = time.monotonic()
-        gc.disable()  # each message is an object to it, and of looking at them again and again it took two thirds
+        gc.disable()  # scanning every message again and again took two thirds of the time
         try:
             while self._open:
                 first, now_s = self._client.poll(POLL_TIMEOUT_S), time.monotonic()
                 if first is not None:
                     yield from self._take([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
-                    heard_s = asked_s = time.monotonic()  # by now: whoever takes the rows may take minutes for them
+                    heard_s = asked_s = time.monotonic()  # again: processing the rows may have taken minutes
                 elif now_s - heard_s > SILENCE_LIMIT_S:
                     (topic, number), offset = min(self._next.items())
-                    raise KafkaReadError(f"{topic}/{number}: nothing came at {offset} for {SILENCE_LIMIT_S:g} s")
+                    raise KafkaReadError(f"{topic}/{number}: no message at offset {offset} for {SILENCE_LIMIT_S:g} s")
                 elif now_s - asked_s > SHORT_LOG_S:
                     self._give_up_short_logs()
                     asked_s = time.monotonic()
@@ -81,7 +81,7 @@ class RangeReader:
                 _idle[_key(self._settings)] = self._client, self._topics_seen
 
     def _take(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
-        """Yield the records among the messages, then deal with the rest, which is news of partitions."""
+        """Yield the records among the messages, then handle the errors and ends of partitions among them."""
         news: list[Message] = []
         if any(map(Message.error, messages)):
             news = [message for message in messages if message.error() is not None]
@@ -90,7 +90,7 @@ class RangeReader:
         for partition, fetched in runs.items():
             whole = self._open.get(partition)
             if whole is None:
-                continue  # what follows its end
+                continue  # messages after the range's end
             last, run = _offset(fetched[-1]), fetched
             self._next[partition] = last + 1
             if last >= whole.end - 1:
@@ -118,14 +118,14 @@ class RangeReader:
             raise KafkaReadError(f"{place}: {error.str()}")
 
     def _go_on_behind_loss(self, whole: Range) -> None:
-        """Kafka has not the offset where reading stands: it was deleted, or the log is shorter than it was."""
+        """Handle a position that Kafka does not have, because records were deleted or the log has become shorter."""
         partition = TopicPartition(whole.topic, whole.partition)
         position = self._next[whole.topic, whole.partition]
         try:
             low, high = self._client.get_watermark_offsets(partition, timeout=ASK_TIMEOUT_S)
         except KafkaException as error:
             raise KafkaReadError(f"{whole.topic}/{whole.partition}: {error.args[0].str()}") from None
-        text = f"{whole.topic}/{whole.partition}: offset {position} was to be read, and Kafka has {low} to {high}"
+        text = f"{whole.topic}/{whole.partition}: offset {position} should be read, but Kafka has {low} to {high}"
         self._lose(text)
         if not position <= low < whole.end:
             self._close(whole)
@@ -135,22 +135,22 @@ class RangeReader:
         self._client.incremental_assign([partition])
 
     def _give_up_short_logs(self) -> None:
-        """Close ranges beyond the ends of their logs: those of another topic, which has the same name by now."""
+        """Close ranges beyond the ends of their logs; the topic was then deleted and created again."""
         for (topic, number), whole in list(self._open.items()):
             try:
                 _low, end = self._client.get_watermark_offsets(TopicPartition(topic, number), timeout=ASK_TIMEOUT_S)
             except KafkaException as error:
-                _log.warning("%s/%s: Kafka does not say where the log ends: %s", topic, number, error.args[0].str())
+                _log.warning("%s/%s: Kafka does not report the end of the log: %s", topic, number, error.args[0].str())
                 continue
             if end < whole.end:
-                text = f"{topic}/{number}: offsets up to {whole.end} were to be read"
-                self._lose(f"{text}, and Kafka's log ends at {end}")
+                text = f"{topic}/{number}: offsets up to {whole.end} should be read"
+                self._lose(f"{text}, but Kafka's log ends at {end}")
                 self._close(whole)
 
     def _lose(self, text: str) -> None:
         if self._fail_on_data_loss:
-            raise DataLossError(f"{text}; option failOnDataLoss=false goes on without what is lost")
-        _log.warning("%s; it goes on without what is lost", text)
+            raise DataLossError(f"{text}; option failOnDataLoss=false continues without the lost records")
+        _log.warning("%s; continuing without the lost records", text)
 
     def _close(self, whole: Range) -> None:
         del self._open[whole.topic, whole.partition], self._next[whole.topic, whole.partition]

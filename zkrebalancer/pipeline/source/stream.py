@@ -1,10 +1,11 @@
-"""The streaming reader: what Spark asks, in the order in which it asks, answered by the membership.
+"""The streaming reader: answers Spark's calls from the query's membership in the group.
 
-Spark keeps it in a Python process of its own beside the driver, and asks one thing at a time: `latestOffset`, then
-(with the answer in its checkpoint) `commit` of the batch before and `partitions`, then executors `read`. It never says
-that a batch is done; but when it calls `latestOffset` with a batch's end as the start, that batch is in the sink.
+Spark runs the reader in a Python process beside the driver and calls one method at a time: `latestOffset`; after the
+answer is in its checkpoint, `commit` of the batch before and `partitions`; then `read` in executors. Spark never
+reports that a batch has finished; but when it calls `latestOffset` with a batch's end as the start, that batch is in
+the sink.
 
-Executors and planners get pickled copies of the reader, which read and join nothing.
+Executors and planners get pickled copies of the reader, which never join the group.
 """
 
 from __future__ import annotations
@@ -29,57 +30,57 @@ from zkrebalancer.pipeline.source.reading import RangeReader
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
-IDLE_WAIT_S = 0.025  # Spark asks again at once when there was nothing
+IDLE_WAIT_S = 0.025  # Spark calls again at once if there was nothing to read
 
 
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: list[Range]) -> None:
-        """Take the ranges."""
+        """Store the ranges."""
         super().__init__(None)
         self.ranges = ranges
 
 
 class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the partitions that the group gives to this query."""
+    """Reads the partitions that the group assigns to this query."""
 
     def __init__(self, options: Options) -> None:
-        """Connect nothing: the group is joined when Spark asks for a first batch."""
+        """Store the options; the group is joined when Spark asks for the first batch."""
         self._options = options
         self._member: Membership | None = None
         self._planned: list[Range] = []  # of the batch in flight
-        self._targets: dict[TopicPartition, int] | None = None  # where a query that ends by itself ends
+        self._targets: dict[TopicPartition, int] | None = None  # the ends of an availableNow query
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name, as those below
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # here and below Spark's names
         """Return `maxOffsetsPerTrigger`."""
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Wait for partitions, and take down where the logs end."""
+        """Wait for partitions, and set the present ends of the logs as the end of the query."""
         member = self._joined()
         member.wait_assigned()
         self._targets = member.log_ends()
 
     def initialOffset(self) -> Document:  # noqa: N802
-        """Return the end of no batch: where partitions begin is known when they are owned."""
+        """Return an empty offset: begins of partitions are known only when they are owned."""
         return {}
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
-        """Finish the batch that ended at `start`, and plan the next one; return its end, or `start` if there is none.
+        """Finish the batch that ended at `start` and plan the next one; return its end, or `start` if there is none.
 
         Raises:
-            ConfigurationError: the trigger would never let a batch be committed.
-            RebalancerError: what the agent could not do; or records are lost.
+            ConfigurationError: with this trigger, no batch would ever be committed.
+            RebalancerError: the agent failed, or records are lost.
 
         """
         if not isinstance(limit, ReadMaxRows):
-            text = "trigger(once=True) never says that its batch is done; use trigger(availableNow=True)"
+            text = "trigger(once=True) never reports that its batch is done; use trigger(availableNow=True)"
             raise ConfigurationError(f"consumer_group: {text}")
         member = self._joined()
         if self._planned:
             if start != offsets.encode(self._planned):
-                return offsets.encode(self._planned)  # Spark has not begun it
+                return offsets.encode(self._planned)  # Spark has not started it
             self._finish()
         member.poll()
         self._planned = member.plan(limit.max_rows, self._targets)
@@ -90,7 +91,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the logs of the owned partitions end."""
+        """Return the ends of the owned partitions' logs."""
         ends = self._member.ends if self._member is not None else {}
         found: dict[str, Any] = {}
         for (topic, partition), end in sorted(ends.items()):
@@ -98,17 +99,17 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return found or None
 
     def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
-        """Divide a batch into tasks; one that was planned before a restart is read as it was, whoever owns it now."""
+        """Divide a batch into tasks; a batch planned before a restart is read unchanged, whoever owns it now."""
         ranges = offsets.decode(end) if start != end else []
         tasks = offsets.split(ranges, self._options.task_count)
         return [RangesPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what a task is given, in an executor."""
+        """Read the ranges of one task, in an executor."""
         return read_ranges(self._options, partition)
 
     def commit(self, end: Document) -> None:
-        """Finish the batch that ends here, if that was not done before."""
+        """Finish the batch that ends here, unless that has been done."""
         if self._planned and end == offsets.encode(self._planned):
             self._finish()
 
@@ -132,7 +133,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
 
 
 def read_ranges(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a task's ranges."""
+    """Yield the records of a task's ranges as Arrow batches."""
     if isinstance(partition, RangesPartition):
         reader = RangeReader(client_settings(options), partition.ranges, fail_on_data_loss=options.fail_on_data_loss)
         for whole, messages in reader.read():
@@ -140,7 +141,7 @@ def read_ranges(options: Options, partition: InputPartition) -> Iterator[pa.Reco
 
 
 def _leave_on_sigterm() -> None:
-    """Let Spark's way to end this process run `stop`: it does not ask, it sends SIGTERM."""
+    """Make SIGTERM, with which Spark ends this process, exit normally so that Spark's worker calls `stop`."""
 
     def leave(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""Strategies and simulated protocols over a grid of groups: grid, model, the Spark job, the pictures."""
+"""`pipeline sweep`: assignment strategies and modelled protocols over a grid of group shapes."""

@@ -1,4 +1,4 @@
-"""The grid of a sweep: every group shape with every strategy, each a cell that can be computed alone."""
+"""The grid of a sweep: every group shape with every strategy. Each cell can be computed alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from zkrebalancer.assignment import STRATEGIES, strategy
 from zkrebalancer.protocol.errors import ConfigurationError
 
-MAX_CELLS = 20_000  # the whole table is held by the driver
+MAX_CELLS = 20_000  # the driver holds the whole table
 MAX_MEMBERS = 10_000
 MAX_PARTITIONS = 100_000
 MAX_SKEW = 3.0
@@ -18,7 +18,7 @@ MAX_SKEW = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One group: its shape, the strategy that places its partitions, and which drawing of chance it is."""
+    """One group: its shape, its strategy, and `repeat`, which selects the random draw."""
 
     members: int
     partitions: int
@@ -32,18 +32,18 @@ class Cell:
 class Grid:
     """The values of each axis.
 
-    `skew`: partition rates fall as rank^-skew, 0: all alike. `churn`: share of the members that joins or leaves in one
-    change, at least one.
+    `skew`: the rate of the partition of rank r falls as r^-skew; 0 makes all equal. `churn`: the share of members that
+    joins or leaves in one change, at least one member.
     """
 
     members: tuple[int, ...] = (5, 20, 80)
     partitions: tuple[int, ...] = (100, 1_000)
     skew: tuple[float, ...] = (0.0, 0.6, 1.2)
     churn: tuple[float, ...] = (0.0, 0.1, 0.3)
-    strategy: tuple[str, ...] = tuple(name for name in STRATEGIES if name != "cooperative_sticky")  # that is `sticky`
+    strategy: tuple[str, ...] = tuple(name for name in STRATEGIES if name != "cooperative_sticky")  # places as `sticky`
 
     def cells(self, repeats: int) -> list[Cell]:
-        """Return every cell, `repeats` times with other seeds.
+        """Return every cell, `repeats` times with different random draws.
 
         Raises:
             ConfigurationError: there are more than MAX_CELLS.
@@ -52,15 +52,15 @@ class Grid:
         axes = [getattr(self, field.name) for field in fields(self)]
         count = math.prod(map(len, axes)) * repeats
         if count > MAX_CELLS:
-            raise ConfigurationError(f"--grid and --repeat make {count} cells, at most {MAX_CELLS} are computed")
+            raise ConfigurationError(f"--grid and --repeat make {count} cells; the maximum is {MAX_CELLS}")
         return [Cell(*values) for values in itertools.product(*axes, range(repeats))]
 
 
 def read_grid(texts: Iterable[str]) -> Grid:
-    """Return the default grid with the axes that are given as `NAME=VALUE,VALUE,…` in place of its own.
+    """Return the default grid with its axes replaced by those given as `NAME=VALUE,VALUE,…`.
 
     Raises:
-        ConfigurationError: naming the axis and what is wrong with it.
+        ConfigurationError: names the axis and what is wrong with it.
 
     """
     axes: dict[str, tuple[object, ...]] = {}
@@ -89,7 +89,7 @@ def _share(text: str, maximum: float) -> float:
 
 
 def _strategy(text: str) -> str:
-    strategy(text)  # says which ones there are
+    strategy(text)  # raises an error that lists the names
     return text
 
 

@@ -1,4 +1,4 @@
-"""The cells of a grid spread over executors: one table, the same on any number of them."""
+"""Runs the cells of a grid on Spark executors; the result does not depend on how many there are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zkrebalancer.pipeline.sweep.model import Cost, simulate
 CELL_SCHEMA = "members long, partitions long, skew double, churn double, strategy string, repeat long"
 RESULT_SCHEMA = f"{CELL_SCHEMA}, protocol string, " + ", ".join(f"{field.name} double" for field in fields(Cost))
 KEYS = [field.name for field in fields(Cell)]
-TASKS_PER_CORE = 4  # cells differ in cost a hundredfold
+TASKS_PER_CORE = 4  # the cost of cells varies a hundredfold
 
 
 def sweep(spark: SparkSession, cells: list[Cell], seed: int, task_count: int | None = None) -> DataFrame:
-    """Return a row for each cell and protocol, in order.
+    """Return one row for each cell and protocol, in order.
 
-    `task_count`: pieces of work; None for as many as keep the cores busy.
+    `task_count`: number of Spark tasks; None for enough to keep the cores busy.
     """
     pieces = task_count or min(len(cells), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     table = spark.createDataFrame([astuple(cell) for cell in cells], CELL_SCHEMA).repartition(pieces)

@@ -1,19 +1,18 @@
-"""What a change of a group costs, in a model: real strategies decide, and three protocols are charged for it.
+"""A model of the cost of a group change: real strategies place partitions, three protocols are charged for the moves.
 
-A group of one topic settles, and then changes CHANGES times: new members join, as many others leave, others join, and
-so on. The strategy is the project's own; what a protocol costs follows from what moves, by these rules alone:
+A group of one topic settles, then changes CHANGES times: members join, as many others leave, others join, and so on.
+The strategy is the project's own. What a protocol costs follows from the moves by these rules alone:
 
 - *eager* (client-side, one round): a member learns of the change at its next heartbeat, uniformly within HEARTBEAT_MS,
-  and lets go of everything; when the last one has, one round trip starts everything anew.
-- *cooperative* (client-side, two rounds): in the first round nobody lets go; at its end the partitions of those who
-  left start, and those that move stop. Whoever gave up something begins the second round at once, the others at their
-  next heartbeat; at its end what moves starts. No move, no second round.
-- *incremental* (central): DEBOUNCE_MS after the change the coordinator stops what moves and starts what is free. A
-  holder answers its stop within ANSWER_MS, uniformly; each command takes a round trip, and a move takes two.
+  and revokes all its partitions; when the last member has done so, one round trip starts everything again.
+- *cooperative* (client-side, two rounds): nothing is revoked in the first round; at its end, the partitions of members
+  that left start, and partitions that move stop. Members that gave up partitions begin the second round at once, the
+  others at their next heartbeat; at its end, moved partitions start. Without moves there is no second round.
+- *incremental* (central): DEBOUNCE_MS after the change the coordinator stops what moves and starts what is free. An
+  owner answers its stop within ANSWER_MS, uniformly; each command takes one round trip, and a move takes two.
 
-Members that leave say so. All protocols and strategies see the same changes and the same heartbeats, drawn from the
-seed and the shape of the group. It says how costs grow and who pays them; it is no measurement: `zkrebalancer
-experiment` measures.
+Members announce that they leave. All protocols and strategies see the same changes and heartbeats, drawn from the seed
+and the shape of the group. The model shows how costs grow and who pays them; `zkrebalancer experiment` measures them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ HEARTBEAT_MS = 3_000.0  # Kafka's default
 ROUND_TRIP_MS = 5.0
 DEBOUNCE_MS = 50.0  # this project's default
 ANSWER_MS = 10.0
-RATE = 100.0  # records per second of an average partition
+RATE = 100.0  # mean records per second of a partition
 TOPIC = "topic"
 
 
@@ -42,10 +41,10 @@ TOPIC = "topic"
 class Cost:
     """Means over the changes of a cell.
 
-    `settled_ms`: from the change until everything is read again. `unowned_partition_s`: summed over the partitions,
-    how long each had no consumer. `waiting_records`: what came in for them meanwhile. `moved`: partitions that left a
-    member that stays. `stopped_needlessly`: partitions that stopped and have the same consumer afterwards. `peak`:
-    highest load of a member over the least that could be: the mean, or that of the hottest partition.
+    `settled_ms`: from the change until every partition is read again. `unowned_partition_s`: time without an owner,
+    summed over the partitions. `waiting_records`: records that arrived in that time. `moved`: partitions that left a
+    member that stays. `stopped_needlessly`: partitions that stopped and returned to the same member. `peak`: highest
+    load of a member over the lowest possible peak, which is the mean load or that of the hottest partition.
     """
 
     settled_ms: float
@@ -58,9 +57,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Who had each partition before and has it afterwards, and what chance decides.
+    """One change: the owner of each partition before and after it, and the random delays.
 
-    `heartbeats_ms`: of every member that stays, how long it takes to learn of the first and of the second round.
+    `heartbeats_ms`: for each member that stays, how long it takes to learn of the first and of the second round.
     `answers_ms`: how long it takes to answer a stop.
     """
 
@@ -71,27 +70,27 @@ class Change:
     answers_ms: Mapping[str, float]
 
     def is_orphan(self, partition: int) -> bool:
-        """Whether its consumer has left."""
+        """Whether the partition's owner has left."""
         return self.before[partition] in self.gone
 
     def moves(self, partition: int) -> bool:
-        """Whether it leaves a consumer that stays."""
+        """Whether the partition leaves a member that stays."""
         return not self.is_orphan(partition) and self.before[partition] != self.after[partition]
 
 
-# From a change to when all is settled, and how long each partition had no consumer; milliseconds.
+# Returns the time from a change until all is settled, and how long each partition had no owner; milliseconds.
 Protocol = Callable[[Change], tuple[float, list[float]]]
 
 
 def eager(change: Change) -> tuple[float, list[float]]:
-    """Charge one round in which everybody stops."""
+    """Charge one round in which every member stops."""
     end_ms = max((first for first, _second in change.heartbeats_ms.values()), default=0.0) + ROUND_TRIP_MS
     stopped_ms = {member: first for member, (first, _second) in change.heartbeats_ms.items()}
     return end_ms, [end_ms - stopped_ms.get(holder, 0.0) for holder in change.before]
 
 
 def cooperative(change: Change) -> tuple[float, list[float]]:
-    """Charge one round for what is free, and a second one for what moves."""
+    """Charge one round for free partitions, and a second one for those that move."""
     first_ms = max((first for first, _second in change.heartbeats_ms.values()), default=0.0) + ROUND_TRIP_MS
     moving = [partition for partition in range(len(change.before)) if change.moves(partition)]
     if not moving:
@@ -106,7 +105,7 @@ def cooperative(change: Change) -> tuple[float, list[float]]:
 
 
 def incremental(change: Change) -> tuple[float, list[float]]:
-    """Charge those that change, and nobody else."""
+    """Charge only the partitions that change owners."""
     settled_ms, pauses_ms = 0.0, [0.0] * len(change.before)
     for partition, holder in enumerate(change.before):
         if change.is_orphan(partition):
@@ -122,9 +121,9 @@ PROTOCOLS: Mapping[str, Protocol] = {"eager": eager, "cooperative": cooperative,
 
 
 def simulate(cell: Cell, seed: int) -> dict[str, Cost]:
-    """Return what the changes of one cell cost by each protocol; the same cell and seed give the same, anywhere."""
+    """Return what the changes of one cell cost under each protocol; deterministic for the same cell and seed."""
     shape = f"{cell.members}/{cell.partitions}/{cell.skew!r}/{cell.churn!r}/{cell.repeat}"
-    chance = random.Random(f"{seed}/{shape}")  # noqa: S311  # and not of the strategy: all of them see the same changes
+    chance = random.Random(f"{seed}/{shape}")  # noqa: S311  # without the strategy: all see the same changes
     rates = _rates(cell, chance)
     members = [f"member-{index:05}" for index in range(cell.members)]
     owners = _placed(cell.strategy, members, [], rates)
@@ -150,7 +149,7 @@ def _wait(chance: random.Random, most_ms: float) -> float:
 
 
 def _rates(cell: Cell, chance: random.Random) -> list[float]:
-    """Return records per second of each partition, RATE on average, in an order that chance decides."""
+    """Return records per second of each partition, RATE on average, in random order."""
     weights = [(rank + 1) ** -cell.skew for rank in range(cell.partitions)]
     chance.shuffle(weights)
     scale = RATE * cell.partitions / sum(weights)

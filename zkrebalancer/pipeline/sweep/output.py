@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: one table as Parquet and CSV, and a page of heat maps."""
+"""Writes a sweep: one table as Parquet and CSV, and a page of heat maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE, CSV, PAGE = "sweep.parquet", "sweep.csv", "sweep.html"
 
 
 def write(result: pd.DataFrame, directory: Path) -> None:
-    """Write everything; `directory` exists."""
+    """Write all files into `directory`, which exists."""
     result.to_parquet(directory / TABLE, index=False)
     result.to_csv(directory / CSV, index=False)
     parts = [page.prose(_rules())]
@@ -37,7 +37,7 @@ def summary(result: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _rules() -> str:
-    """Return what the model says of itself, with the values of what it names."""
+    """Return the model's own description with its constants replaced by their values."""
     says = inspect.getdoc(model) or ""
     return re.sub(r"\b[A-Z]+(?:_[A-Z]+)*_MS\b|\bCHANGES\b", lambda name: _value(name[0]), says)
 

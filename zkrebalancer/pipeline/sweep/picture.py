@@ -1,4 +1,4 @@
-"""A sweep as heat maps: what the strategies decide, and what each protocol makes of it."""
+"""Heat maps of a sweep: what the strategies decide, and what each protocol makes of it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from matplotlib.figure import Figure
 
 from zkrebalancer.pipeline import page
 
-COLOURS = "cividis"  # read alike by everybody, and in grey
+COLOURS = "cividis"  # safe for colour-blind readers, and in grey
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One row of heat maps: medians of a column over `x` and `y`, one map for each value of `each`."""
+    """One row of heat maps: medians of `column` over `x` and `y`, one map for each value of `each`."""
 
     column: str
     title: str
     x: str
     y: str
     each: str
-    where: tuple[str, str] | None  # a column and the value that it must have
+    where: tuple[str, str] | None  # (column, value) that rows must match
     says: str
 
 
 MAPS = (
-    Map("peak", "highest load of a member, over the least possible", "skew", "members", "strategy", None,
+    Map("peak", "highest load of a member, over the lowest possible", "skew", "members", "strategy", None,
         "How evenly each strategy spreads the load: 1 is the best that any plan could do."),
     Map("moved_percent", "partitions that leave a member that stays, %", "churn", "members", "strategy", None,
-        "How much of the group a strategy moves in one change, beyond what those who left had."),
+        "Partitions that a strategy moves in one change, beyond those of members that left."),
     Map("settled_ms", "time to settled, ms", "churn", "members", "protocol", ("strategy", "sticky"),
-        "Time until all is read again after one change, under `sticky`."),
+        "Time until every partition is read again after one change, under `sticky`."),
     Map("unowned_partition_s", "partition-seconds without a consumer", "partitions", "members", "protocol",
         ("strategy", "sticky"), "Summed over all partitions, for one change, under `sticky`."),
     Map("waiting_records", "records that waited", "skew", "strategy", "protocol", None,
-        "What came in for partitions while they had no consumer, for one change."),
+        "Records that arrived while their partition had no consumer, for one change."),
     Map("stopped_needlessly", "partitions stopped needlessly", "partitions", "strategy", "protocol", None,
-        "Partitions that stopped and went on at the same member, for one change."),
+        "Partitions that stopped and continued at the same member, for one change."),
 )  # fmt: skip
 
 
 def pictures(result: pd.DataFrame) -> list[str]:
-    """Return every row of heat maps as HTML; one whose rows the grid does not have is left out."""
+    """Return every row of heat maps as HTML, without those that the grid has no rows for."""
     table = result.assign(moved_percent=100 * result["moved"] / result["partitions"])
     drawn = []
     for one in MAPS:
