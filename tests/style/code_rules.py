@@ -1,4 +1,4 @@
-"""What no code of this project does. Every rule takes one file and returns what is wrong with it, line by line."""
+"""Rules that the project's code keeps. Each rule takes one file and returns its violations, line by line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "uuid1", "uuid4"})
 BROAD = frozenset({"Exception", "BaseException"})
-# Written so that this file does not break its own rules.
+# These patterns are written so that they do not match themselves.
 _UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX|[N]otImplementedError)\b")
 _MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:farm|home|mnt|root|tmp|Users|work)/\w")
 _REGISTRY = re.compile(r"https?://[\w.-]*(?:pypi[.]org|pythonhosted[.]org|repo1?[.]maven[.](?:org|apache[.]org))")
 
 
 def size_breaches(source: Source) -> list[str]:
-    """Files and functions that cannot be read in one go."""
+    """Return files and functions that are too long."""
     length = len(source.text.splitlines())
     found = [f"{source.path}: {length} lines, at most {MAX_FILE_LINES}"] if length > MAX_FILE_LINES else []
     for node in ast.walk(source.tree):
@@ -31,12 +31,12 @@ def size_breaches(source: Source) -> list[str]:
 
 
 def impure_calls(source: Source) -> list[str]:
-    """Calls by which a pure module would do I/O or be random."""
+    """Return calls that do I/O or are random, in a pure module."""
     return [source.at(node, f"a pure module calls {name}") for node, name in _calls(source) if name in IMPURE_CALLS]
 
 
 def prints(source: Source) -> list[str]:
-    """Output that the command line does not control."""
+    """Return calls of print, which only the command line may make."""
     return [
         source.at(node, "print outside the command line")
         for node, _name in _calls(source)
@@ -45,17 +45,17 @@ def prints(source: Source) -> list[str]:
 
 
 def blind_sleeps(source: Source) -> list[str]:
-    """Sleeps outside a `while`, which asks again: they hide a race, or wait longer than needed."""
-    asking = {id(node) for loop in ast.walk(source.tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
+    """Return sleeps outside a `while` that polls: they hide a race or wait longer than needed."""
+    polling = {id(node) for loop in ast.walk(source.tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
     return [
-        source.at(node, "time.sleep without a loop that asks")
+        source.at(node, "time.sleep without a polling loop")
         for node, name in _calls(source)
-        if name == "sleep" and ast.unparse(node.func) in {"sleep", "time.sleep"} and id(node) not in asking
+        if name == "sleep" and ast.unparse(node.func) in {"sleep", "time.sleep"} and id(node) not in polling
     ]
 
 
 def broad_excepts(source: Source) -> list[str]:
-    """Handlers that catch everything, but for those that clean up and raise it again."""
+    """Return handlers that catch everything, unless they re-raise it after cleaning up."""
     return [
         source.at(node, "catches everything")
         for node in ast.walk(source.tree)
@@ -64,18 +64,18 @@ def broad_excepts(source: Source) -> list[str]:
 
 
 def unfinished(path: str, text: str) -> list[str]:
-    """Marks of work that was left undone."""
+    """Return marks of unfinished work."""
     return _matches(_UNFINISHED, path, text, "unfinished")
 
 
 def machine_paths(path: str, text: str) -> list[str]:
-    """Paths and addresses that hold on one machine or one network only."""
+    """Return paths and addresses that are valid on one machine or network only."""
     found = _matches(_MACHINE_PATH, path, text, "absolute path of one machine")
     return found + _matches(_REGISTRY, path, text, "address of a package registry")
 
 
 def _calls(source: Source) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call with the last part of what is called."""
+    """Yield every call with the last part of the called name."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node, node.func.id

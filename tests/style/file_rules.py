@@ -1,4 +1,4 @@
-"""No file that nobody uses: modules are imported or started by name, documents are linked."""
+"""Rules for files: modules are imported or started by name, documents are linked, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import PurePosixPath
 from tests.style.sources import Source, imported_modules
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-_COLLECTED = re.compile(r"(^|/)(test_[^/]*|conftest|__init__)\.py$")  # what pytest or Python finds by itself
+_COLLECTED = re.compile(r"(^|/)(test_[^/]*|conftest|__init__)\.py$")  # pytest or Python finds these
 
 
 def unused_modules(sources: Iterable[Source], started: Iterable[str]) -> list[str]:
-    """Return modules that no other one imports and whose name stands in no string, be it here or in `started`.
+    """Return modules that no other module imports and no string in `sources` or `started` names.
 
-    A string counts if it is the name (`python -m NAME`; of a package, its `__main__` is meant), or begins with it and a
-    colon (an entry point).
+    Such a string is the module's name, or the name and a colon (an entry point). For `python -m PACKAGE`, the package's
+    name stands for its `__main__`.
     """
     sources = list(sources)
     modules = {source.module for source in sources}
@@ -37,12 +37,12 @@ def _strings(source: Source) -> Iterator[str]:
 
 
 def broken_links(documents: Mapping[str, str], exists: Callable[[str], bool]) -> list[str]:
-    """Return the relative links that lead nowhere; `documents` is path -> text."""
+    """Return relative links without a target; `documents` is path -> text."""
     return [f"{path}: links to {link}" for path in documents for link in _links(path, documents) if not exists(link)]
 
 
 def unlinked_documents(documents: Mapping[str, str], first: str) -> list[str]:
-    """Return the documents that cannot be reached by links from the one to read first."""
+    """Return the documents that links from the document `first` do not reach."""
     reached, waiting = {first}, [first]
     while waiting:
         path = waiting.pop()

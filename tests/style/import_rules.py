@@ -1,4 +1,4 @@
-"""Who may import whom, as data; the reasons are in `docs/architecture.md`."""
+"""Which package may import which, as data; `docs/architecture.md` has the reasons."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ AGENT_SURFACE = tuple(
     f"consumer_agent.{name}"
     for name in ("aio", "arguments", "config", "consumer", "consumer_base", "errors", "records")
 )
-PARTED = ANYTHING  # their folders have rules of their own, so what is below them is not allowed by itself
-# The longest name that fits a module decides. Of our own modules it may import those below these, and its own package.
+PARTED = ANYTHING  # their folders have rules of their own: modules below them are not allowed automatically
+# The longest matching name decides. A module may import its own package and, of our other modules, those below these.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer": (),
     "zkrebalancer.protocol": (),
     "zkrebalancer.assignment": ("zkrebalancer.protocol",),
-    "zkrebalancer.rebalance": (  # what a strategy is asked and answers, and no strategy
+    "zkrebalancer.rebalance": (  # the input and output of a strategy, but no strategy
         "zkrebalancer.protocol",
         "zkrebalancer.assignment.columns",
         "zkrebalancer.assignment.loads",
@@ -91,12 +91,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.runtime.zk",
     ),
 }
-ONLY_IN: dict[str, str] = {  # library -> the one place that may import it
+ONLY_IN: dict[str, str] = {  # library -> the only package that may import it
     "kazoo": "zkrebalancer.runtime.zk",
     "pyspark": "zkrebalancer.pipeline",
     "numpy": "zkrebalancer.assignment",
 }
-# No I/O, no clock, no randomness: in these, and in what of ours they import.
+# No I/O, no clock, no randomness in these modules and in those of ours that they import.
 PURE = (
     "zkrebalancer.protocol",
     "zkrebalancer.assignment",
@@ -117,7 +117,7 @@ IMPURE_LIBRARIES = frozenset((
 
 
 def breaches(sources: Iterable[Source]) -> list[str]:
-    """Return every import that is not allowed."""
+    """Return every forbidden import."""
     return [problem for source in sources for problem in (*_layer_breaches(source), *_library_breaches(source))]
 
 
@@ -125,7 +125,7 @@ def _layer_breaches(source: Source) -> list[str]:
     rules = [package for package in MAY_IMPORT if is_below(source.module, package)]
     own = max(rules, key=len, default="")
     if not own or (own == "zkrebalancer" and source.module != own) or _is_unknown_room(source, own):
-        return [f"{source.path}: no rule says what this package may import"]
+        return [f"{source.path}: no import rule covers this package"]
     allowed = MAY_IMPORT[own] if own in PARTED else (*MAY_IMPORT[own], own)
     found = []
     for node, name in imported_names(source):
@@ -154,13 +154,13 @@ def _library_breaches(source: Source) -> list[str]:
 
 
 def pure_sources(sources: Iterable[Source]) -> list[Source]:
-    """Return the pure modules and, transitively, what they import: purity that ends at an import is none."""
+    """Return the pure modules with all modules of ours that they import, directly or indirectly."""
     by_module = {source.module: source for source in sources}
     waiting = [module for module in by_module if _is_below_any(module, PURE)]
     found = set(waiting)
     while waiting:
         imported = imported_modules(by_module[waiting.pop()], set(by_module)) - found
-        # `import a.b` runs a/__init__.py as well, but that is no part of what the module computes with.
+        # `import a.b` also runs a/__init__.py, but the module does not compute with it.
         new = {module for module in imported if not by_module[module].path.endswith("/__init__.py")}
         found |= new
         waiting += new
@@ -168,7 +168,7 @@ def pure_sources(sources: Iterable[Source]) -> list[Source]:
 
 
 def impure_imports(source: Source) -> list[str]:
-    """Return the imports by which a module could read a clock, be random, or do I/O."""
+    """Return imports that give access to a clock, randomness or I/O."""
     return [
         source.at(node, f"a pure module imports {name}")
         for node, name in imported_names(source)

@@ -1,4 +1,4 @@
-"""The project's own files, parsed once, as the rules of this folder look at them."""
+"""The project's own files, parsed once for the rules of this folder."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Source:
 
     @property
     def tree(self) -> ast.Module:
-        """Its syntax tree."""
+        """The file's syntax tree."""
         return _parse(self.text)
 
     @property
     def module(self) -> str:
-        """Its dotted name; a package is named without `__init__`."""
+        """The file's dotted name; that of a package is without `__init__`."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     def at(self, node: ast.stmt | ast.expr | ast.excepthandler, text: str) -> str:
-        """Say that something is wrong, and where."""
+        """Return `text` with its place in the file."""
         return f"{self.path}:{node.lineno}: {text}"
 
 
@@ -47,13 +47,13 @@ def _parse(text: str) -> ast.Module:
 
 
 def python_sources(*folders: str) -> list[Source]:
-    """Return every Python file below these folders."""
+    """Return every Python file below these folders, sorted."""
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return [Source(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
 
 
 def text_files() -> Iterator[tuple[str, str]]:
-    """Yield path and content of every text file that is written by hand."""
+    """Yield path and content of every hand-written text file."""
     folders = [*PRODUCT, "tests", "typings", "docs", "deploy"]
     below = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES]
     for path in sorted({*below, *(ROOT / name for name in TOP_LEVEL_FILES)}):
@@ -61,7 +61,7 @@ def text_files() -> Iterator[tuple[str, str]]:
 
 
 def imported_names(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield every import as (statement, dotted name): `from a import b` is `a.b`, a relative one begins with a dot."""
+    """Yield every import as (statement, dotted name): `from a import b` is `a.b`; relative ones begin with a dot."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -72,12 +72,12 @@ def imported_names(source: Source) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def is_below(name: str, package: str) -> bool:
-    """Whether a dotted name is this package or in it."""
+    """Whether a dotted name is this package or inside it."""
     return name == package or name.startswith(f"{package}.")
 
 
 def imported_modules(source: Source, modules: set[str]) -> set[str]:
-    """Return which of `modules` a file imports; importing a module imports its packages too."""
+    """Return those of `modules` that a file imports; importing a module also imports its packages."""
     found = set()
     for _node, name in imported_names(source):
         parts = name.split(".")

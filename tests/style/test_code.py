@@ -1,4 +1,4 @@
-"""Size, sleeps, broad handlers, words: that the code keeps each rule, and that each rule finds an offender."""
+"""The code keeps the rules on size, sleeps, handlers and texts; each rule finds an offender."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/sidecar/cli.py")
 
 
 @pytest.mark.parametrize("rule", [code_rules.size_breaches, code_rules.blind_sleeps, code_rules.broad_excepts])
-def test_the_code_keeps_the_rule(rule: Rule) -> None:
+def test_the_code_keeps_each_rule(rule: Rule) -> None:
     assert [problem for source in python_sources(*PRODUCT, "tests") for problem in rule(source)] == []
 
 
@@ -26,7 +26,7 @@ def test_only_the_command_line_prints() -> None:
 
 
 @pytest.mark.parametrize("rule", [code_rules.unfinished, code_rules.machine_paths])
-def test_the_texts_keep_the_rule(rule: TextRule) -> None:
+def test_the_texts_keep_each_rule(rule: TextRule) -> None:
     assert [problem for path, text in text_files() for problem in rule(path, text)] == []
 
 
@@ -40,9 +40,9 @@ SWALLOWED = "try:\n    f()\nexcept {}:\n    g()\n"
     [
         (code_rules.size_breaches, LONG_FUNCTION, "a.py:1: f has 61 lines, at most 60"),
         (code_rules.size_breaches, LONG_FILE, "a.py: 451 lines, at most 450"),
-        (code_rules.blind_sleeps, "import time\ntime.sleep(1)", "a.py:2: time.sleep without a loop that asks"),
-        (code_rules.blind_sleeps, "sleep(1)", "a.py:1: time.sleep without a loop that asks"),
-        (code_rules.blind_sleeps, "for _ in x:\n    time.sleep(1)", "a.py:2: time.sleep without a loop that asks"),
+        (code_rules.blind_sleeps, "import time\ntime.sleep(1)", "a.py:2: time.sleep without a polling loop"),
+        (code_rules.blind_sleeps, "sleep(1)", "a.py:1: time.sleep without a polling loop"),
+        (code_rules.blind_sleeps, "for _ in x:\n    time.sleep(1)", "a.py:2: time.sleep without a polling loop"),
         (code_rules.broad_excepts, "try:\n    f()\nexcept:\n    g()", "a.py:3: catches everything"),
         (code_rules.broad_excepts, SWALLOWED.format("Exception"), "a.py:3: catches everything"),
         (code_rules.broad_excepts, SWALLOWED.format("(ValueError, BaseException) as e"), "a.py:3: catches everything"),
@@ -63,7 +63,7 @@ def test_an_offender_is_found(rule: Rule, text: str, complaint: str) -> None:
         (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
     ],
 )
-def test_what_is_allowed_passes(rule: Rule, text: str) -> None:
+def test_allowed_code_passes(rule: Rule, text: str) -> None:
     assert rule(Source("a.py", text)) == []
 
 
@@ -74,7 +74,7 @@ def test_unfinished_work_is_found(mark: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['"{}home/me/x"', "see {}tmp/x", "cd {}root/x", "https:/{}pypi.org/simple"])
-def test_what_holds_on_one_machine_only_is_found(text: str) -> None:
+def test_machine_specific_paths_are_found(text: str) -> None:
     (problem,) = code_rules.machine_paths("a.md", text.format("/"))
     assert problem.startswith("a.md:1: a")
 

@@ -1,4 +1,4 @@
-"""Every command's help ends with an example, and every command lets its log be set."""
+"""Every command's help ends with an example, and every command has `--log-level`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkrebalancer.cli.main import zkrebalancer
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield a command and everything below it, with what a user types."""
+    """Yield a command and all its subcommands, each with what the user types."""
     yield path, command
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
@@ -22,7 +22,7 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
 
 
 def lacks_example(command: click.Command, path: str) -> bool:
-    """Whether the last paragraph of its description is no example of it."""
+    """Whether the last paragraph of the command's help is not an example of it."""
     last = (command.help or "").strip().split("\n\n")[-1].replace("\b", "")
     return not (last.strip().startswith("Example") and path in last)
 
@@ -36,7 +36,7 @@ def test_the_help_ends_with_an_example(path: str, command: click.Command) -> Non
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[path for path, _command in ALL])
-def test_every_command_lets_its_log_be_set(path: str, command: click.Command) -> None:
+def test_every_command_has_a_log_level(path: str, command: click.Command) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert isinstance(command, click.Group) or "--log-level" in options, path
 

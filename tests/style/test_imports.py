@@ -1,4 +1,4 @@
-"""Who may import whom, and that each of these rules finds an offender."""
+"""Every import is allowed by the rules, and each rule finds an offender."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_every_import_is_allowed() -> None:
     assert breaches(python_sources(*PRODUCT)) == []
 
 
-def test_pure_modules_do_no_io_and_know_neither_time_nor_chance() -> None:
+def test_pure_modules_use_no_io_clock_or_randomness() -> None:
     pure = pure_sources(python_sources(*PRODUCT))
     assert [problem for source in pure for problem in (*impure_imports(source), *impure_calls(source))] == []
 
 
-def test_what_the_agents_machine_delegates_to_is_looked_at_too() -> None:
+def test_imports_of_pure_modules_are_checked_too() -> None:
     modules = {source.module for source in pure_sources(python_sources(*PRODUCT))}
     assert {
         "consumer_agent.membership.registered_member",
@@ -59,13 +59,13 @@ def test_what_the_agents_machine_delegates_to_is_looked_at_too() -> None:
         ("zkrebalancer/pipeline/source/a.py", "from consumer_agent import Consumer", "source may not import"),
         ("zkrebalancer/__init__.py", "import zkrebalancer.protocol.errors", "zkrebalancer may not import"),
         ("zkrebalancer/assignment/a.py", "from . import model", "relative import .model"),
-        ("zkrebalancer/something/a.py", "", "no rule says"),
+        ("zkrebalancer/something/a.py", "", "no import rule"),
         ("zkrebalancer/coordinator/a.py", "from kazoo.client import KazooClient", "kazoo is imported only in"),
         ("zkrebalancer/observe/a.py", "import pyspark.sql", "pyspark is imported only in"),
         ("zkrebalancer/rebalance/a.py", "import numpy as np", "numpy is imported only in"),
     ],
 )
-def test_an_import_that_is_not_allowed_is_found(path: str, text: str, complaint: str) -> None:
+def test_a_forbidden_import_is_found(path: str, text: str, complaint: str) -> None:
     (problem,) = breaches([Source(path, text)])
     assert complaint in problem
 
@@ -81,7 +81,7 @@ def test_an_import_that_is_not_allowed_is_found(path: str, text: str, complaint:
         ("zkrebalancer/cli/a.py", "import zkrebalancer.experiments.lab, consumer_agent"),
     ],
 )
-def test_an_import_that_is_allowed_passes(path: str, text: str) -> None:
+def test_an_allowed_import_passes(path: str, text: str) -> None:
     assert breaches([Source(path, text)]) == []
 
 
@@ -110,5 +110,5 @@ def test_the_consumer_is_light() -> None:
     assert {name.split(".")[0] for name in modules} & HEAVY == set()
     ours = {name for name in modules if name.startswith("zkrebalancer.") and name.count(".") >= 2}
     allowed = ("zkrebalancer.protocol.", "zkrebalancer.runtime.zk", "zkrebalancer.observe.events")
-    assert ours, "nothing of zkrebalancer was loaded, so nothing was shown"
+    assert ours, "no module of zkrebalancer was loaded, so the test proves nothing"
     assert [name for name in sorted(ours) if not name.startswith(allowed)] == []

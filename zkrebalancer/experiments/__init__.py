@@ -1,1 +1,1 @@
-"""Runs of real processes that are judged by their events: the demo, and what tests and benchmarks share with it."""
+"""Runs of real processes, judged by their events: the demo, the experiments, and the lab that tests share with them."""

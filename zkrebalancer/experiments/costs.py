@@ -1,19 +1,17 @@
-"""What a run costs its machine: `sampled` events for each process, `counted` events for ZooKeeper and the broker.
+"""Measures the cost of a run: `sampled` events for each process, `counted` events for ZooKeeper and the broker.
 
-Both are written once a second and whenever `take` is called, from outside of what is measured: nobody tells of himself.
-Sums go on growing when a process of the same name is started again.
+Both are written once a second and whenever `take` is called, always from outside the measured process. Sums continue
+when a process of the same name is started again.
 
-- CPU and memory: of each process and, for coordinators, of the process that reads lag, by psutil. How busy the whole
-  machine was, and with this run, is a `busy` event: others may take what the run needs.
-- ZooKeeper: its four-letter word `mntr` counts packets and bytes of all sessions. Requests are the packets that came
-  in, pings and new sessions included, less our own questions. The length prefixes of its answers are added to them.
-  Compared with the counters of the sockets, that leaves out nothing of what came in, and of what went out the answers
-  to new sessions and what watches fire: some 40 bytes for each.
-- Broker: the counters that Kafka keeps for each kind of request, which `java/BrokerCounts.java` reads; that takes the
-  broker about 10 ms of CPU a second. Only requests that consumers send because they are a group are counted (`kinds`
-  tells how many of which): Fetch and Produce move records, and would drown the others. A counting proxy would slow down
-  what it counts, and the counters of the sockets cannot tell the kinds apart. Kafka counts no bytes of its answers by
-  kind, so `bytes_out` is null.
+- CPU and memory: of each process, and of a coordinator's child that reads lag, by psutil. A `busy` event has the CPU
+  time of the whole machine and of this run, since other programs may take CPU that the run needs.
+- ZooKeeper: its four-letter word `mntr` counts packets and bytes of all sessions. Requests are received packets, pings
+  and new sessions included, minus our own queries. The length prefixes of answers are added to the bytes sent. Compared
+  with socket counters, only answers to new sessions and watch events are missing: some 40 bytes each.
+- Broker: Kafka's counters per kind of request, read by `java/BrokerCounts.java` at a cost of about 10 ms of CPU per
+  second in the broker. Only the requests of group membership count (`kinds` has the number of each): Fetch and Produce
+  move records and would hide the others. A counting proxy would slow down what it counts, and socket counters cannot
+  separate the kinds. Kafka does not count the bytes of its answers per kind, so `bytes_out` is null.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ END_DEADLINE_S = 10.0
 WORD = "mntr"
 LENGTH_PREFIX_BYTES = 4
 ROLES = {"coordinator": "coordinator", "members": "member", "producer": "producer"}
-MACHINE_STATES = 8  # of a processor: user, nice, system, idle, iowait, irq, softirq, steal; what follows is in user
+MACHINE_STATES = 8  # user, nice, system, idle, iowait, irq, softirq, steal; later fields are part of user
 HAS_CHILDREN = "coordinator"
 
 Processes = Callable[[], Mapping[str, tuple[str, int]]]
@@ -48,9 +46,9 @@ Counts = dict[str, tuple[int, int]]
 
 
 class Costs(Repeating):
-    """Writes what is spent, from a thread of its own; a context manager.
+    """Writes the cost events, from a thread of its own; a context manager.
 
-    `processes` returns who runs now: name -> (role, process id); the cluster's servers need not be among them.
+    `processes` returns the running processes as name -> (role, process id), with or without the cluster's servers.
     """
 
     def __init__(self, log: EventLog, cluster: LocalCluster, processes: Processes) -> None:
@@ -60,13 +58,13 @@ class Costs(Repeating):
         self._cluster = cluster
         self._processes = processes
         self._known: dict[int, psutil.Process] = {}
-        self._asked: dict[int, int] = {}  # process id of a ZooKeeper -> how often
+        self._asked: dict[int, int] = {}  # process id of a ZooKeeper -> number of queries
         self._sums = Sums()
         self._broker = BrokerCounts()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Begin; the first events are written before this returns."""
+        """Start; the first events are written before this returns."""
         self._broker.start()
         self.take()
         return super().__enter__()
@@ -75,14 +73,14 @@ class Costs(Repeating):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the thread and the process that reads the broker's counters."""
-        self._broker.kill()  # first, or a broker that does not answer would keep the thread
+        self._broker.kill()  # first, because a broker that does not answer would block the thread
         try:
             super().__exit__(kind, error, trace)
         finally:
             self._broker.end()
 
     def take(self) -> None:
-        """Write what was spent until now; who has just ended, or does not answer, is passed over."""
+        """Write the cost up to now; processes that have just ended or do not answer are skipped."""
         with self._lock:
             for name, (role, pid) in self._processes().items():
                 self._sample(name, role, pid)
@@ -96,7 +94,7 @@ class Costs(Repeating):
             self._weigh()
 
     def _weigh(self) -> None:
-        """Write how busy the machine was, and how much of that was this run, its measuring included."""
+        """Write the CPU time of the machine, and that of this run including its measurement."""
         own = [psutil.Process(), *self._broker.processes()]
         self._sums.total("run", own[0].pid, {"cpu_us": sum(_cpu_us(process) for process in own)})
         machine = psutil.cpu_times()
@@ -155,13 +153,15 @@ class Costs(Repeating):
 
 @dataclass(slots=True)
 class Sums:
-    """Adds up what the processes that had a name, one after the other, have counted each from its own start."""
+    """Adds up counters of successive processes of the same name, each of which counts from its own start."""
 
-    _now: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # name and figure -> process, its count
+    _now: dict[tuple[str, str], tuple[int, int]] = field(
+        default_factory=dict
+    )  # (name, figure) -> process id, its count
     _before: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def total(self, name: str, pid: int, counts: Mapping[str, int]) -> dict[str, int]:
-        """Return the sums after the process `pid` has counted this."""
+        """Return the sums, given the present counts of process `pid`."""
         for figure, count in counts.items():
             key = name, figure
             last_pid, last_count = self._now.get(key, (pid, 0))
@@ -171,7 +171,7 @@ class Sums:
         return {figure: self._before.get((name, figure), 0) + count for figure, count in counts.items()}
 
     def of_all(self, figure: str) -> int:
-        """Return the sum over all names, also of processes that have ended."""
+        """Return the sum over all names, including processes that have ended."""
         now = sum(count for (_name, known), (_pid, count) in self._now.items() if known == figure)
         return now + sum(count for (_name, known), count in self._before.items() if known == figure)
 
@@ -182,26 +182,26 @@ def _cpu_us(process: psutil.Process) -> int:
 
 
 def roles(programs: Mapping[str, Program]) -> dict[str, tuple[str, int]]:
-    """Return name -> (role, process id) of a lab's programs that run; their names begin with what they are."""
+    """Return name -> (role, process id) of a lab's running programs; the role is the first word of the name."""
     running = [(name, program) for name, program in list(programs.items()) if program.is_running]
     return {name: (ROLES[name.partition("-")[0]], program.pid) for name, program in running}
 
 
 class BrokerCounts:
-    """The Java program that reads a broker's counters, asked one line at a time."""
+    """The Java program that reads a broker's counters; it answers one line per query."""
 
     def __init__(self) -> None:
-        """Prepare it."""
+        """Create the reader; `start` starts the program."""
         self._program: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Begin the program; raises MissingToolError or LocalClusterError if it cannot be compiled."""
+        """Start the program; raises MissingToolError or LocalClusterError if it cannot be compiled."""
         self._program = subprocess.Popen(
             broker_counts_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
 
     def read(self, pid: int) -> Counts | None:
-        """Return request kind -> (requests, their bytes) since the broker's start; None if it cannot be asked now."""
+        """Return request kind -> (requests, their bytes) since the broker's start; None if it cannot be read now."""
         program = self._program
         if program is None or program.stdin is None or program.stdout is None:
             return None
@@ -213,22 +213,22 @@ class BrokerCounts:
         return broker_counts(program.stdout.readline())
 
     def processes(self) -> list[psutil.Process]:
-        """Return the program's process, if it runs."""
+        """Return the program's process if it is running."""
         return [] if self._program is None or self._program.poll() is not None else [psutil.Process(self._program.pid)]
 
     def kill(self) -> None:
-        """Let whoever waits for an answer of the program get none."""
+        """Kill the program, which also ends a `read` in progress."""
         if self._program is not None:
             self._program.kill()
 
     def end(self) -> None:
-        """Wait for the end of the program, which was killed."""
+        """Wait for the end of the killed program."""
         if self._program is not None:
             self._program.communicate(timeout=END_DEADLINE_S)
 
 
 def zookeeper_counts(answer: str, asked: int) -> dict[str, int]:
-    """Return requests, bytes in and bytes out of all sessions from the `asked`-th answer to `mntr`."""
+    """Return requests, bytes in and bytes out of all sessions, from the answer to the `asked`-th `mntr`."""
     values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
     return {
         "requests": int(values["zk_packets_received"]) - asked,
@@ -238,7 +238,7 @@ def zookeeper_counts(answer: str, asked: int) -> dict[str, int]:
 
 
 def broker_counts(line: str) -> Counts | None:
-    """Return the counts that `BrokerCounts` told in a line; None if it had none to tell, or was ended meanwhile."""
+    """Return the counts in a line of `BrokerCounts`; None if it has none or is incomplete."""
     words = line.split()
     if not line.endswith("\n") or not words or words[0] == "-":
         return None

@@ -25,16 +25,16 @@ CHROOT = "/demo"
 TICK_MS = 200
 SESSION_TIMEOUT_MS = 2_000
 GROUPS = (("demo", INCREMENTAL, "demo-payments"), ("demo-eager", EAGER, "demo-refunds"))
-STEPS_AROUND_MOVES = 5  # start twice, drain, stop, check
+STEPS_AROUND_MOVES = 5  # cluster, coordinators, drain, stop, check
 
 
 class DemoFailedError(RebalancerError):
-    """A step of the demo was not reached, or a promise was broken; says where logs and events are."""
+    """A step of the demo timed out or a promise was broken; the text names the folder of logs and events."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What can be chosen; `seconds` is how long records flow at least, `records_per_s` is for the first topic."""
+    """Options of the demo; records flow for at least `seconds`; `records_per_s` is for the first topic."""
 
     seconds: float
     members: int
@@ -47,7 +47,7 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went; `events` and `directory` are None where they were not kept."""
+    """The result; `events` and `directory` are None if they were not kept."""
 
     verdict: Verdict
     versions: dict[str, str]
@@ -74,8 +74,8 @@ class Outcome:
 
 
 def write_scripts(settings: DemoSettings) -> list[Move]:
-    """Return the moves of both groups, one group after the other; the second finds the first topic grown."""
-    random = Random(settings.seed)  # noqa: S311  # chooses who is hit
+    """Return the moves of both groups, one group after the other; the second starts with the grown first topic."""
+    random = Random(settings.seed)  # noqa: S311  # chooses the targets
     partitions, moves = settings.partitions, list[Move]()
     for group, _mode, new_topic in GROUPS:
         moves += write_script(group, settings.members, partitions, new_topic, random)
@@ -84,15 +84,15 @@ def write_scripts(settings: DemoSettings) -> list[Move]:
 
 
 def count_steps(settings: DemoSettings) -> int:
-    """Return how many steps the show will be told of."""
+    """Return how many steps the demo has."""
     return STEPS_AROUND_MOVES + len(write_scripts(settings))
 
 
 def run(settings: DemoSettings, show: Show) -> Outcome:
-    """Run the demo; whatever happens, no process stays, and no folder unless it is wanted or needed.
+    """Run the demo. No process remains, and no folder unless it is asked for or something failed.
 
     Raises:
-        DemoFailedError: a step was not reached; logs and events are kept.
+        DemoFailedError: a step timed out; logs and events are kept.
         LocalClusterError, ConfigurationError: the cluster cannot be started.
 
     """
@@ -117,7 +117,7 @@ def run(settings: DemoSettings, show: Show) -> Outcome:
 
 def _play(stage: Stage, settings: DemoSettings, watch: Watch, show: Show) -> None:
     lab = stage.lab
-    show.step(f"{len(COORDINATORS)} coordinators start, and records begin to flow")
+    show.step(f"{len(COORDINATORS)} coordinators and the producers start")
     stage.open(settings.partitions)
     records_began_s = lab.elapsed_s()
     moves = write_scripts(settings)
@@ -129,7 +129,7 @@ def _play(stage: Stage, settings: DemoSettings, watch: Watch, show: Show) -> Non
         show.step(f"{move.group}: {move.title}")
         stage.perform(move)
     stage.pause_until(records_began_s + settings.seconds)
-    show.step("the producers stop, and the consumers read what is left")
+    show.step("the producers stop, and the consumers read the remaining records")
     stage.drain(watch.records_behind)
     show.step("consumers and coordinators stop")
     stage.close(watch.produced())
@@ -154,14 +154,14 @@ def _scenario(settings: DemoSettings, versions: dict[str, str]) -> dict[str, Jso
 
 @dataclass(slots=True)
 class _Stay:
-    """A started cluster, and whether its folder shall stay when it ends."""
+    """A running cluster, and whether its folder is kept at the end."""
 
     cluster: LocalCluster
     directory: Path
     is_kept: bool
 
     def end(self) -> None:
-        """End every server; keep the folder, at its place, or remove it."""
+        """Stop every server, and keep or remove the folder."""
         if not self.is_kept:
             self.cluster.stop()
             return
@@ -171,13 +171,13 @@ class _Stay:
         aside.mkdir()
         for entry in list(self.directory.iterdir()):
             entry.rename(aside / entry.name)
-        self.cluster.stop()  # removes the folder, which is empty by now
+        self.cluster.stop()  # removes the folder, now empty
         aside.rename(self.directory)
 
 
 @contextmanager
 def _cluster(show: Show, keep: bool) -> Iterator[_Stay]:
-    """Run a cluster; when a step is not reached, the folder stays and the error names it."""
+    """Run a cluster; if a step times out, keep its folder and name it in the error."""
     cluster = LocalCluster(chroot=CHROOT, tick_ms=TICK_MS, report=show.detail)
     cluster.start()
     stay = _Stay(cluster, cluster.directory, keep)

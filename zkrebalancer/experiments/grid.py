@@ -1,4 +1,4 @@
-"""Many runs, one after the other; those that have a complete result are passed over, so that a grid can be resumed."""
+"""Many runs in sequence; runs with a complete result are skipped, so that a grid can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is to be run: every protocol with every scenario and seed; `broker` None is each protocol's own."""
+    """Every protocol with every scenario, tuning and seed; `broker` None means each protocol's own."""
 
     protocols: Sequence[Protocol]
     scenarios: Sequence[Scenario]
@@ -28,10 +28,10 @@ class Grid:
     members_per_process: int
 
     def plans(self) -> list[Plan]:
-        """Return the runs, the protocols of one scenario next to each other: so they meet the same machine.
+        """Return the runs, all protocols of a scenario in sequence, so that they meet the same conditions.
 
         Raises:
-            ConfigurationError: a protocol does not work on the broker.
+            ConfigurationError: a protocol does not run on the broker.
 
         """
         return [
@@ -48,32 +48,32 @@ class Grid:
     def _broker(self, protocol: Protocol) -> BrokerKind:
         if self.broker is not None and self.broker not in protocol.brokers:
             known = ", ".join(protocol.brokers)
-            raise ConfigurationError(f"--broker {self.broker}: {protocol.name} works on {known} only")
+            raise ConfigurationError(f"--broker {self.broker}: {protocol.name} runs on {known} only")
         return self.broker or protocol.brokers[0]
 
 
 class Show(Shape):
-    """What a grid tells while it goes on."""
+    """Shows the progress of a grid."""
 
     def begin(self, number: int, title: str) -> None:
-        """Say which run begins, 0 being the first."""
+        """Show that a run begins; the first has number 0."""
 
     def detail(self, line: str) -> None:
-        """Say what happens in it now."""
+        """Show what the run does now."""
 
     def end(self, line: str) -> None:
-        """Say how it went."""
+        """Show the run's outcome."""
 
 
 def perform(
     plans: Iterable[Plan], out: Path, show: Show, events_directory: Path | None = None
 ) -> tuple[list[Result], list[str]]:
-    """Perform runs and return their results, and what went wrong with those that were not brought to their end.
+    """Perform runs; return their results, and one line for each failed run.
 
-    Events of runs that are performed now are also copied to folders below `events_directory`.
+    The events of runs performed now are also copied to folders below `events_directory`.
 
     Raises:
-        RebalancerError, OSError: what cleaning up behind an interrupt ended with; no further run begins.
+        RebalancerError, OSError: an error during the cleanup after an interrupt; no further run begins.
 
     """
     results, failures = list[Result](), list[str]()
@@ -86,7 +86,7 @@ def perform(
                 show.end(_summary(result))
             else:
                 show.end("is there already")
-        except (RebalancerError, OSError) as error:  # a full disk is the run's failure, too
+        except (RebalancerError, OSError) as error:  # a full disk also fails only this run
             if is_of_interrupt(error):
                 raise
             failures.append(f"{plan.title}: {error}")
@@ -97,7 +97,7 @@ def perform(
 
 
 def is_of_interrupt(error: BaseException | None) -> bool:
-    """Whether an error has taken the place of an interrupt, while what that one left was cleaned up."""
+    """Whether an error was raised while cleaning up after an interrupt."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -106,5 +106,5 @@ def is_of_interrupt(error: BaseException | None) -> bool:
 def _summary(result: Result) -> str:
     settled_ms = result["measures"].get("settled_ms")
     settled = "nothing changed" if settled_ms is None else f"settled in {settled_ms:g} ms"
-    doubts = "".join(f"; not to be trusted: {doubt}" for doubt in result["doubts"])
+    doubts = "".join(f"; untrusted: {doubt}" for doubt in result["doubts"])
     return f"{settled}, {result['elapsed_s']:g} s{doubts}"

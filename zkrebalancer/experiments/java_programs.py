@@ -1,7 +1,7 @@
-"""The package's Java programs: compiled once into the user's cache, each started by a command line.
+"""The package's Java programs, compiled once into the user's cache.
 
-`OldConsumer` runs members that balance themselves through ZooKeeper: Kafka's own old consumers. `BrokerCounts` reads a
-broker's counters. `java -m jdk.compiler` compiles, so that one Java does everything; it takes a JDK, not a JRE.
+`OldConsumer` runs members that assign partitions themselves through ZooKeeper: Kafka's old consumers. `BrokerCounts`
+reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java does everything; it must be a JDK.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ HEAP_MB = 512
 
 
 def old_consumer_command(report: Callable[[str], None]) -> list[str]:
-    """Return the command that runs old consumers; the options of `zkrebalancer.experiments.members` follow it.
+    """Return the command that runs old consumers; append options of `zkrebalancer.experiments.members.program`.
 
-    The first call fetches Kafka 1.1.1 and compiles; `report` gets progress lines.
+    The first call downloads Kafka 1.1.1 and compiles; `report` gets progress lines.
 
     Raises:
         MissingToolError: there is no JDK.
-        JarError, LocalClusterError: the jars cannot be had, or the cache folder cannot be written.
+        JarError, LocalClusterError: the jars are unavailable, or the cache folder cannot be written.
 
     """
     source = jars.JarSource.of(None, None, report)
@@ -49,7 +49,7 @@ def broker_counts_command() -> list[str]:
 
 
 def compiled(names: list[str], class_path: str, java: str, source: jars.JarSource) -> Path:
-    """Return the folder of the classes of these programs, in the cache under the sum of what they are made of."""
+    """Return the folder of these programs' classes, compiled into the cache under a hash of their sources."""
     files = [_SOURCES / f"{name}.java" for name in names]
     digest = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()
     folder = source.cache / f"{names[-1]}-{digest[:16]}"
@@ -64,9 +64,9 @@ def compiled(names: list[str], class_path: str, java: str, source: jars.JarSourc
 
 
 def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> None:
-    """Compile into a folder beside the final one, then rename it."""
+    """Compile into a temporary folder, then rename it."""
     partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     command = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17", "-nowarn", "-proc:none"]
     command += ["-d", str(partial), "-cp", class_path, *map(str, files)]
     try:
@@ -74,7 +74,7 @@ def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> Non
     except subprocess.TimeoutExpired:
         raise LocalClusterError(f"{java} did not compile {folder.name} within {COMPILE_DEADLINE_S:g} s") from None
     if "jdk.compiler not found" in done.stdout + done.stderr:
-        raise MissingToolError(f"{java} is a JRE, which cannot compile: install a JDK and set JAVA_HOME to it")
+        raise MissingToolError(f"{java} is a JRE and cannot compile: install a JDK and set JAVA_HOME to it")
     if done.returncode != 0:
         raise LocalClusterError(f"{folder.name} does not compile: {(done.stdout + done.stderr).strip()}")
     partial.rename(folder)

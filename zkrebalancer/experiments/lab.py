@@ -1,6 +1,6 @@
-"""A lab: a local cluster with coordinators, agents and producers as processes, all writing events into one folder.
+"""A lab: a local cluster with coordinators, agents and producers as processes that write events into one folder.
 
-The demo, the integration tests and the benchmarks do what they do through it; every wait asks, with a named deadline.
+The demo, the experiments, the integration tests and the benchmarks use it. Every wait polls, with a named deadline.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 ASK_INTERVAL_S = 0.02
 ADMIN_DEADLINE_S = 30.0
-METADATA_TIMEOUT_S = 1.0  # the lab's ZooKeeper session gets no turn meanwhile
+METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
 SETTLE_DEADLINE_S = 60.0
 END_DEADLINE_S = 30.0
 
 
 class NotReachedError(RebalancerError):
-    """What a run waited for did not come within its deadline."""
+    """A condition was not reached within its deadline."""
 
 
 @dataclass(slots=True)
 class Lab:
-    """Start and break things in one cluster; a context manager around a started `LocalCluster`."""
+    """Starts and breaks things in a running `LocalCluster`; a context manager."""
 
     cluster: LocalCluster
     events: Path
@@ -58,7 +58,7 @@ class Lab:
     _started: float = 0.0
 
     def __enter__(self) -> Self:
-        """Connect to the cluster's ZooKeeper and open the run's own event file; `events` is made if it is missing."""
+        """Connect to the cluster's ZooKeeper and open the lab's event file; creates the `events` folder if missing."""
         self.events.mkdir(parents=True, exist_ok=True)
         self._zk = BlockingZk(self.cluster.zookeeper)
         self._log = EventLog(self.events, "lab")
@@ -68,7 +68,7 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process that still runs."""
+        """Kill every process that still runs."""
         for program in self.programs.values():
             program.kill()
         if self._zk is not None:
@@ -88,14 +88,14 @@ class Lab:
         return time.monotonic() - self._started
 
     def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # what JSON can hold
-        """Write an event of the run itself: its scenario, a fault."""
+        """Write an event of the run itself, such as its scenario or a fault."""
         if self._log is not None:
             self._log.write(kind, **fields)
 
     # Processes ------------------------------------------------------------------------------------------------------
 
     def start_coordinator(self, broker_id: int, environment: Mapping[str, str] | None = None) -> Program:
-        """Begin a coordinator; it may lead or stand by."""
+        """Start a coordinator, which leads or stands by."""
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "coordinator"]
         options = {"--zookeeper": self.cluster.zookeeper, "--broker-id": broker_id, "--events": self.events}
         options |= {"--session-timeout-ms": self.session_timeout_ms}
@@ -113,7 +113,7 @@ class Lab:
         options: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Program:
-        """Begin a consumer agent whose client id is `name`."""
+        """Start a consumer agent with the client id `name`."""
         command = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run", "--quiet"]
         for topic in topics:
             command += ["--topic", topic]
@@ -131,7 +131,7 @@ class Lab:
         return self._spawn(name, command, all_options, environment)
 
     def start_members(self, name: str, command: Sequence[str], options: Mapping[str, object]) -> Program:
-        """Begin a process of group members; `command` runs the program, which is told what to do by `Program.tell`."""
+        """Start a process of group members with `command`; `Program.tell` sends it orders."""
         all_options: dict[str, object] = {
             "--process": name,
             "--zookeeper": self.cluster.zookeeper,
@@ -142,22 +142,22 @@ class Lab:
         return self._spawn(name, list(command), all_options, None, takes_orders=True)
 
     def wait_events_of(self, program: Program) -> None:
-        """Wait until a process has opened its event file: it is ready then."""
+        """Wait until a process has opened its event file, which means that it is ready."""
         file = self.events / f"{program.name}-{program.pid}.jsonl"
 
         def is_there() -> bool:
             self.require_running(program.name)
             return file.exists()
 
-        self.wait_for(f"{program.name} at work", is_there)
+        self.wait_for(f"{program.name} ready", is_there)
 
     def start_producer(
         self, name: str, topics: Mapping[str, int | range], records_per_s: int, skew: float = 0.0, seed: int = 0
     ) -> Program:
-        """Begin a producer of numbered records to topics (name -> number of partitions, or which ones).
+        """Start a producer of numbered records to topics (name -> number of partitions, or a range of them).
 
-        `skew` is the exponent of the partitions' shares: 0 gives all of them the same; `seed` decides which are hot. A
-        record's number agrees with its offset only in partitions that nobody else writes.
+        `skew` is the exponent of the partitions' shares: 0 makes them equal; `seed` decides which are hot. The number
+        of a record equals its offset only in partitions that have no other producer.
         """
         command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
         for topic, wanted in topics.items():
@@ -182,7 +182,7 @@ class Lab:
         return program
 
     def stop(self, *names: str) -> None:
-        """End processes in good order (SIGTERM), all at once; raises ServerStartError if one of them fails."""
+        """Stop processes with SIGTERM, all at once; raises ServerStartError if one of them fails."""
         programs = [self.programs[name] for name in names]
         for program in programs:
             if program.is_running:
@@ -194,48 +194,50 @@ class Lab:
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def fault(self, name: str, target: str) -> None:
-        """Write a fault into the events, right before it is caused."""
+        """Write a fault event, right before the fault is caused."""
         self.note("fault", name=name, target=target)
 
     def kill(self, name: str, fault_name: str = "kill") -> None:
-        """End a process with SIGKILL."""
+        """Kill a process with SIGKILL."""
         self.fault(fault_name, name)
         self.programs[name].kill()
 
     def freeze(self, name: str) -> None:
-        """Stop a process where it stands."""
+        """Suspend a process."""
         self.fault("freeze", name)
         faults.freeze(self.programs[name].pid)
 
     def thaw(self, name: str) -> None:
-        """Let a frozen process go on."""
+        """Resume a suspended process."""
         self.fault("thaw", name)
         faults.thaw(self.programs[name].pid)
 
     # Topics and groups ----------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic and wait until it can be written to and the coordinator can see it."""
+        """Create a topic and wait until producers can write to it and the coordinator can see it."""
         self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
         if self.cluster.has_topics_in_zookeeper:
             self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
         self._wait_served(topic, partitions)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        """Raise a topic's number of partitions and wait until all can be written to."""
+        """Raise a topic's number of partitions and wait until producers can write to all."""
         self._administer(lambda admin: admin.create_partitions([NewPartitions(topic, partitions)]))
         self._wait_served(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
         self._administer(lambda admin: admin.delete_topics([topic]))
-        self.wait_for(f"end of topic {topic}", lambda: isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+        self.wait_for(
+            f"deletion of topic {topic}", lambda: isinstance(self.zk.perform(Get(paths.topic(topic))), Refused)
+        )
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap})
 
     def _administer(self, request: Callable[[AdminClient], Mapping[str, Future[None]]]) -> None:
-        admin = self._admin()  # kept until the answer is there: the client's end ends its requests
+        admin = self._admin()  # referenced until the answer: a collected client drops its requests
         for topic, future in request(admin).items():
             self.wait_for(f"the broker's answer about topic {topic}", future.done, ADMIN_DEADLINE_S)
             problem = future.exception(0)
@@ -243,20 +245,20 @@ class Lab:
                 raise LocalClusterError(f"topic {topic}: {problem}")
 
     def _wait_served(self, topic: str, partitions: int) -> None:
-        """Wait until every partition has a leader: a producer that begins earlier is refused."""
+        """Wait until every partition has a leader; earlier, the broker rejects records."""
         admin = self._admin()
 
         def is_served() -> bool:
             try:
                 found = admin.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic].partitions.values()
             except KafkaException:
-                return False  # the broker is busy, or just away: ask again
+                return False  # the broker is busy or away: try again
             return len(found) >= partitions and all(partition.leader >= 0 for partition in found)
 
         self.wait_for(f"{partitions} partitions of topic {topic}", is_served)
 
     def configure(self, group: str, group_settings: GroupSettings) -> None:
-        """Create the group with these settings, or change them."""
+        """Create the group with these settings, or change its settings."""
         content = settings.encode(group_settings)
         if isinstance(self.zk.perform(ListChildren(paths.GROUPS)), Refused):
             for path in (paths.CONSUMERS, paths.GROUPS):
@@ -267,7 +269,7 @@ class Lab:
     # Waiting --------------------------------------------------------------------------------------------------------
 
     def wait_for(self, what: str, is_so: Callable[[], bool], deadline_s: float = SETTLE_DEADLINE_S) -> None:
-        """Ask until it is so; raises NotReachedError."""
+        """Poll until `is_so` holds; raises NotReachedError."""
         give_up_at = time.monotonic() + deadline_s
         while not is_so():
             if time.monotonic() > give_up_at:
@@ -275,21 +277,21 @@ class Lab:
             gevent.sleep(ASK_INTERVAL_S)
 
     def require_running(self, *names: str) -> None:
-        """Raise an error that tells why, if one of these processes has ended; names of no process pass."""
+        """Raise an error if one of these processes has ended, with the reason; unknown names are ignored."""
         for name in names:
             program = self.programs.get(name)
             if program is not None and not program.is_running:
                 program.wait_end(0)
-                raise NotReachedError(f"{name} has ended although it was told to run")
+                raise NotReachedError(f"{name} has ended although it should run")
 
     def leader(self) -> int | None:
-        """Return the broker id of the coordinator that leads."""
+        """Return the broker id of the leading coordinator."""
         address = inspection.read_leader(self.zk)
         return address.brokerid if address else None
 
     def wait_leader(self, other_than: int | None = None) -> int:
-        """Wait until somebody leads (other than a given one) and return its broker id."""
-        self.wait_for("a coordinator that leads", lambda: self.leader() not in {None, other_than})
+        """Wait until a coordinator leads (other than the given one) and return its broker id."""
+        self.wait_for("a leading coordinator", lambda: self.leader() not in {None, other_than})
         leader = self.leader()
         if leader is None:
             raise NotReachedError("the leader is gone again")
@@ -300,9 +302,9 @@ class Lab:
         return inspection.read_group(self.zk, group)
 
     def is_settled(self, group: str, partitions: Mapping[str, int], clients: frozenset[str]) -> bool:
-        """Whether just these clients are members and own every partition of the topics, with nothing under way.
+        """Whether exactly these clients are members and own every partition of the topics, without a rebalance.
 
-        Each client owns at least one, if there are enough.
+        Each client owns at least one partition if there are enough.
         """
         names = self.zk.perform(ListChildren(paths.GROUPS))
         if not isinstance(names, Children) or group not in names.names:
@@ -312,18 +314,18 @@ class Lab:
         wanted = {(topic, number) for topic, count in partitions.items() for number in range(count)}
         shares = [member.owners.partitions.keys() if member.owners else set() for member in report.members]
         is_total = sum(map(len, shares)) == len(wanted) and wanted == set().union(*shares)
-        # A consumer that has just registered owns nothing while all partitions are still with the others.
+        # A consumer that has just registered owns nothing while the others still own all partitions.
         is_dealt = all(shares) or len(wanted) < len(shares)
         return is_total and is_dealt and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
 
     def wait_settled(
         self, group: str, partitions: Mapping[str, int], *clients: str, deadline_s: float = SETTLE_DEADLINE_S
     ) -> None:
-        """Wait until `is_settled`; raises NotReachedError, or why one of the clients has ended."""
+        """Wait until `is_settled`; raises NotReachedError, also if one of the clients has ended."""
         wanted = frozenset(clients)
 
         def is_so() -> bool:
             self.require_running(*clients)
             return self.is_settled(group, partitions, wanted)
 
-        self.wait_for(f"group {group} settled on {', '.join(sorted(wanted)) or 'nobody'}", is_so, deadline_s)
+        self.wait_for(f"group {group} settled on {', '.join(sorted(wanted)) or 'no clients'}", is_so, deadline_s)

@@ -1,4 +1,4 @@
-"""The machine that an experiment runs on, as far as its figures depend on it."""
+"""The machine that an experiment runs on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkrebalancer.observe.events import JsonValue
 
 
 def describe_machine() -> Mapping[str, JsonValue]:
-    """Return its processors, memory, and system."""
+    """Return processors, memory, system and load."""
     return {
         "processors": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -1,7 +1,7 @@
-"""What a run looks like at one moment, folded from its events: who owns what, which rebalances were, who reads how far.
+"""The state of a run folded from its events: owners, rebalances, and how far each group has read.
 
-Pure: events go in, nothing is read. The events of two processes may come in slightly the wrong order, so an end counts
-only for the owner that it names. The verdict is not made here but by `observe/checker.py`, from the complete files.
+Pure. Events of two processes may arrive slightly out of order, so an end counts only for the owner that it names. The
+verdict does not come from here but from `observe/checker.py`, which reads the complete files.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import Rebalance, RebalanceLog
 from zkrebalancer.protocol.fields import TopicPartition
 
-MEMBER_UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
+MEMBER_UUID_LENGTH = 37  # "-" and the uuid appended to the client id
 
 
 @dataclass(slots=True)
 class GroupPicture:
     """One group.
 
-    `members` are in the order of their arrival, `delivered` is the next offset of each partition, `freed_us` is since
-    when (`mono_us`) a partition has no owner, `changed_us` is when one was last started or given up.
+    `members` are in order of arrival; `delivered` has the next offset of each partition; `freed_us` is since when
+    (`mono_us`) a partition has no owner; `changed_us` is the last start or stop of any partition.
     """
 
     members: list[str] = field(default_factory=list)
@@ -29,12 +29,12 @@ class GroupPicture:
     freed_us: dict[TopicPartition, int] = field(default_factory=dict)
     delivered: dict[TopicPartition, int] = field(default_factory=dict)
     changed_us: int = 0
-    stale: set[TopicPartition] = field(default_factory=set)  # of a deleted topic, until started anew
+    stale: set[TopicPartition] = field(default_factory=set)  # of a deleted topic, until started again
 
 
 @dataclass(slots=True)
 class Picture:
-    """The whole run; `produced` is the next offset of each partition, `leader` the leading coordinator's broker id."""
+    """The whole run; `produced` has the next offset of each partition, `leader` is a broker id."""
 
     groups: dict[str, GroupPicture] = field(default_factory=dict)
     log: RebalanceLog = field(default_factory=RebalanceLog)
@@ -42,18 +42,18 @@ class Picture:
     leader: int | None = None
 
     def apply(self, event: Event) -> None:
-        """Take one event; kinds that are not shown are passed over."""
+        """Apply one event; other kinds are ignored."""
         take = _TAKERS.get(event["kind"])
         if take is not None:
             take(self, event)
 
     @property
     def rebalances(self) -> list[Rebalance]:
-        """Every rebalance in the order of the plans."""
+        """Every rebalance, in the order of the plans."""
         return self.log.rebalances
 
     def partitions(self) -> list[TopicPartition]:
-        """Return every partition that is written or owned, sorted."""
+        """Return every partition that has records or an owner, sorted."""
         owned = [partition for group in self.groups.values() for partition in group.owners]
         return sorted({*self.produced, *owned})
 
@@ -62,12 +62,12 @@ class Picture:
         return sum(self.produced.values())
 
     def behind(self, group: str) -> int:
-        """Return how many records of those produced were not delivered to a group yet."""
+        """Return how many produced records were not yet delivered to a group."""
         delivered = self.group(group).delivered
         return sum(max(0, end - delivered.get(partition, 0)) for partition, end in self.produced.items())
 
     def group(self, name: str) -> GroupPicture:
-        """Return a group, an empty one if nothing is known of it."""
+        """Return a group; an unknown one is empty."""
         return self.groups.setdefault(name, GroupPicture())
 
 
@@ -130,7 +130,7 @@ def _delivered(picture: Picture, event: Event) -> None:
 
 
 def _topic_deleted(picture: Picture, event: Event) -> None:
-    """What is created under its name is another topic, whose offsets begin anew."""
+    """Reset the topic's offsets: a topic created under its name starts again at 0."""
     topic = event["topic"]
     picture.produced = {partition: end for partition, end in picture.produced.items() if partition[0] != topic}
     for group in picture.groups.values():

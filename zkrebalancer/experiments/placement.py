@@ -1,4 +1,4 @@
-"""Which process each member lives in: many share one, but whoever is killed or frozen has one of its own."""
+"""Places members in processes: many share one, but a member to be killed or frozen has its own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MEMBERS_PER_PROCESS = 5
 
 
 def place(cast: Cast, steps: Iterable[Step], members_per_process: int) -> Mapping[str, Sequence[str]]:
-    """Return process name -> the members that ever live in it.
+    """Return process name -> the members that ever run in it.
 
-    A fault hits a process; a member that it is meant for lives alone, so that it does not take others along.
+    A fault hits a whole process, so a member that is the target of one runs alone.
     """
     actions = [action for step in steps for action in step.actions]
     joining = [action.member for action in actions if isinstance(action, Join)]

@@ -1,4 +1,4 @@
-"""Plays a scenario in a lab: carries out each step's actions, and waits until the group is at rest again."""
+"""Plays a scenario in a lab: performs the actions of each step, then waits until the group is at rest again."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
 GROUP = "group"
-COORDINATORS = (1, 2)  # one leads, one stands by
+COORDINATORS = (1, 2)  # a leader and a standby
 RECORDS_PER_PARTITION_S = 2.0
 DRAIN_DEADLINE_S = 120.0
 
 
 @dataclass(slots=True)
 class Play:
-    """One scenario with one protocol; `processes` is process name -> its members, `command` runs one of them.
+    """One scenario with one protocol.
 
-    `tell` says what happens now.
+    `processes` is process name -> its members, `command` runs such a process, `tell` shows progress.
     """
 
     lab: Lab
@@ -67,12 +67,12 @@ class Play:
 
     @property
     def settings(self) -> Settings:
-        """What applies to this run."""
+        """The protocol's settings for this tuning."""
         return self.protocol.settings[self.tuning]
 
     def open(self) -> None:
-        """Start everything, let the members join, and wait until they own all; raises NotReachedError."""
-        self.tell("topic, coordinators and producer start")
+        """Start everything and wait until the members own all partitions; raises NotReachedError."""
+        self.tell("coordinators, topic and producer start")
         if self.protocol.is_central:
             self._start_coordinators()
         self._resize(TOPIC, self.cast.partitions)
@@ -86,11 +86,11 @@ class Play:
         self._wait_at_rest(Step("start"))
 
     def perform(self, step: Step) -> None:
-        """Begin a measured window, carry the step out and wait for its effect.
+        """Begin a measured window, perform the step and wait for its effect.
 
         Raises:
-            NotReachedError: the group did not come to rest within the step's deadline.
-            LocalClusterError: a process has ended that should not have.
+            NotReachedError: the group was not at rest by the step's deadline.
+            LocalClusterError: a process ended unexpectedly.
 
         """
         for action in step.actions:
@@ -102,18 +102,18 @@ class Play:
         self._wait_at_rest(step)
 
     def rest_before(self) -> None:
-        """Measure the group at rest, as what the steps are compared with."""
+        """Measure the group at rest, as the baseline of the steps."""
         self.perform(Step(BEFORE, at_least_s=self.scenario.before_s))
 
     def close(self) -> None:
-        """End the last window, let the members read what is left, and end everything in good order.
+        """End the last window, let the members read the remaining records, and stop everything.
 
         Raises:
             NotReachedError, LocalClusterError: records were not read in time, or a process failed.
 
         """
         self._note_step(END, "")
-        self.tell("members read what is left")
+        self.tell("members read the remaining records")
         self.lab.stop(*self.producers)
         self.lab.wait_for("every record delivered", lambda: self.watch.records_behind(GROUP) == 0, DRAIN_DEADLINE_S)
         self.tell("members leave")
@@ -161,20 +161,20 @@ class Play:
         self.expected.add(member)
 
     def _kill(self, member: str) -> None:
-        """Kill a member's process: from then on nobody reads its partitions, whenever its group learns of it."""
+        """Kill a member's process; its partitions have no reader from then on, whenever the group notices."""
         self.lab.kill(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
         self.lab.note("member_left", group=GROUP, member=member, reason="lost")
         self.expected.discard(member)
 
     def _freeze(self, member: str) -> None:
-        """Let a member's process stand still: the same holds, though the member does not know it when it thaws."""
+        """Suspend a member's process; its ownership ends, although the member does not know when it thaws."""
         self.lab.freeze(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
         self.expected.discard(member)
 
     def _resize(self, topic: str, partitions: int) -> None:
-        """Create a topic or let it grow; a producer of its own writes to what is new."""
+        """Create or grow a topic, with another producer for the new partitions."""
         known = self.topics.get(topic, 0)
         if known:
             self.lab.grow_topic(topic, partitions)
@@ -214,7 +214,7 @@ class Play:
         self.lab.start_members(name, [*self.command, *config], options)
 
     def _require_process(self, name: str) -> None:
-        """Start a process that was killed: how long an interpreter takes to start is not what is measured."""
+        """Start a killed process again before the step, so that the interpreter's start is not measured."""
         if not self.lab.programs[name].is_running:
             self._start_process(name)
             self.lab.wait_events_of(self.lab.programs[name])
@@ -236,7 +236,7 @@ class Play:
         self.tell(f"{name} {target}".strip())
 
     def _wait_at_rest(self, step: Step) -> None:
-        """Wait until exactly the expected members own everything, and nothing has changed for a while."""
+        """Wait until exactly the expected members own all partitions and nothing has changed for a while."""
         began_s = time.monotonic()
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
         programs = [*self.producers, *(name for name in self.processes if self._is_to_run(name))]
@@ -247,7 +247,7 @@ class Play:
             self.watch.look()
             with self.watch.lock:
                 group = self.watch.picture.group(GROUP)
-                last_s = max(began_s, group.changed_us / 1e6)  # what the step causes may not have begun yet
+                last_s = max(began_s, group.changed_us / 1e6)  # the effect of the step may not have begun yet
                 is_over = time.monotonic() - last_s >= quiet_s and is_dealt(group.owners, wanted, self.expected)
             return is_over and time.monotonic() - began_s >= step.at_least_s
 
@@ -259,7 +259,7 @@ class Play:
 
 
 def known_load(scenario: Scenario, cast: Cast) -> Weights:
-    """Return the records that each partition gets in a second, in the form in which they are learned."""
+    """Return each partition's records per second as weights, as if they had been learned."""
     partitions = [(TOPIC, number) for number in range(cast.partitions)]
     parts = shares(partitions, scenario.skew(cast), cast.seed)
     records_s = RECORDS_PER_PARTITION_S * cast.partitions
@@ -269,6 +269,6 @@ def known_load(scenario: Scenario, cast: Cast) -> Weights:
 def is_dealt(
     owners: Mapping[TopicPartition, str], wanted: AbstractSet[TopicPartition], members: AbstractSet[str]
 ) -> bool:
-    """Whether everything that is wanted has an owner, and just these members own something, as far as it goes round."""
+    """Whether every wanted partition has an owner, all owners are `members`, and as many as possible own something."""
     holders = set(owners.values())
     return owners.keys() == wanted and holders <= members and len(holders) == min(len(wanted), len(members))

@@ -1,8 +1,8 @@
-"""Produces numbered records at a steady rate, and writes down what the broker has acknowledged.
+"""Produces numbered records at a steady rate, and writes an event for what the broker acknowledged.
 
-`python -m zkrebalancer.experiments.producer`: a process of its own, so that nothing that it measures is in its way. The
-value of each record is its number within its partition and when it was sent, "17 1732150000000000" (microseconds since
-the epoch); where nobody else writes, number and offset agree.
+It runs as a process of its own (`python -m zkrebalancer.experiments.producer`), so that it shares no interpreter
+with what it measures. A record's value is its number within its partition and the time it was sent, such as
+"17 1732150000000000" (microseconds since the epoch); without other producers, number and offset are equal.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
-UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a broker that has just come back may not know its topics for a moment
+UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a restarted broker may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
-STALL_S = 0.25  # a round that is later than this is written down: records were sent in bursts
+STALL_S = 0.25  # a later round becomes an event: records came in bursts
 _PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
 
 class ProducerError(RebalancerError):
-    """The broker refused a record, or did not answer."""
+    """The broker rejected a record or did not answer."""
 
 
 class NumberedProducer:
-    """Deals numbered records over partitions; `acknowledged` ranges become `produced` events."""
+    """Distributes numbered records over partitions; acknowledged ranges become `produced` events."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class NumberedProducer:
         skew: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """Prepare to write to `partitions`, of which there is at least one, at the broker HOST:PORT."""
+        """Create a producer for at least one partition, at the broker HOST:PORT."""
         self._turns = turns(partitions, skew, seed)
         self._next_number = dict.fromkeys(partitions, 0)
         self._acknowledged: dict[TopicPartition, list[int]] = {}
         self._event_log = event_log
         self._error: KafkaError | None = None
-        self._unknown_since_s: float | None = None  # since when the topic is unknown to the broker
+        self._unknown_since_s: float | None = None  # when the broker first did not know the topic
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -63,7 +63,7 @@ class NumberedProducer:
         )
 
     def produce(self, count: int) -> int:
-        """Hand over that many records and return how many were: fewer while the broker cannot take them.
+        """Queue up to `count` records and return how many: fewer while the broker cannot accept them.
 
         Raises:
             ProducerError: the broker did not know the topic for UNKNOWN_TOPIC_DEADLINE_S.
@@ -94,7 +94,7 @@ class NumberedProducer:
             raise ProducerError(f"topic {topic}: {error.str()}")
 
     def finish(self) -> None:
-        """Wait for every acknowledgement; raises ProducerError if some record was refused."""
+        """Wait for every acknowledgement; raises ProducerError if a record was rejected."""
         left = self._producer.flush(FLUSH_DEADLINE_S)
         self._write_down()
         if left or self._error is not None:
@@ -118,14 +118,14 @@ class NumberedProducer:
 
 
 def sent_at_us(value: bytes) -> int:
-    """Return when a record was sent, from its value; raises ValueError for one of another producer."""
+    """Return when a record was sent, from its value; raises ValueError for another producer's record."""
     return int(value.rpartition(b" ")[2])
 
 
 def turns(partitions: Sequence[TopicPartition], skew: float, seed: int) -> Iterator[TopicPartition]:
-    """Return who gets the next record, without end: each in turn, or by chance where the load is skewed.
+    """Yield the partition of each next record, endlessly: in turn, or at random if the load is skewed.
 
-    A seed always gives the same turns.
+    The same seed gives the same sequence.
     """
     if not skew:
         return cycle(partitions)
@@ -135,9 +135,9 @@ def turns(partitions: Sequence[TopicPartition], skew: float, seed: int) -> Itera
 
 
 def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict[TopicPartition, float]:
-    """Return which part of all records each partition gets.
+    """Return each partition's share of all records.
 
-    The n-th of them gets one in proportion to n ** -skew, after they were shuffled as `seed` says.
+    After a shuffle by `seed`, the n-th partition's share is proportional to n ** -skew.
     """
     shuffled = Random(seed).sample(partitions, len(partitions))  # noqa: S311
     weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
@@ -146,7 +146,7 @@ def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict
 
 
 def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the inclusive ranges that ascending offsets form: another writer's records in between are not ours."""
+    """Return ascending offsets as inclusive contiguous ranges; other producers' records leave gaps."""
     ranges: list[tuple[int, int]] = []
     for offset in offsets:
         if ranges and ranges[-1][1] == offset - 1:
@@ -157,7 +157,7 @@ def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
-    """Return the partitions that "NAME:FIRST-LAST" names, both inclusive; raises click.BadParameter."""
+    """Return the partitions named as "NAME:FIRST-LAST", both inclusive; raises click.BadParameter."""
     partitions: list[TopicPartition] = []
     for text in texts:
         found = _PARTITIONS.fullmatch(text)
@@ -177,16 +177,16 @@ def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
     metavar="NAME:FIRST-LAST",
     callback=lambda _context, _option, texts: parse_partitions(texts),
 )
-@click.option("--rate", required=True, type=click.IntRange(min=1), help="Records a second, all partitions together.")
+@click.option("--rate", required=True, type=click.IntRange(min=1), help="Records per second over all partitions.")
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True)
-@click.option("--skew", default=0.0, help="How unequal the partitions' shares are; 0: not at all.")
-@click.option("--seed", default=0, help="Decides which partitions get much.")
+@click.option("--skew", default=0.0, help="Exponent of the partitions' shares; 0 makes them equal.")
+@click.option("--seed", default=0, help="Decides which partitions are hot.")
 def produce(
     *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float, seed: int
 ) -> None:
-    """Produce until SIGTERM; a round that comes late, or that the broker's client cannot take, becomes an event."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in threads that begin now as well
+    """Produce until SIGTERM; write an event when a round is late or the client cannot accept all records."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # inherited by threads started from here on
     event_log = EventLog(events, name)
     producer = NumberedProducer(bootstrap, partitions, event_log, skew, seed)
     began = last = time.monotonic()

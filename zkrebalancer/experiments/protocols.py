@@ -1,7 +1,7 @@
-"""The protocols that are compared: on which broker each runs, what a member is, and with which settings.
+"""The protocols that are compared: their brokers, kinds of member, and settings.
 
-`default` is what a user gets who sets nothing. `tuned` is the best that is known of each: short heartbeats and
-sessions, and new partitions looked for every second. `docs/experiments.md` has both as a table.
+`default` is what a user gets without any settings. `tuned` has the best known settings of each protocol: short
+heartbeats and sessions, and new partitions discovered every second. `docs/experiments.md` has both as a table.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Tuning = Literal["default", "tuned"]
 TUNINGS: tuple[Tuning, ...] = ("default", "tuned")
 EVERY_BROKER: tuple[BrokerKind, ...] = ("kafka-3.9", "kafka-4")
 KAFKA_4: tuple[BrokerKind, ...] = ("kafka-4",)
-# A group is at rest when it has been quiet for longer than its members and its broker keep silent.
+# A group counts as at rest after this silence, which is longer than the heartbeat intervals.
 QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of each member's client, of the broker, and of a group that the coordinator serves."""
+    """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it."""
 
     member: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One protocol; `brokers` are those on which it works, its own one first, `kind` is of the member program."""
+    """One protocol; `brokers` are those it runs on, its default first; `kind` selects the member program."""
 
     name: str
     about: str
@@ -46,9 +46,9 @@ class Protocol:
         return self.kind == "central"
 
     def group(self, tuning: Tuning, *, is_skewed: bool) -> GroupSettings | None:
-        """Return the settings of the group, None where nobody but its members serves it.
+        """Return the group's settings, None unless this project's coordinator manages it.
 
-        Hot partitions are what the strategy `balanced` is for; where the load is equal, its shares say nothing.
+        A skewed load is tuned with the strategy `balanced`, which has no advantage under an even load.
         """
         group = self.settings[tuning].group
         return replace(group, strategy="balanced") if group and tuning == "tuned" and is_skewed else group
@@ -60,7 +60,7 @@ def _central(name: str, about: str, mode: str) -> Protocol:
     return Protocol(name, about, "central", EVERY_BROKER, {"default": Settings(group=group), "tuned": tuned})
 
 
-_CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster has changed
+_CLASSIC_BROKER = {"group.initial.rebalance.delay.ms": "3000"}  # Kafka's default, which a local cluster overrides
 _TUNED_BROKER = {"group.initial.rebalance.delay.ms": "0"}
 _TUNED_MEMBER = {"topic.metadata.refresh.interval.ms": "1000"}
 _TUNED_CLASSIC_MEMBER = {**_TUNED_MEMBER, "heartbeat.interval.ms": "500", "session.timeout.ms": "6000"}

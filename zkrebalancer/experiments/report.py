@@ -1,4 +1,4 @@
-"""What a person reads when a run is over: every rebalance, what each group's cost, and the verdict."""
+"""The demo's final report: every rebalance, a summary per group, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from zkrebalancer.observe.checker import Verdict
 from zkrebalancer.observe.rebalances import Rebalance
 
 CRASH_NOTE = (
-    "Times count from when a change is noticed; "
-    f"a crash is noticed when the session is over, {SESSION_TIMEOUT_MS / 1_000:g} s after it."
+    "Times count from when a change is noticed. "
+    f"A crash is noticed when the session expires, after {SESSION_TIMEOUT_MS / 1_000:g} s."
 )
-PLAIN_WIDTH = 200  # where the output is no terminal, nothing is cut off
+PLAIN_WIDTH = 200  # without a terminal, nothing is cut off
 
 
 def print_report(outcome: Outcome) -> None:
-    """Print everything to stdout."""
+    """Print the report to stdout."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
@@ -43,7 +43,7 @@ def print_report(outcome: Outcome) -> None:
 
 
 def summary_table(rebalances: Iterable[Rebalance]) -> Table:
-    """Return a row for each group and mode; the rebalances are sorted by group."""
+    """Return one row for each group and mode; the rebalances must be sorted by group."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for heading in ("group", "mode", "rebalances", "moved", "median settled", "longest pause"):
         table.add_column(heading, justify="left" if heading in {"group", "mode"} else "right", no_wrap=True)
@@ -60,7 +60,7 @@ def summary_table(rebalances: Iterable[Rebalance]) -> Table:
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """Return the counts of records, and of partitions that two consumers held at once."""
+    """Return the counts of records, and of partitions that two consumers owned at once."""
     excused = verdict.duplicated - verdict.duplicated_outside_crash
     return (
         f"records: produced {verdict.produced}, delivered {verdict.delivered}, lost {verdict.lost}, "

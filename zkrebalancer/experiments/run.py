@@ -1,7 +1,7 @@
 """One run: a fresh cluster, one scenario with one protocol, and a folder with its events, logs and result.
 
-The result is written when the run begins and again when it ends, however it ends: `complete` says whether it got to its
-end, `trusted` whether its figures mean something, `doubts` why not.
+The result is written when the run begins and again when it ends, however it ends: `complete` tells whether the run
+finished, `trusted` whether its figures are valid, and `doubts` why not.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from zkrebalancer.observe.reading import EventFiles, NoEventsError, Problems
 from zkrebalancer.protocol.errors import ConfigurationError, RebalancerError
 
 CHROOT = "/experiment"
-TICK_MS = 2_000  # ZooKeeper's own default: how exactly sessions end depends on it
-COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's own default
+TICK_MS = 2_000  # ZooKeeper's default; sessions expire with this precision
+COORDINATOR_SESSION_TIMEOUT_MS = 6_000  # the coordinator's default
 RESULT = "result.json"
 EVENTS = "events"
 LOGS = "logs"
@@ -51,12 +51,12 @@ Result = dict[str, Any]
 
 
 class RunFailedError(RebalancerError):
-    """A process of the run failed; the text names its log, in the run's own folder."""
+    """A process of the run failed; the text names its log in the run's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run is to be."""
+    """The parameters of one run."""
 
     protocol: Protocol
     scenario: Scenario
@@ -67,20 +67,20 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """Where its results belong, below the folder of all runs."""
+        """The folder of its results, below the folder of all runs."""
         cast = self.cast
         size = f"{self.tuning}-m{cast.members}-p{cast.partitions}-s{cast.seed}"
         return Path(self.protocol.name, self.scenario.name, size)
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short description."""
         return f"{self.protocol.name}, {self.scenario.name} ({self.tuning}, seed {self.cast.seed})"
 
 
 @dataclass(slots=True)
 class Run:
-    """One run on its way; `events_directory` is where copies of its events go."""
+    """One run in progress; `tell` shows progress, `events_directory` gets copies of its events."""
 
     plan: Plan
     out: Path
@@ -96,10 +96,10 @@ class Run:
         return self.out / self.plan.folder
 
     def perform(self) -> Result:
-        """Run it and return the result, which also stands in the run's folder, in the place of an earlier one.
+        """Run, and return the result, which is also written to the run's folder and replaces an earlier one.
 
         Raises:
-            RebalancerError: it could not be brought to its end, and the result says so too; or another process runs it.
+            RebalancerError: the run did not finish, which its result also records; or another process performs it.
 
         """
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -117,11 +117,11 @@ class Run:
             self._run(events)
             self._result["complete"] = True
         except BaseException as error:
-            self.doubts.append(f"not brought to its end: {str(error) or type(error).__name__}")
+            self.doubts.append(f"did not finish: {str(error) or type(error).__name__}")
             raise
         finally:
             self._judge(events)
-            self._copy(events)  # before the result: a run that has one is not run again
+            self._copy(events)  # before the result, because a run with a result is not repeated
             self._write()
         return self._result
 
@@ -134,7 +134,7 @@ class Run:
             tick_ms=TICK_MS,
             broker=plan.broker,
             kafka_properties=broker_settings,
-            mirror=plan.protocol.is_central,  # the others do not need it, and would be charged for what it asks
+            mirror=plan.protocol.is_central,  # other protocols do not need it and would be charged for its requests
         )
         logs = self.directory / LOGS
         with _started(cluster) as directory:
@@ -170,7 +170,7 @@ class Run:
                 for step in steps:
                     play.perform(step)
             except NotReachedError as error:
-                self.doubts.append(str(error))  # the members go on reading; it is their steps that are over
+                self.doubts.append(str(error))  # no more steps, but the members go on reading
             try:
                 play.close()
             except NotReachedError as error:
@@ -178,7 +178,7 @@ class Run:
         log.close()
 
     def _member_command(self) -> list[str]:
-        """Return the command that runs members; the first time, one of them has to be fetched."""
+        """Return the command that runs members; may download the old consumer first."""
         if self.plan.protocol.kind != "zookeeper":
             return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
         self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
@@ -187,7 +187,7 @@ class Run:
     # The result -----------------------------------------------------------------------------------------------------
 
     def _describe(self) -> Result:
-        """Return what is known before it runs."""
+        """Return the result as far as it is known before the run."""
         plan = self.plan
         return {
             "protocol": plan.protocol.name,
@@ -211,7 +211,7 @@ class Run:
         }
 
     def _details(self) -> Mapping[str, Any]:
-        """Return every setting that shapes the run."""
+        """Return every setting that affects the run."""
         plan = self.plan
         settings = plan.protocol.settings[plan.tuning]
         group = plan.protocol.group(plan.tuning, is_skewed=plan.scenario.hottest > 0)
@@ -232,7 +232,7 @@ class Run:
         return {key: self._result[key] for key in keys}
 
     def _judge(self, directory: Path) -> None:
-        """Put what the events say into the result."""
+        """Add the verdict and measures of the events to the result."""
         try:
             verdict = check(directory)
             unread = Problems()
@@ -249,11 +249,11 @@ class Run:
     def _copy(self, events: Path) -> None:
         if self.events_directory is not None:
             copies = self.events_directory / self.plan.folder
-            shutil.rmtree(copies, ignore_errors=True)  # of an earlier try
+            shutil.rmtree(copies, ignore_errors=True)  # of an earlier attempt
             shutil.copytree(events, copies)
 
     def _write(self) -> None:
-        """Write the result in one go, so that it is never half there."""
+        """Write the result atomically."""
         self._result["elapsed_s"] = round(time.monotonic() - self._began_s, 1)
         self._result["doubts"] = self.doubts
         self._result["trusted"] = self._result["complete"] and not self.doubts
@@ -263,10 +263,10 @@ class Run:
 
 
 def read_result(plan: Plan, out: Path) -> Result | None:
-    """Return the result of a run that got to its end.
+    """Return the result of a finished run, None if there is none.
 
     Raises:
-        ConfigurationError: what is there cannot be read, or is of a run on another broker or in other processes.
+        ConfigurationError: the result cannot be read, or it used another broker or other members per process.
 
     """
     file = out / plan.folder / RESULT
@@ -277,7 +277,7 @@ def read_result(plan: Plan, out: Path) -> Result | None:
         is_complete, details = result["complete"], result["details"]
         found = details["broker"]["kind"], details["members_per_process"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{file}: not a result ({error!r}); remove it to run this anew") from None
+        raise ConfigurationError(f"{file}: not a result ({error!r}); remove it to run this again") from None
     wanted = plan.broker, plan.members_per_process
     if is_complete and found != wanted:
         text = "{} with {} members in a process".format
@@ -288,7 +288,7 @@ def read_result(plan: Plan, out: Path) -> Result | None:
 
 @contextmanager
 def _started(cluster: LocalCluster) -> Iterator[Path]:
-    """Run a cluster; its folder goes also where a server or a member has failed, since the logs were kept by then."""
+    """Run a cluster; remove its folder even after a failure, when the logs have been copied."""
     cluster.start()
     directory = cluster.directory
     try:

@@ -1,4 +1,4 @@
-"""How a run looks on a terminal: pure functions from a picture to what rich prints."""
+"""The demo's screen: pure functions from a picture to what rich prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkrebalancer.observe.rebalances import Rebalance
 from zkrebalancer.protocol.fields import TopicPartition
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "bright_red", "bright_green", "bright_cyan", "bright_magenta")
-OWNED, NOT_OWNED, NOBODY = "■", "·", "nobody"
+OWNED, NOT_OWNED, NOBODY = "■", "·", "unowned"
 TEXT_COLUMNS = {"group", "cause", "outcome"}
 COLUMNS = ("group", "gen.", "cause", "members", "moved", "settled", "pause", "outcome")
 BAR_WIDTH = 40
@@ -28,7 +28,7 @@ STEPS_SHOWN = 3
 
 @dataclass(slots=True)
 class Course:
-    """How far the run is: `steps` holds when each step began (seconds) and its title, the last one being under way."""
+    """The run's progress: `steps` has the start (in seconds) and title of each step; the last one is under way."""
 
     heading: str
     total_steps: int
@@ -37,7 +37,7 @@ class Course:
 
 
 def render(course: Course, picture: Picture, elapsed_s: float, width: int, height: int) -> RenderableType:
-    """Return the whole screen; the list of rebalances is as long as the height allows."""
+    """Return the whole screen; the list of rebalances fills the remaining height."""
     partitions = picture.partitions()
     parts: list[RenderableType] = [_heading(course, picture), _progress(course, elapsed_s), *_steps(course)]
     used = len(parts) + 2
@@ -54,7 +54,7 @@ def render(course: Course, picture: Picture, elapsed_s: float, width: int, heigh
 
 
 def rebalance_table(rebalances: Iterable[Rebalance], frame: box.Box | None = box.SIMPLE_HEAD) -> Table:
-    """Return a table of rebalances, one a row, a line between groups if there is a frame."""
+    """Return a table with one rebalance per row; a frame adds lines between groups."""
     padding = (0, 1, 0, 0) if frame is None else 0  # both fit into 80 columns
     table = Table(box=frame, show_edge=False, pad_edge=False, padding=padding, header_style="bold")
     for heading in COLUMNS:
@@ -69,14 +69,14 @@ def rebalance_table(rebalances: Iterable[Rebalance], frame: box.Box | None = box
 
 
 def milliseconds(value: float | None) -> str:
-    """Return a time as it is shown, "-" while it is not known."""
+    """Return a time as text, "-" if it is unknown."""
     return "-" if value is None else f"{value:,.0f} ms"
 
 
 def _heading(course: Course, picture: Picture) -> Text:
     text = Text(course.heading, style="bold", no_wrap=True)
     if picture.groups or picture.leader is not None:
-        leader = "nobody leads" if picture.leader is None else f"coordinator-{picture.leader} leads"
+        leader = "no leader" if picture.leader is None else f"coordinator-{picture.leader} leads"
         text.append(f" · {leader}", style="red" if picture.leader is None else "not bold")
     return text
 
@@ -103,7 +103,7 @@ def _steps(course: Course) -> list[RenderableType]:
 
 
 def _ownership(name: str, group: GroupPicture, partitions: Sequence[TopicPartition], width: int) -> list[Text]:
-    """Return a heading, a row per consumer, and one for what none of them owns."""
+    """Return a heading, one row per consumer, and one for partitions without an owner."""
     counts = Counter(topic for topic, _partition in partitions)
     heading = Text(f"{name}  ", style="bold", no_wrap=True, overflow="ellipsis")
     heading.append(", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items())), style="not bold dim")
@@ -125,7 +125,7 @@ def _ownership(name: str, group: GroupPicture, partitions: Sequence[TopicPartiti
 
 
 def _cells(mine: Collection[TopicPartition], partitions: Sequence[TopicPartition], colour: str) -> Text:
-    """Return a cell per partition; a gap begins another topic."""
+    """Return one cell per partition, with a gap between topics."""
     cells = Text()
     for index, partition in enumerate(partitions):
         if index and partition[0] != partitions[index - 1][0]:
@@ -136,7 +136,7 @@ def _cells(mine: Collection[TopicPartition], partitions: Sequence[TopicPartition
 
 
 def _bar(length: int, colour: str) -> Text:
-    """Return the share of a consumer where there are too many partitions for cells."""
+    """Return a consumer's share as a bar, for too many partitions to show as cells."""
     return Text(OWNED * length, style=colour)
 
 

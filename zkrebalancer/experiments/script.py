@@ -1,6 +1,6 @@
-"""The demo's script as plain data: which moves one group goes through, in which order, and who is hit.
+"""The demo's script as plain data: the moves of one group, in order, with their targets.
 
-Written before anything runs, so that the number of steps is known and one seed always gives the same script.
+It is written before anything runs, so the number of steps is known, and the same seed gives the same script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATTERN = "^demo-"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move; `target` is a consumer or a topic ("" for coordinators), `partitions` what the topic has afterwards."""
+    """One move; `target` is a consumer or a topic ("" for coordinators), `partitions` the topic's new number."""
 
     kind: MoveKind
     group: str
@@ -26,7 +26,7 @@ class Move:
 
     @property
     def title(self) -> str:
-        """What happens, for a person."""
+        """A description for people."""
         return _TITLES[self.kind].format(target=self.target, partitions=self.partitions)
 
 
@@ -34,10 +34,10 @@ _TITLES: dict[MoveKind, str] = {
     "join": "{target} joins",
     "leave": "{target} leaves",
     "kill": "{target} is killed (kill -9)",
-    "freeze": "{target} is frozen until its session is over",
-    "thaw": "{target} thaws, finds itself replaced and joins again",
+    "freeze": "{target} is frozen until its session expires",
+    "thaw": "{target} thaws, finds its partitions lost and joins again",
     "grow": "{target} grows (partitions: {partitions})",
-    "create": "{target} appears (partitions: {partitions}), and the pattern matches it",
+    "create": "{target} is created (partitions: {partitions}) and matches the pattern",
     "kill-leader": "the leading coordinator is killed (kill -9), a standby takes over",
     "restart-coordinator": "the killed coordinator comes back as a standby",
 }
@@ -58,7 +58,7 @@ class _Cast:
         return Move("join", self.group, self.present[-1])
 
     def lose(self, kind: MoveKind) -> list[Move]:
-        """Somebody goes; where nobody would be left to take over, another one joins first."""
+        """Remove a member; if none would be left to take over, another joins first."""
         moves = [] if len(self.present) >= MIN_MEMBERS else [self.join()]
         target = self.random.choice(self.present)
         self.present.remove(target)
@@ -68,8 +68,8 @@ class _Cast:
 def write_script(group: str, members: int, partitions: int, new_topic: str, random: Random) -> list[Move]:
     """Return the moves of one group.
 
-    `members` (at least MIN_MEMBERS) consumers join one by one. `partitions` is what FIRST_TOPIC has by then; it grows
-    by a quarter, and `new_topic` gets as many.
+    `members` (at least MIN_MEMBERS) consumers join one by one. FIRST_TOPIC starts with `partitions` and grows by a
+    quarter; `new_topic` gets as many as were added.
     """
     cast = _Cast(group, random, [])
     added = max(1, partitions // 4)

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live screen on a terminal, else plain lines."""
+"""Shows the demo's progress: a live screen on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -19,58 +19,58 @@ REFRESH_PER_S = 8
 
 
 class Show(Protocol):
-    """What a run tells while it goes on; a context manager."""
+    """Shows the progress of a run; a context manager."""
 
     watch: Watch | None
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start to show."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, and leave the terminal as it was."""
+        """Stop, and restore the terminal."""
 
     def heading(self, text: str) -> None:
-        """Say what runs."""
+        """Show a heading."""
 
     def step(self, title: str) -> None:
-        """Say that the next step begins."""
+        """Show the start of the next step."""
 
     def detail(self, line: str) -> None:
-        """Say how far the step is."""
+        """Show the progress of the step."""
 
 
 class PlainShow:
-    """One line on stderr or stdout for each step, and for each rebalance when it has ended."""
+    """Prints one line for each step, and for each rebalance when it has ended."""
 
     def __init__(self, *, to_stderr: bool) -> None:
-        """Write lines to stderr, or to stdout."""
+        """Print to stderr or to stdout."""
         self.watch: Watch | None = None
         self._to_stderr = to_stderr
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Nothing to begin."""
+        """Do nothing."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell what has ended last."""
+        """Print the last rebalances."""
         self._tell_rebalances()
 
     def heading(self, text: str) -> None:
-        """Print it."""
+        """Print the heading."""
         self._print(text)
 
     def step(self, title: str) -> None:
-        """Print it, after the rebalances that have ended since the last step."""
+        """Print the step, after the rebalances that have ended since the last one."""
         self._tell_rebalances()
         self._print(title)
 
     def detail(self, line: str) -> None:
-        """Print it, unless it only counts."""
+        """Print the line, unless it is a mere counter."""
         if " of " not in line:
             self._print(f"  {line}")
 
@@ -85,10 +85,10 @@ class PlainShow:
 
 
 class LiveShow:
-    """A screen that is drawn anew several times a second; it disappears at the end."""
+    """A screen that is redrawn several times a second and disappears at the end."""
 
     def __init__(self, console: Console, total_steps: int) -> None:
-        """Draw on a console that is a terminal."""
+        """Draw on a terminal."""
         self.watch: Watch | None = None
         self._console = console
         self._began = time.monotonic()
@@ -98,27 +98,27 @@ class LiveShow:
         )
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start to draw."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clear the screen's part that was drawn on."""
+        """Clear the screen's drawing."""
         self._live.stop()
 
     def heading(self, text: str) -> None:
-        """Show it in the first line."""
+        """Show the heading in the first line."""
         self._course.heading = text
 
     def step(self, title: str) -> None:
-        """Make it the current step."""
+        """Start the next step."""
         self._course.detail = ""
         self._course.steps.append((time.monotonic() - self._began, title))
 
     def detail(self, line: str) -> None:
-        """Show it behind the current step."""
+        """Show the line after the current step."""
         self._course.detail = line
 
     def _render(self) -> RenderableType:
@@ -131,7 +131,7 @@ class LiveShow:
 
 
 def rebalance_line(rebalance: Rebalance) -> str:
-    """Return a rebalance as one line."""
+    """Return a rebalance as one line of text."""
     return (
         f"rebalance {rebalance.generation} of {rebalance.group}: {rebalance.cause}, {rebalance.mode}, "
         f"members {rebalance.members}, moved {rebalance.moved} of {rebalance.partitions}, "

@@ -1,4 +1,4 @@
-"""Performs the demo's script in a lab, and waits after each move until every group is at rest again."""
+"""Performs the demo's script in a lab; after each move, waits until every group is at rest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings
 
-COORDINATORS = (1, 2, 3)  # ids of the brokers beside which they would run
+COORDINATORS = (1, 2, 3)  # broker ids
 DRAIN_DEADLINE_S = 120.0
 
 
 @dataclass(slots=True)
 class Stage:
-    """The coordinators, the topics, who produces, and who should be in which group."""
+    """The demo's coordinators, topics and producers, and the expected members of each group."""
 
     lab: Lab
     records_per_partition_s: float
@@ -30,19 +30,19 @@ class Stage:
     killed_coordinator: int | None = None
 
     def open(self, partitions: int) -> None:
-        """Start the coordinators, create the first topic and let records flow."""
+        """Start the coordinators, create the first topic and start its producer."""
         for broker_id in COORDINATORS:
             self._start_coordinator(broker_id)
         self._change_topic(FIRST_TOPIC, partitions)
         self.lab.wait_leader()
 
     def add_group(self, name: str, mode: str) -> None:
-        """Prepare a group without consumers."""
+        """Create a group without consumers."""
         self.lab.configure(name, GroupSettings(mode=mode))
         self.groups[name] = []
 
     def perform(self, move: Move) -> None:
-        """Carry out one move and wait for its effect; raises NotReachedError or ServerStartError."""
+        """Perform one move and wait for its effect; raises NotReachedError or ServerStartError."""
         members = self.groups[move.group]
         if move.kind == "join":
             self.lab.start_agent(move.target, move.group, pattern=PATTERN)
@@ -62,18 +62,18 @@ class Stage:
         self._wait_settled()
 
     def pause_until(self, elapsed_s: float) -> None:
-        """Let records flow until the lab is that old."""
+        """Let records flow until the lab is `elapsed_s` old."""
         gevent.sleep(max(0.0, elapsed_s - self.lab.elapsed_s()))
 
     def drain(self, records_behind: Callable[[str], int]) -> None:
-        """Let the producers stop and the consumers read the rest; `records_behind` tells what a group lacks."""
+        """Stop the producers and wait until all records are read; `records_behind` returns a group's lag."""
         self.lab.stop(*self.producers)
         for group in self.groups:
             is_read = functools.partial(lambda name: records_behind(name) == 0, group)
             self.lab.wait_for(f"every record delivered to group {group}", is_read, DRAIN_DEADLINE_S)
 
     def close(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Consumers leave, then the coordinators; raises NotReachedError if stored offsets are not at these ends."""
+        """Stop consumers, then coordinators; raises NotReachedError if stored offsets differ from `ends`."""
         self.lab.stop(*(name for members in self.groups.values() for name in members))
         for group in self.groups:
             report = self.lab.group(group)
@@ -81,11 +81,13 @@ class Stage:
             for (topic, partition), end in ends.items():
                 stored = report.offsets.get((topic, partition))
                 if stored != end:
-                    raise NotReachedError(f"group {group} stored {stored} for {topic}/{partition}, whose end is {end}")
+                    raise NotReachedError(
+                        f"group {group} stored offset {stored} for {topic}/{partition}, which ends at {end}"
+                    )
         self.lab.stop(*(f"coordinator-{broker_id}" for broker_id in COORDINATORS))
 
     def _change_topic(self, topic: str, partitions: int) -> None:
-        """Create the topic, or let it grow; a producer of its own writes what is new."""
+        """Create or grow the topic, with another producer for the new partitions."""
         known = self.topics.get(topic, 0)
         if known:
             self.lab.grow_topic(topic, partitions)
@@ -106,7 +108,7 @@ class Stage:
             self.lab.freeze(move.target)
 
     def _start_coordinator(self, broker_id: int) -> None:
-        """Start a coordinator and wait until it has reached ZooKeeper: from then on it writes events."""
+        """Start a coordinator and wait until it has reached ZooKeeper and writes events."""
         self.lab.wait_events_of(self.lab.start_coordinator(broker_id))
 
     def _kill_leader(self) -> None:

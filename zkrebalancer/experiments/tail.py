@@ -11,15 +11,15 @@ from zkrebalancer.observe.reading import Event
 
 
 class EventTail:
-    """Returns each event once; those of one look are in the order in which they happened."""
+    """Returns each event once; one call's events are ordered by time."""
 
     def __init__(self, directory: Path) -> None:
-        """Follow every `*.jsonl` file of `directory`, also those that appear later."""
+        """Follow every present and future `*.jsonl` file of `directory`."""
         self._directory = directory
         self._offsets: dict[Path, int] = {}
 
     def read(self) -> list[Event]:
-        """Return the events that were appended since the last call; a line that is not complete yet comes later."""
+        """Return the events appended since the last call; an incomplete line is left for a later call."""
         events: list[Event] = []
         for path in self._directory.glob("*.jsonl"):
             with path.open("rb") as file:
@@ -32,7 +32,7 @@ class EventTail:
 
 
 def _parsed(lines: bytes) -> Iterator[Event]:
-    """Parse lines; what a full disk has cut is left out here, and the verdict on the run tells of it."""
+    """Parse lines, without those that a full disk has cut; the final verdict reports them."""
     for line in lines.splitlines():
         with suppress(ValueError):
             yield json.loads(line)

@@ -1,4 +1,4 @@
-"""Whether a run can be trusted: not if the machine stood still or was shared, or records were not sent when due."""
+"""Whether a run can be trusted: not if the machine stalled or was shared, or if records were not sent when due."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.reading import Event
 
 BEAT_S = 0.05
-STALL_S = 0.25  # written down
-DOUBTFUL_SHARE = 0.2  # of the processors: what others took, the run may have lacked
-DOUBTFUL_GAP_MS = 500  # no figure of a run with such a gap is to be believed: all of them are of that order
+STALL_S = 0.25  # longer pauses become events
+DOUBTFUL_SHARE = 0.2  # of the processors, used by other programs
+DOUBTFUL_GAP_MS = 500  # the measured times are of the same order
 
 
 class Heartbeat(Repeating):
-    """A thread that wakes up all the time, and writes down when it woke up too late; a context manager."""
+    """A thread that wakes up periodically and writes an event when it woke up late; a context manager."""
 
     def __init__(self, log: EventLog) -> None:
         """Write to `log`."""
@@ -32,7 +32,7 @@ class Heartbeat(Repeating):
 
 
 def find_doubts(events: Iterable[Event]) -> list[str]:
-    """Return why the figures between the first step and the last one should not be believed, a line for each role."""
+    """Return why the figures between the first and the last step are doubtful, one line for each reason."""
     late: dict[str, list[int]] = {}
     left_out_count = 0
     is_measured = False
@@ -47,18 +47,18 @@ def find_doubts(events: Iterable[Event]) -> list[str]:
             if event["gap_ms"] >= DOUBTFUL_GAP_MS:
                 late.setdefault(event["role"], []).append(event["gap_ms"])
     doubts = [
-        f"the {role} stood still {len(gaps)} times for more than {DOUBTFUL_GAP_MS} ms, at most {max(gaps)} ms"
+        f"the {role} stalled {len(gaps)} times for at least {DOUBTFUL_GAP_MS} ms, up to {max(gaps)} ms"
         for role, gaps in late.items()
     ]
     others = _share_of_others(*loads) if len(loads) > 1 else 0.0
     if others > DOUBTFUL_SHARE:
-        doubts.append(f"other programs took {others:.0%} of the machine's processors")
+        doubts.append(f"other programs used {others:.0%} of the machine's processors")
     if left_out_count:
         doubts.append(f"the producer could not send {left_out_count} records that were due")
     return doubts
 
 
 def _share_of_others(first: Event, last: Event) -> float:
-    """Return which part of all processors other programs had between two moments."""
+    """Return the share of all processors that other programs used between two `busy` events."""
     others_us = (last["busy_us"] - first["busy_us"]) - (last["own_us"] - first["own_us"])
     return float(others_us / (last["processors"] * (last["mono_us"] - first["mono_us"])))

@@ -1,4 +1,4 @@
-"""Which ZooKeeper and Kafka really run: asked of the server, read from the jar that the broker was started with."""
+"""The versions of ZooKeeper and Kafka that actually run, from the server's answer and from the broker's jar."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KAFKA_JAR = re.compile(r"\bkafka_2\.1[23]-([\w.]+)\.jar")
 
 
 def read_versions(cluster: LocalCluster) -> dict[str, str]:
-    """Return {"zookeeper": version, "kafka": version} of a started cluster.
+    """Return {"zookeeper": version, "kafka": version} of a running cluster.
 
     Raises:
-        LocalClusterError: one is not told.
+        LocalClusterError: a version cannot be found.
 
     """
     answer = zookeeper.ask(HOST, cluster.zookeeper_servers[0].port, "srvr").decode()
@@ -36,7 +36,7 @@ def zookeeper_version(answer: str) -> str:
 
 
 def kafka_version(command: str) -> str:
-    """Return the version of the jar in a broker's command line (NUL between arguments); "…/libs/*" is looked into.
+    """Return the version of the jar in a broker's command line (NUL between arguments); "…/libs/*" is expanded.
 
     Raises:
         LocalClusterError: there is no such jar.

@@ -1,4 +1,4 @@
-"""A thread that keeps a run's picture up to date, also while the run itself is busy waiting."""
+"""A thread that keeps a run's picture up to date, even while the run itself blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_INTERVAL_S = 0.1
 
 
 class Watch(Repeating):
-    """Reads new events into `picture`; hold `lock` while looking at it. A context manager."""
+    """Applies new events to `picture`; hold `lock` while reading it. A context manager."""
 
     def __init__(self, directory: Path) -> None:
         """Watch a folder of event files, which must exist."""
@@ -26,13 +26,13 @@ class Watch(Repeating):
         self._told: set[tuple[str, int]] = set()
 
     def look(self) -> None:
-        """Read what is new now."""
+        """Apply new events now."""
         with self.lock:
             for event in self._tail.read():
                 self.picture.apply(event)
 
     def new_rebalances(self) -> list[Rebalance]:
-        """Return those that have ended since the last call."""
+        """Return the rebalances that have ended since the last call."""
         with self.lock:
             ended = [rebalance for rebalance in self.picture.rebalances if rebalance.outcome != UNDER_WAY]
             new = [rebalance for rebalance in ended if (rebalance.group, rebalance.generation) not in self._told]
@@ -40,13 +40,13 @@ class Watch(Repeating):
         return new
 
     def records_behind(self, group: str) -> int:
-        """Return how many produced records a group was not given yet."""
+        """Return how many produced records were not yet delivered to a group."""
         self.look()
         with self.lock:
             return self.picture.behind(group)
 
     def produced(self) -> dict[TopicPartition, int]:
-        """Return the end of every partition: the offset after the last produced record."""
+        """Return the end of every partition: the offset after its last produced record."""
         self.look()
         with self.lock:
             return dict(self.picture.produced)

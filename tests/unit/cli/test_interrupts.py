@@ -13,21 +13,21 @@ from zkrebalancer.protocol.errors import RebalancerError
 WAIT_S = 60.0
 
 
-def test_an_interrupt_ends_the_command_wherever_it_meets_it() -> None:
-    def meet_another_greenlet() -> None:
+def test_an_interrupt_ends_the_command_in_any_greenlet() -> None:
+    def interrupt_another_greenlet() -> None:
         gevent.spawn(signal.raise_signal, signal.SIGINT)
         gevent.sleep(WAIT_S)
 
-    before = signal.getsignal(signal.SIGINT)  # Spark has one of its own, where it ran in this process
+    before = signal.getsignal(signal.SIGINT)  # Spark installs its own if it ran in this process
     with pytest.raises(KeyboardInterrupt), interrupts_end_here():
         signal.raise_signal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), interrupts_end_here():
-        meet_another_greenlet()
+        interrupt_another_greenlet()
     assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("failure", [RebalancerError("kafka does not end"), OSError("disk full")])
-def test_cleaning_up_that_fails_is_told_and_does_not_hide_the_interrupt(
+def test_a_failing_cleanup_is_reported_and_does_not_hide_the_interrupt(
     failure: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run() -> None:
@@ -42,6 +42,6 @@ def test_cleaning_up_that_fails_is_told_and_does_not_hide_the_interrupt(
     assert capsys.readouterr().err == f"during the clean-up: {failure}\n"
 
 
-def test_a_failure_alone_is_no_interrupt() -> None:
+def test_a_failure_alone_is_not_an_interrupt() -> None:
     with pytest.raises(OSError, match="disk full"), interrupts_end_here():
         raise OSError("disk full")

@@ -1,4 +1,4 @@
-"""The command line: commands are loaded when they run, and every mistake is one line and an exit code."""
+"""The command line: commands are loaded only when they run; every error is one line and an exit code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ run(endless)
 
 
 def ended(command: click.Command, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run a command as the console script does and return its exit code."""
+    """Run a command like the console script and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["zkrebalancer", *arguments])
     with pytest.raises(SystemExit) as end:
         run(command)
@@ -44,7 +44,7 @@ def ended(command: click.Command, *arguments: str, monkeypatch: pytest.MonkeyPat
 
 
 def raising(error: BaseException) -> click.Command:
-    """Make a command that ends with an error."""
+    """Make a command that raises an error."""
 
     @click.command()
     def fail() -> None:
@@ -53,7 +53,7 @@ def raising(error: BaseException) -> click.Command:
     return fail
 
 
-def test_the_help_shows_every_command_and_loads_none() -> None:
+def test_the_help_lists_every_command_and_loads_none() -> None:
     shown = subprocess.run(
         [sys.executable, "-c", HELP_THEN_MODULES], capture_output=True, text=True, check=True, timeout=60
     )
@@ -65,7 +65,7 @@ def test_the_help_shows_every_command_and_loads_none() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_that_is_listed_is_there(name: str) -> None:
+def test_every_listed_command_exists(name: str) -> None:
     command = zkrebalancer.get_command(click.Context(zkrebalancer), name)
     assert command is not None
     assert command.name == name
@@ -101,7 +101,7 @@ def test_without_arguments_the_help_is_shown(
     ("error", "code", "line"),
     [
         (LocalClusterError("the port\nis taken"), 1, "Error: the port is taken\n"),
-        (ZooKeeperUnavailableError("nobody answers"), 1, "Error: nobody answers\n"),
+        (ZooKeeperUnavailableError("no server answers"), 1, "Error: no server answers\n"),
         (ChrootMissingError("no such chroot"), 2, "Error: no such chroot\n"),
         (OSError(28, "No space left on device", "a.csv"), 1, "Error: [Errno 28] No space left on device: 'a.csv'\n"),
         (click.UsageError("that way not"), 2, "Error: that way not\n"),
@@ -109,7 +109,7 @@ def test_without_arguments_the_help_is_shown(
         (click.Abort(), 130, "Error: interrupted\n"),
     ],
 )
-def test_what_goes_wrong_is_one_line(
+def test_errors_are_one_line(
     error: BaseException,
     code: int,
     line: str,
@@ -128,11 +128,11 @@ def test_a_bug_shows_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         run(raising(ZeroDivisionError()))
 
 
-def test_a_command_that_is_done_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_successful_command_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended(click.Command("nothing", callback=lambda: None), monkeypatch=monkeypatch) == 0
 
 
-def test_a_reader_that_goes_away_is_no_error_message() -> None:
+def test_a_closed_pipe_prints_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -144,5 +144,5 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
         assert process.stderr.read() == ""
 
 
-def test_errors_that_we_raise_on_purpose_say_their_exit_code() -> None:
+def test_our_errors_have_exit_codes() -> None:
     assert {error.exit_code for error in RebalancerError.__subclasses__()} <= {1, 2}

@@ -1,4 +1,4 @@
-"""Options that several commands share: what they accept, and what they say about what they refuse."""
+"""Options shared by several commands: accepted values, and errors for the others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compute(**values: object) -> None:
     "master",
     ["local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "yarn", "spark://h:7077", "k8s://https://h"],
 )
-def test_spark_is_asked_for_where_it_can_be(master: str) -> None:
+def test_spark_options(master: str) -> None:
     result = CliRunner().invoke(compute, ["--master", master, "--memory", "512m"])
     assert json.loads(result.stdout) == {"master": master, "memory": "512m"}
 
@@ -50,7 +50,7 @@ def test_spark_is_asked_for_where_it_can_be(master: str) -> None:
 @pytest.mark.parametrize(
     ("option", "text"), [("--master", "localhost"), ("--master", ""), ("--memory", "4"), ("--memory", "0g")]
 )
-def test_what_spark_cannot_start_with_is_refused_before_it_starts(option: str, text: str) -> None:
+def test_invalid_spark_options_fail_before_spark_starts(option: str, text: str) -> None:
     result = CliRunner().invoke(compute, [option, text])
     assert result.exit_code == 2
     assert f"Invalid value for '{option}': '{text}' is no" in result.stderr
@@ -71,7 +71,7 @@ def test_addresses(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:²", "h:1,", "h:1//a", "h:1/a/", "h:-1"]
 )
-def test_what_cannot_be_an_address_is_refused(address: str) -> None:
+def test_invalid_addresses_are_rejected(address: str) -> None:
     result = CliRunner().invoke(show, ["--zookeeper", address])
     assert result.exit_code == 2
     assert "Invalid value for '--zookeeper'" in result.stderr
@@ -82,7 +82,7 @@ def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     assert shown()["zookeeper"] == "h:1"
 
 
-def test_the_folder_for_events_is_made_and_left_as_it_was(tmp_path: Path) -> None:
+def test_the_events_folder_is_created_empty(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     assert shown("--zookeeper", "h:1", "--events", str(folder))["events_directory"] == str(folder)
     assert folder.is_dir()
@@ -90,14 +90,14 @@ def test_the_folder_for_events_is_made_and_left_as_it_was(tmp_path: Path) -> Non
     assert shown("--zookeeper", "h:1")["events_directory"] is None
 
 
-def test_a_folder_for_events_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_an_events_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = CliRunner().invoke(show, ["--zookeeper", "h:1", "--events", str(tmp_path / "file" / "events")])
     assert result.exit_code == 2
     assert "Not a directory" in result.stderr
 
 
-def test_a_log_level_is_checked_and_not_passed_on() -> None:
+def test_the_log_level_is_checked_and_not_passed_on() -> None:
     assert "log_level" not in shown("--zookeeper", "h:1", "--log-level", "error")
     assert CliRunner().invoke(show, ["--zookeeper", "h:1", "--log-level", "loud"]).exit_code == 2
 
@@ -133,7 +133,7 @@ def asked(*arguments: str, env: Mapping[str, str] | None = None) -> object:
     return json.loads(result.stdout)
 
 
-def test_settings_of_librdkafka_come_by_flags_and_by_the_environment() -> None:
+def test_librdkafka_settings_come_from_flags_and_the_environment() -> None:
     everything = {**SASL, "bootstrap.servers": "h:1"}
     assert asked(*FLAGS, *BROKERS) == everything
     assert asked(*BROKERS, env=VARIABLES) == everything
@@ -141,7 +141,7 @@ def test_settings_of_librdkafka_come_by_flags_and_by_the_environment() -> None:
     assert asked(*BROKERS) == {"bootstrap.servers": "h:1"}
 
 
-def test_without_brokers_the_environment_is_not_looked_at() -> None:
+def test_without_brokers_the_environment_is_ignored() -> None:
     assert asked(env={"ZKREBALANCER_KAFKA_PORT": "tcp://10.0.0.1:9092"}) is None
 
 
@@ -172,7 +172,7 @@ def test_without_brokers_the_environment_is_not_looked_at() -> None:
         ),
     ],
 )
-def test_what_librdkafka_would_refuse_is_refused_and_no_secret_is_shown(
+def test_invalid_librdkafka_settings_are_rejected_without_showing_secrets(
     flags: list[str], env: dict[str, str], line: str
 ) -> None:
     result = CliRunner().invoke(ask, [*BROKERS, *(text for flag in flags for text in ("--kafka", flag))], env=env)
@@ -181,12 +181,12 @@ def test_what_librdkafka_would_refuse_is_refused_and_no_secret_is_shown(
     assert "hunter2" not in result.stderr
 
 
-def test_settings_of_librdkafka_without_brokers_are_a_mistake() -> None:
+def test_librdkafka_settings_without_brokers_are_an_error() -> None:
     result = CliRunner().invoke(ask, ["--kafka", "security.protocol=ssl"])
     assert (result.exit_code, "--kafka has no meaning without --bootstrap" in result.stderr) == (2, True)
 
 
-def test_a_local_cluster_does_not_get_what_is_set_for_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_cluster_ignores_settings_for_another_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in VARIABLES.items():
         monkeypatch.setenv(name, text)
     assert not VARIABLES.keys() & child_environment().keys()

@@ -1,4 +1,4 @@
-"""Short ways to write events."""
+"""Short constructors of events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def produced(first: int, last: int, at_us: int = 0) -> Event:
 
 
 def plan(generation: int = 1, at_us: int = 0, partitions: int = 4) -> list[Event]:
-    """Make a request and its plan."""
+    """Return a request and its plan."""
     numbers = {"member_count": 2, "partition_count": partitions, "moved_count": 1, "plan_us": 10}
     return [
         event("rebalance_requested", at_us, cause_id=f"c{generation}", trigger="member-joined"),

@@ -1,4 +1,4 @@
-"""Costs: what servers answer is read right, and sums grow across restarts."""
+"""Cost measurement: parsing of the servers' answers, and sums across restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.experiments.costs import Costs, Sums, broker_counts, zookeeper
 from zkrebalancer.observe.events import EventLog
 
 WAIT_S = 60.0
-# Answers once; that it is asked again is told by a file.
+# Answers the first query only, and creates a file at the second.
 MUTE = "import sys; input(); print('-', flush=True); input(); open(sys.argv[1], 'w').close(); input()"
 
 MNTR = """zk_version\t3.8.4
@@ -27,24 +27,22 @@ zk_response_bytes\t3741
 """
 
 
-def test_own_questions_to_zookeeper_are_not_counted() -> None:
+def test_own_queries_to_zookeeper_are_not_counted() -> None:
     counts = zookeeper_counts(MNTR, asked=2)
     assert counts == {"requests": 80, "bytes_in": 4_201, "bytes_out": 3_741 + 85 * 4}
 
 
-def test_a_brokers_counts_are_read_by_kind() -> None:
+def test_broker_counts_are_parsed_by_kind() -> None:
     assert broker_counts("JoinGroup 3 660 Heartbeat 10 1000\n") == {"JoinGroup": (3, 660), "Heartbeat": (10, 1_000)}
 
 
-def test_a_broker_that_cannot_be_asked_has_no_counts() -> None:
-    assert broker_counts("- java.io.IOException: it has just begun\n") is None
+def test_an_unavailable_broker_has_no_counts() -> None:
+    assert broker_counts("- java.io.IOException: it has just started\n") is None
     assert broker_counts("") is None
     assert broker_counts("JoinGroup 3 660 Heartb") is None
 
 
-def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_broker_does_not_block_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tmp_path / "asked"
     monkeypatch.setattr(costs, "broker_counts_command", lambda: [sys.executable, "-c", MUTE, str(asked)])
     monkeypatch.setattr(costs, "INTERVAL_S", 0.0)
@@ -58,7 +56,7 @@ def test_a_broker_that_does_not_answer_does_not_hold_up_the_end(
             time.sleep(0.01)
 
 
-def test_sums_go_on_when_a_process_is_started_again() -> None:
+def test_sums_continue_after_a_restart() -> None:
     sums = Sums()
     assert sums.total("kafka", 17, {"requests": 5, "bytes_in": 50}) == {"requests": 5, "bytes_in": 50}
     assert sums.total("kafka", 17, {"requests": 7, "bytes_in": 70}) == {"requests": 7, "bytes_in": 70}

@@ -1,4 +1,4 @@
-"""`zkrebalancer demo` without servers: what it refuses, what it prints, and when it fails."""
+"""`zkrebalancer demo` without servers: invalid options, output, and failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BROKEN: dict[str, tuple[list[Event], str]] = {
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
-    """Run the command on events that were written before, instead of on servers."""
+    """Run the command on prepared events instead of servers."""
 
     def run_on(events: list[Event], *arguments: str) -> Result:
         (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
@@ -65,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result
     return run_on
 
 
-def test_the_document(run: Callable[..., Result]) -> None:
+def test_json_output(run: Callable[..., Result]) -> None:
     result = run(SOUND, "--json", "--seed", "7")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -103,7 +103,7 @@ def test_the_document(run: Callable[..., Result]) -> None:
     assert "pretend" in result.stderr
 
 
-def test_a_person_gets_tables_and_the_verdict(run: Callable[..., Result]) -> None:
+def test_text_output_has_tables_and_the_verdict(run: Callable[..., Result]) -> None:
     result = run(SOUND)
     assert result.exit_code == 0, result.output
     assert "member-joined" in result.stdout
@@ -115,9 +115,7 @@ def test_a_person_gets_tables_and_the_verdict(run: Callable[..., Result]) -> Non
 
 
 @pytest.mark.parametrize("promise", BROKEN)
-def test_a_broken_promise_fails_and_says_what_and_where(
-    run: Callable[..., Result], promise: str, tmp_path: Path
-) -> None:
+def test_a_broken_promise_fails_and_names_the_events(run: Callable[..., Result], promise: str, tmp_path: Path) -> None:
     events, expected = BROKEN[promise]
     result = run(events, "--json")
     assert isinstance(result.exception, DemoFailedError)
@@ -130,7 +128,7 @@ def test_a_broken_promise_fails_and_says_what_and_where(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--members", "1"), "--members"),
         (("--members", "51"), "--members"),
@@ -140,37 +138,37 @@ def test_a_broken_promise_fails_and_says_what_and_where(
         (("--seconds", "-1"), "--seconds"),
     ],
 )
-def test_what_cannot_be_is_refused(run: Callable[..., Result], arguments: tuple[str, ...], told: str) -> None:
+def test_invalid_options_are_rejected(run: Callable[..., Result], arguments: tuple[str, ...], message: str) -> None:
     result = run(SOUND, *arguments)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
-def test_events_of_an_earlier_run_are_not_mixed_in(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_folder_with_events_of_an_earlier_run_is_rejected(run: Callable[..., Result], tmp_path: Path) -> None:
     result = run(SOUND, "--events", str(tmp_path))
     assert result.exit_code == 2
     assert "earlier run" in result.stderr
 
 
-def test_events_go_to_a_folder_that_can_be_written(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_an_events_folder_that_cannot_be_created_is_an_error(run: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run(SOUND, "--events", str(tmp_path / "file" / "events"))
     assert result.exit_code == 2
     assert "Not a directory" in result.stderr
 
 
-def test_signals_are_as_before_afterwards(run: Callable[..., Result]) -> None:
+def test_signal_handlers_are_restored(run: Callable[..., Result]) -> None:
     before = signal.getsignal(signal.SIGINT)
     run(SOUND)
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_verdict_counts_what_a_crash_excuses(tmp_path: Path) -> None:
+def test_the_verdict_counts_records_excused_by_a_crash(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in SOUND))
     assert "duplicated 2 (2 after a crash)" in verdict_line(check(tmp_path))
 
 
-def test_plain_lines_leave_out_what_only_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_output_leaves_out_counters(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainShow(to_stderr=True) as show:
         show.step("ZooKeeper and Kafka start")
         show.detail("fetching Kafka 3.9.1: 57 jars")

@@ -1,4 +1,4 @@
-"""Grids: which runs there are, which are passed over, and that one that fails does not end the others."""
+"""Grids: their runs, which of them are skipped, and that a failed run does not end the others."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def make(**changes: Any) -> Grid:
     return Grid(**{**values, **changes})
 
 
-class Told:
-    """What a grid has told."""
+class RecordedShow:
+    """Records what a grid shows."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -56,7 +56,7 @@ def write_result(folder: Path, broker: str, *, is_complete: bool = True) -> Path
     return file
 
 
-def test_every_run_has_its_place_and_each_protocol_its_own_broker() -> None:
+def test_every_run_has_its_folder_and_each_protocol_its_own_broker() -> None:
     plans = make().plans()
     assert [str(plan.folder) for plan in plans] == [
         "central-incremental/crash/tuned-m4-p24-s1",
@@ -66,12 +66,12 @@ def test_every_run_has_its_place_and_each_protocol_its_own_broker() -> None:
     ]
     assert [plan.broker for plan in plans[:2]] == ["kafka-3.9", "kafka-4"]
     assert {plan.broker for plan in make(broker="kafka-4").plans()} == {"kafka-4"}
-    with pytest.raises(ConfigurationError, match="kip848 works on kafka-4 only"):
+    with pytest.raises(ConfigurationError, match="kip848 runs on kafka-4 only"):
         make(broker="kafka-3.9").plans()
 
 
 @pytest.mark.parametrize("failure", [RunFailedError("kafka ended"), OSError("kafka ended")])
-def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
+def test_complete_runs_are_skipped_and_a_failure_does_not_end_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     plans = make().plans()
@@ -86,19 +86,19 @@ def test_what_is_there_is_passed_over_and_a_failure_does_not_end_the_grid(
     monkeypatch.setattr(Run, "perform", perform)
     for plan, is_complete in ((plans[0], True), (plans[1], False)):
         write_result(tmp_path / plan.folder, plan.broker, is_complete=is_complete)
-    told = Told()
-    results, failures = grid.perform(plans, tmp_path, told)
+    show = RecordedShow()
+    results, failures = grid.perform(plans, tmp_path, show)
     assert run == plans[1:]
     assert results[0]["complete"]
     assert [result["protocol"] for result in results[1:]] == ["kip848", "kip848"]
     assert failures == ["central-incremental, crash (tuned, seed 2): kafka ended"]
-    assert told.lines[1] == "is there already"
-    assert told.lines[3] == "nothing changed, 1 s; not to be trusted: late"
-    assert told.lines[5] == "failed: kafka ended"
+    assert show.lines[1] == "is there already"
+    assert show.lines[3] == "nothing changed, 1 s; untrusted: late"
+    assert show.lines[5] == "failed: kafka ended"
 
 
 @pytest.mark.parametrize("failure", [RunFailedError("kafka does not end"), OSError("disk full")])
-def test_an_interrupt_ends_the_grid_also_when_cleaning_up_behind_it_fails(
+def test_an_interrupt_ends_the_grid_even_if_the_cleanup_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     run: list[Plan] = []
@@ -118,39 +118,39 @@ def test_an_interrupt_ends_the_grid_also_when_cleaning_up_behind_it_fails(
 
     monkeypatch.setattr(Run, "perform", perform)
     with pytest.raises(RunFailedError):
-        grid.perform(make().plans(), tmp_path, Told())
+        grid.perform(make().plans(), tmp_path, RecordedShow())
     assert len(run) == 1
 
 
-def test_a_result_that_cannot_be_read_or_is_of_another_broker_is_named(tmp_path: Path) -> None:
+def test_an_invalid_result_or_one_of_another_broker_is_an_error(tmp_path: Path) -> None:
     (plan,) = make(seeds=[1], protocols=[PROTOCOLS["classic-range"]]).plans()
     file = write_result(tmp_path / plan.folder, "kafka-4")
     others = json.dumps({"complete": True, "details": {"broker": {"kind": "kafka-3.9"}, "members_per_process": 1}})
-    for text, told in (
+    for text, message in (
         ("{", "not a result"),
         ("[]", "not a result"),
         (file.read_text(), "is of a run on kafka-4 with 5 members in a process, not on kafka-3.9 with 5"),
         (others, "is of a run on kafka-3.9 with 1 members in a process, not on kafka-3.9 with 5"),
     ):
         file.write_text(text)
-        results, failures = grid.perform([plan], tmp_path, Told())
+        results, failures = grid.perform([plan], tmp_path, RecordedShow())
         assert results == []
         assert str(file) in failures[0]
-        assert told in failures[0]
+        assert message in failures[0]
 
 
-def test_a_group_is_dealt_when_everybody_who_should_has_something() -> None:
+def test_a_group_is_assigned_when_every_member_owns_something() -> None:
     owners = {("t", 0): "a", ("t", 1): "b", ("t", 2): "a"}
     wanted = set(owners)
     assert is_dealt(owners, wanted, {"a", "b"})
-    assert not is_dealt(owners, wanted, {"a", "b", "c"}), "the newcomer has nothing yet"
-    assert not is_dealt(owners, wanted, {"a"}), "somebody who has left has something"
+    assert not is_dealt(owners, wanted, {"a", "b", "c"}), "the new member owns nothing yet"
+    assert not is_dealt(owners, wanted, {"a"}), "a member that has left owns something"
     assert not is_dealt(owners, wanted | {("t", 3)}, {"a", "b"}), "a partition has no owner"
     assert not is_dealt({**owners, ("u", 0): "a"}, wanted, {"a", "b"})
-    assert is_dealt({("t", 0): "a"}, {("t", 0)}, {"a", "b"}), "one partition does not go round"
+    assert is_dealt({("t", 0): "a"}, {("t", 0)}, {"a", "b"}), "one partition is not enough for two"
 
 
-def test_hot_partitions_are_balanced_where_central_is_tuned() -> None:
+def test_a_skewed_load_uses_balanced_if_central_is_tuned() -> None:
     central, classic = PROTOCOLS["central-eager"], PROTOCOLS["classic-range"]
     strategies = {
         (tuning, is_skewed): group.strategy

@@ -1,4 +1,4 @@
-"""Java programs: compiled once, and what hinders it is told in one line."""
+"""Java programs are compiled once; failures are one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_program_is_compiled_once_until_it_changes(tmp_path: Path, source: Jar
     assert java_programs.compiled(["Hello"], "", java, source) != folder
 
 
-def test_what_does_not_compile_is_told_and_leaves_nothing(tmp_path: Path, source: JarSource) -> None:
+def test_a_failed_compilation_is_an_error_and_leaves_nothing(tmp_path: Path, source: JarSource) -> None:
     (tmp_path / "Hello.java").write_text("final class Hello { int }")
     with pytest.raises(LocalClusterError, match="expected"):
         java_programs.compiled(["Hello"], "", find_java(), source)

@@ -1,4 +1,4 @@
-"""What the live view is drawn from."""
+"""The picture behind the live screen."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def test_a_started_partition_has_an_owner_until_it_is_stopped() -> None:
     assert picture.partitions() == [("t", 0)]
 
 
-def test_the_end_of_an_owner_that_was_replaced_meanwhile_takes_nothing_from_the_new_one() -> None:
+def test_a_late_stop_of_the_old_owner_does_not_affect_the_new_one() -> None:
     events = [fetcher("fetcher_started", A, [0]), fetcher("fetcher_started", B, [0])]
     picture = picture_of(*events, fetcher("fetcher_stopped", A, [0]), event("ownership_ended", member=A))
     assert picture.group("demo").owners == {("t", 0): B}
 
 
-def test_the_death_of_an_owner_frees_all_it_had() -> None:
+def test_the_death_of_an_owner_frees_its_partitions() -> None:
     picture = picture_of(fetcher("fetcher_started", A, [0, 1]), event("ownership_ended", member=A))
     assert picture.group("demo").owners == {}
 
 
-def test_members_come_and_go_and_are_counted_once() -> None:
+def test_members_join_and_leave_and_count_once() -> None:
     joined = [event("member_joined", member=member) for member in (A, B, A)]
     assert picture_of(*joined).group("demo").members == [A, B]
     assert picture_of(*joined, event("member_left", member=A, reason="expired")).group("demo").members == [B]
 
 
-def test_a_plan_is_under_way_until_it_is_finished() -> None:
+def test_a_plan_is_under_way_until_it_finishes() -> None:
     picture = picture_of(*plan(1))
     (rebalance,) = picture.rebalances
     assert (rebalance.cause, rebalance.outcome, rebalance.settled_ms) == ("member-joined", UNDER_WAY, None)
@@ -54,22 +54,22 @@ def test_a_pause_lasts_from_the_end_of_one_owner_to_the_start_of_the_next() -> N
     assert rebalance.pause_ms_max == 4.0
 
 
-def test_an_outcome_without_a_plan_is_passed_over() -> None:
+def test_an_outcome_without_a_plan_is_ignored() -> None:
     assert picture_of(finish(9)).rebalances == []
 
 
-def test_a_group_is_behind_by_what_was_produced_and_not_delivered() -> None:
+def test_a_group_is_behind_by_produced_but_undelivered_records() -> None:
     picture = picture_of(produced(0, 99), delivered(A, 0, 59))
     assert picture.produced_count() == 100
     assert picture.behind("demo") == 40
     assert picture.behind("another") == 100
 
 
-def test_records_that_are_delivered_again_do_not_set_a_group_back_or_forward() -> None:
+def test_redeliveries_do_not_change_how_far_a_group_is_behind() -> None:
     assert picture_of(produced(0, 99), delivered(A, 0, 99), delivered(B, 50, 59)).behind("demo") == 0
 
 
-def test_the_leader_is_known_until_it_resigns() -> None:
+def test_the_leader_is_shown_until_it_resigns() -> None:
     elected = event("leader_elected", group=None, epoch=1, brokerid=2)
     assert picture_of(elected).leader == 2
     assert picture_of(elected, event("leader_resigned", group=None, epoch=1, brokerid=2)).leader is None
@@ -80,8 +80,8 @@ def test_the_client_id_of_a_consumer() -> None:
     assert client_of(A) == "demo-1"
 
 
-def test_the_offsets_of_a_deleted_topic_are_not_those_of_its_successor() -> None:
-    """Else a group would seem to have read what it has not: its drain would end too early."""
+def test_offsets_restart_after_a_topic_is_deleted() -> None:
+    """Otherwise a group would seem to have read the new topic's records, and its drain would end too early."""
     before = [fetcher("fetcher_started", A, [0]), produced(0, 9), delivered(A, 0, 9)]
     after = [event("topic_deleted", topic="t"), delivered(A, 5, 9), produced(0, 3), fetcher("fetcher_started", A, [0])]
     picture = picture_of(*before, *after)

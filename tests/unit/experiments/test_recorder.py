@@ -1,4 +1,4 @@
-"""The recorder: what is written for what a consumer's callbacks and polls say."""
+"""The recorder: the events of a consumer's callbacks and polls."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def written(directory: Path) -> list[Event]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_members_life_in_events(tmp_path: Path) -> None:
+def test_the_events_of_a_members_life(tmp_path: Path) -> None:
     recorder = Recorder(EventLog(tmp_path, "members"), "g", "m01")
     recorder.joined()
     recorder.started([("t", 1), ("t", 0), ("u", 4)])
-    recorder.started([("t", 1)])  # what is known already is not begun twice
+    recorder.started([("t", 1)])  # an owned partition does not start twice
     recorder.delivered([record(7, age_us=3_000_000), record(8), record(3, partition=1)])
     recorder.stopped([("t", 0), ("t", 9)], "revoked")
     recorder.committed([(("t", 0), 9)])
@@ -51,7 +51,7 @@ def test_a_members_life_in_events(tmp_path: Path) -> None:
     assert events[7]["positions"] == [4]
 
 
-def test_a_run_ends_where_an_offset_is_missing() -> None:
+def test_a_missing_offset_splits_records() -> None:
     records = [record(1), record(5, partition=1), record(2), record(4)]
     runs = [[(part.partition, part.offset) for part in run] for run in unbroken(records)]
     assert runs == [[(0, 1), (0, 2)], [(0, 4)], [(1, 5)]]

@@ -1,4 +1,4 @@
-"""What is done again and again beside a run."""
+"""Actions repeated in a thread beside a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkrebalancer.experiments.repeating import Repeating, RepeatingError
 WAIT_S = 60.0
 
 
-def test_it_is_done_until_the_end() -> None:
+def test_the_action_repeats_until_the_end() -> None:
     times = threading.Semaphore(0)
     with Repeating(times.release, 0.0):
         assert times.acquire(timeout=WAIT_S)
@@ -19,8 +19,8 @@ def test_it_is_done_until_the_end() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_error_is_not_passed_over() -> None:
-    """A run whose costs nobody writes down any more, or whose machine nobody watches, has not been measured."""
+def test_an_error_is_not_ignored() -> None:
+    """Without its costs or its heartbeat, a run is not measured."""
 
     def fail() -> None:
         raise OSError("disk full")

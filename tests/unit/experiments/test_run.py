@@ -1,4 +1,4 @@
-"""What becomes of a run's folder, whatever becomes of the run."""
+"""A run's folder after success and failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINES = [json.dumps(event("step", name="before", target="", number=1)), "", json
 
 @pytest.fixture(autouse=True)
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let a run do nothing but write these lines, which a test may change, into its event file."""
+    """Make a run only write these lines, which a test may change, into its event file."""
     lines = LINES[::2]
     monkeypatch.setattr(Run, "_run", lambda _run, events: (events / "run-1.jsonl").write_text("\n".join([*lines, ""])))
     return lines
@@ -34,14 +34,14 @@ def result_in(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_that_got_to_its_end_is_there_with_a_copy_of_its_events(tmp_path: Path) -> None:
+def test_a_finished_run_has_a_result_and_a_copy_of_its_events(tmp_path: Path) -> None:
     result = Run(PLAN, tmp_path / "out", print, tmp_path / "copies").perform()
     assert result == result_in(tmp_path / "out") == read_result(PLAN, tmp_path / "out")
     assert (result["complete"], result["trusted"], result["doubts"]) == (True, True, [])
     assert [file.name for file in (tmp_path / "copies" / PLAN.folder).iterdir()] == ["run-1.jsonl"]
 
 
-def test_a_run_whose_events_could_not_be_copied_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_events_were_not_copied_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
@@ -51,14 +51,14 @@ def test_a_run_whose_events_could_not_be_copied_is_run_again(tmp_path: Path, mon
     assert read_result(PLAN, tmp_path / "out") is None
 
 
-def test_an_event_that_cannot_be_read_is_a_doubt(tmp_path: Path, written: list[str]) -> None:
+def test_an_unreadable_event_is_a_doubt(tmp_path: Path, written: list[str]) -> None:
     written[:] = LINES
     result = Run(PLAN, tmp_path, print).perform()
     assert result["doubts"] == [r"an event cannot be read: run-1.jsonl, line 2: not JSON: b'\n'"]
     assert (result["complete"], result["trusted"]) == (True, False)
 
 
-def test_one_process_at_a_time_runs_it(tmp_path: Path) -> None:
+def test_only_one_process_performs_a_run(tmp_path: Path) -> None:
     (tmp_path / PLAN.folder).mkdir(parents=True)
     with (
         locked(tmp_path / PLAN.folder / LOCK, 0.0, print),

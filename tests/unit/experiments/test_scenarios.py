@@ -1,4 +1,4 @@
-"""Scenarios as data: what each of them does to whom, and in which process everybody lives."""
+"""Scenarios as data: valid steps, chosen targets, and the placement of members in processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAST = Cast(members=4, partitions=24, seed=3)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_makes_sense(name: str) -> None:
+def test_the_steps_of_a_scenario_are_valid(name: str) -> None:
     steps = SCENARIOS[name].steps(CAST)
     assert steps
     assert steps == SCENARIOS[name].steps(CAST), "the seed decides everything"
@@ -35,14 +35,14 @@ def test_a_scenario_makes_sense(name: str) -> None:
             case Thaw(member):
                 frozen.remove(member)
                 present.add(member)
-        assert present, "somebody is always left"
-    assert not frozen, "who is frozen to the end cannot leave"
+        assert present, "a member is always left"
+    assert not frozen, "a suspended member cannot leave at the end"
 
 
-def test_the_seed_decides_who_is_hit() -> None:
-    hit = {Cast(20, 240, seed).chosen(3) for seed in range(10)}
-    assert len(hit) > 5
-    assert all(len(set(names)) == 3 for names in hit)
+def test_the_seed_chooses_the_targets() -> None:
+    targets = {Cast(20, 240, seed).chosen(3) for seed in range(10)}
+    assert len(targets) > 5
+    assert all(len(set(names)) == 3 for names in targets)
     assert Cast(2, 2, 1).chosen(3) in {("m01",), ("m02",)}
 
 
@@ -52,7 +52,7 @@ def test_two_members_are_enough_for_every_scenario() -> None:
 
 
 @pytest.mark.parametrize(("members", "partitions"), [(2, 6), (6, 48), (20, 240)])
-def test_a_skewed_load_keeps_members_busy_alike_in_groups_of_every_size(members: int, partitions: int) -> None:
+def test_a_skewed_load_keeps_members_equally_busy_in_groups_of_any_size(members: int, partitions: int) -> None:
     scenario, cast, records_s = SCENARIOS["skewed-load"], Cast(members, partitions, 1), 2.0 * partitions
     work_us = scenario.record_work_us(cast, records_s)
     assert records_s * work_us / members == pytest.approx(700_000, rel=1e-3)
@@ -61,7 +61,7 @@ def test_a_skewed_load_keeps_members_busy_alike_in_groups_of_every_size(members:
     assert SCENARIOS["steady"].skew(cast) == SCENARIOS["steady"].record_work_us(cast, 1.0) == 0
 
 
-def test_known_weights_are_what_the_producer_sends() -> None:
+def test_known_weights_equal_the_producers_rates() -> None:
     scenario, cast = SCENARIOS["skewed-load-weights"], Cast(4, 12, 3)
     rates = [rate for [rate] in known_load(scenario, cast).rates[TOPIC]]
     assert sum(rates) == pytest.approx(2.0 * cast.partitions)
@@ -70,7 +70,7 @@ def test_known_weights_are_what_the_producer_sends() -> None:
     assert [counts[number] / 20_000 for number in range(12)] == pytest.approx([r / sum(rates) for r in rates], abs=0.01)
 
 
-def test_who_is_killed_lives_alone_and_the_others_share() -> None:
+def test_a_member_to_be_killed_has_its_own_process() -> None:
     cast = Cast(5, 10, 1)
     steps = [Step("kill-member", "m02", (Kill("m02"),)), Step("add-member", "m06", (Join("m06"),))]
     assert place(cast, steps, 2) == {

@@ -1,4 +1,4 @@
-"""The live screen and the tables, as text."""
+"""The live screen and its tables, as text."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def course(*titles: str) -> Course:
     return Course("heading", 10, [(float(number), title) for number, title in enumerate(titles)])
 
 
-def test_each_consumer_has_a_row_with_its_partitions_and_nobody_has_one_too(picture: Picture) -> None:
+def test_each_consumer_and_unowned_partitions_have_a_row(picture: Picture) -> None:
     lines = text_of(render(course("begin"), picture, 5.0, 100, 40)).splitlines()
-    assert "demo-1 ■■··   2" in lines
-    assert "demo-2 ···■   1" in lines
-    assert "nobody ··■·   1" in lines
+    assert "demo-1  ■■··   2" in lines
+    assert "demo-2  ···■   1" in lines
+    assert "unowned ··■·   1" in lines
 
 
 def test_two_consumers_have_two_colours(picture: Picture) -> None:
@@ -52,16 +52,16 @@ def test_two_consumers_have_two_colours(picture: Picture) -> None:
     assert "\x1b[36m■" in drawn
 
 
-def test_partitions_that_do_not_fit_are_shown_as_a_bar_no_wider_than_the_screen(picture: Picture) -> None:
+def test_too_many_partitions_are_shown_as_a_bar_within_the_screen(picture: Picture) -> None:
     picture.apply(fetcher("fetcher_started", A, list(range(200))))
     lines = text_of(render(course("begin"), picture, 5.0, 60, 40), width=60).splitlines()
     assert max(map(len, lines)) <= 60
-    (row,) = [line for line in lines if line.startswith("demo-1 ■■")]
+    (row,) = [line for line in lines if line.startswith("demo-1  ■■")]
     assert row.endswith(" 200")
     assert len(row) > 50
 
 
-def test_the_last_steps_are_shown_and_the_last_one_is_under_way(picture: Picture) -> None:
+def test_the_last_steps_are_shown_with_the_current_one_marked(picture: Picture) -> None:
     drawn = text_of(render(course("one", "two", "three", "four"), picture, 5.0, 100, 40))
     assert "step 4 of 10" in drawn
     assert "one" not in drawn
@@ -69,7 +69,7 @@ def test_the_last_steps_are_shown_and_the_last_one_is_under_way(picture: Picture
     assert "▸   3.0 s  four" in drawn
 
 
-def test_the_detail_belongs_to_the_step_that_is_under_way() -> None:
+def test_the_detail_belongs_to_the_current_step() -> None:
     steps = course("one", "two")
     steps.detail = "12 of 57 jars"
     assert "two: 12 of 57 jars" in text_of(render(steps, Picture(), 5.0, 100, 40))
@@ -77,12 +77,12 @@ def test_the_detail_belongs_to_the_step_that_is_under_way() -> None:
 
 def test_records_and_leader(picture: Picture) -> None:
     assert "produced 1,500   demo: 500 to read" in text_of(render(course("one"), picture, 5.0, 100, 40))
-    assert "nobody leads" in text_of(render(course("one"), picture, 5.0, 100, 40))
+    assert "no leader" in text_of(render(course("one"), picture, 5.0, 100, 40))
     picture.apply(event("leader_elected", group=None, epoch=1, brokerid=2))
     assert "coordinator-2 leads" in text_of(render(course("one"), picture, 5.0, 100, 40))
 
 
-def test_a_low_screen_shows_the_last_rebalances_only(picture: Picture) -> None:
+def test_a_low_screen_shows_only_the_last_rebalances(picture: Picture) -> None:
     for generation in range(3, 30):
         for one in plan(generation):
             picture.apply(one)
@@ -91,7 +91,7 @@ def test_a_low_screen_shows_the_last_rebalances_only(picture: Picture) -> None:
     assert "29" in drawn.splitlines()[-3]
 
 
-def test_the_table_says_how_many_moved_and_what_is_not_known_yet(picture: Picture) -> None:
+def test_the_table_shows_moves_and_unknown_times(picture: Picture) -> None:
     lines = text_of(rebalance_table(picture.rebalances)).splitlines()
     assert any(" 1 of 4 " in line and "31 ms" in line and "0 ms" in line and "finished" in line for line in lines)
     assert any(" - " in line and "under way" in line for line in lines)

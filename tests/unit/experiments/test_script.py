@@ -1,4 +1,4 @@
-"""The demo's script: what happens to whom, decided by the seed alone."""
+"""The demo's script, decided by the seed alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings(seed: int = 1, members: int = 5) -> DemoSettings:
 
 
 @given(members=st.integers(2, 20), seed=st.integers())
-def test_only_those_who_are_there_are_hit_and_somebody_always_stays(members: int, seed: int) -> None:
+def test_targets_are_present_and_a_member_always_stays(members: int, seed: int) -> None:
     present: set[str] = set()
     frozen: set[str] = set()
     moves = script(members, seed=seed)
@@ -35,7 +35,7 @@ def test_only_those_who_are_there_are_hit_and_somebody_always_stays(members: int
             present.add(move.target)
         elif move.kind in {"leave", "kill", "freeze"}:
             present.remove(move.target)
-            assert present, f"nobody is left after {move}"
+            assert present, f"no member is left after {move}"
             frozen |= {move.target} if move.kind == "freeze" else set()
         elif move.kind == "thaw":
             frozen.remove(move.target)
@@ -43,33 +43,33 @@ def test_only_those_who_are_there_are_hit_and_somebody_always_stays(members: int
     assert not frozen
 
 
-def test_as_many_join_as_are_asked_for_before_the_first_one_leaves() -> None:
+def test_all_members_join_before_the_first_leaves() -> None:
     kinds = [move.kind for move in script(members=7)]
     assert kinds[:8] == ["join"] * 7 + ["leave"]
 
 
-def test_somebody_joins_under_the_new_leader() -> None:
+def test_a_member_joins_under_the_new_leader() -> None:
     kinds = [move.kind for move in script()]
     assert kinds[-3:] == ["kill-leader", "join", "restart-coordinator"]
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides_the_script() -> None:
     assert write_scripts(settings(seed=4)) == write_scripts(settings(seed=4))
     assert len({tuple(write_scripts(settings(seed=seed))) for seed in range(5)}) > 1
 
 
-def test_the_second_group_finds_the_first_topic_grown_and_makes_a_topic_of_its_own() -> None:
+def test_the_second_group_starts_with_the_grown_topic_and_creates_its_own() -> None:
     moves = write_scripts(settings())
     assert [move.partitions for move in moves if move.target == FIRST_TOPIC] == [30, 37]
     assert [move.target for move in moves if move.kind == "create"] == ["demo-payments", "demo-refunds"]
     assert len({move.target for move in moves if move.kind == "join"}) == sum(move.kind == "join" for move in moves)
 
 
-def test_a_title_names_who_and_what() -> None:
+def test_titles() -> None:
     titles = [move.title for move in script(members=2, partitions=4)]
     assert titles[0] == "demo-1 joins"
     assert "demo-orders grows (partitions: 5)" in titles
-    assert "demo-new appears (partitions: 1), and the pattern matches it" in titles
+    assert "demo-new is created (partitions: 1) and matches the pattern" in titles
 
 
 def test_every_move_is_a_step() -> None:

@@ -21,7 +21,7 @@ def moments(tail: EventTail) -> list[int]:
     return [event["mono_us"] for event in tail.read()]
 
 
-def test_each_event_comes_once_and_in_order_across_files(tmp_path: Path) -> None:
+def test_each_event_is_read_once_in_order_across_files(tmp_path: Path) -> None:
     tail = EventTail(tmp_path)
     append(tmp_path / "a.jsonl", line(3) + line(5))
     append(tmp_path / "b.jsonl", line(4))
@@ -40,11 +40,11 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
     assert moments(tail) == [2]
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     append(tmp_path / "notes.txt", "no event\n")
     assert moments(EventTail(tmp_path)) == []
 
 
-def test_a_line_that_a_full_disk_has_cut_is_left_out(tmp_path: Path) -> None:
+def test_a_line_cut_by_a_full_disk_is_left_out(tmp_path: Path) -> None:
     append(tmp_path / "a.jsonl", line(1)[:8] + line(2) + line(3))
     assert moments(EventTail(tmp_path)) == [3]

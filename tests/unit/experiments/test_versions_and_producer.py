@@ -1,4 +1,4 @@
-"""Small pure parts: which versions run, and which ranges a producer writes down."""
+"""Versions of running servers, and the producer's ranges, shares and errors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.observe.events import EventLog
 
 
-def test_the_version_of_zookeeper_is_what_srvr_says() -> None:
+def test_the_version_of_zookeeper_comes_from_srvr() -> None:
     answer = "Zookeeper version: 3.8.4-9316c2a7a97e1666d8f4593f34dd6fc36ecc436c, built on 2024-02-12\nZxid: 0x1\n"
     assert zookeeper_version(answer) == "3.8.4"
     with pytest.raises(LocalClusterError, match="no version"):
         zookeeper_version("This ZooKeeper instance is not currently serving requests\n")
 
 
-def test_the_version_of_kafka_is_that_of_the_jar_in_the_class_path(tmp_path: Path) -> None:
+def test_the_version_of_kafka_comes_from_the_class_path(tmp_path: Path) -> None:
     assert kafka_version("java\0-cp\0/a/x-1.0.jar:/a/org.apache.kafka-kafka_2.13-3.9.1.jar\0kafka.Kafka\0") == "3.9.1"
     (tmp_path / "kafka_2.13-3.8.0.jar").touch()
     assert kafka_version(f"java\0-cp\0{tmp_path}/*\0kafka.Kafka\0") == "3.8.0"
@@ -39,7 +39,7 @@ def test_the_version_of_kafka_is_that_of_the_jar_in_the_class_path(tmp_path: Pat
         kafka_version("java\0-cp\0/a/x-1.0.jar\0kafka.Kafka\0")
 
 
-def test_offsets_become_unbroken_ranges() -> None:
+def test_offsets_become_contiguous_ranges() -> None:
     assert unbroken([4, 5, 6, 9, 11, 12]) == [(4, 6), (9, 9), (11, 12)]
     assert unbroken([]) == []
 
@@ -52,7 +52,7 @@ def test_partitions_are_named_by_inclusive_ranges() -> None:
 
 
 class RestartedBroker:
-    """Does not know the topic at first."""
+    """Does not know the topic for the first two records."""
 
     def __init__(self) -> None:
         self.unknown_for = 2
@@ -71,7 +71,7 @@ class RestartedBroker:
         pass
 
 
-def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again_with_the_same_number(
+def test_an_unknown_topic_is_retried_with_the_same_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     producer = NumberedProducer("127.0.0.1:1", [("t", 0)], EventLog(None, "p"))
@@ -87,7 +87,7 @@ def test_a_broker_that_does_not_know_the_topic_yet_is_asked_again_with_the_same_
         producer.produce(1)
 
 
-def test_an_equal_load_is_dealt_in_turn_and_a_skewed_one_always_in_the_same_way() -> None:
+def test_an_equal_load_takes_turns_and_a_skewed_one_depends_on_the_seed() -> None:
     partitions = [("t", number) for number in range(8)]
     assert list(islice(turns(partitions, 0.0, 1), 9)) == [*partitions, partitions[0]]
     skewed = list(islice(turns(partitions, 1.0, 1), 4_000))
@@ -95,4 +95,4 @@ def test_an_equal_load_is_dealt_in_turn_and_a_skewed_one_always_in_the_same_way(
     assert skewed != list(islice(turns(partitions, 1.0, 2), 4_000))
     counts = sorted(Counter(skewed).values(), reverse=True)
     assert len(counts) == 8
-    assert 1.7 < counts[0] / counts[1] < 2.3  # the second one gets half of what the first one gets
+    assert 1.7 < counts[0] / counts[1] < 2.3  # the second gets half of the first's share

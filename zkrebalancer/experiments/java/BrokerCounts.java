@@ -15,13 +15,13 @@ import javax.management.remote.JMXConnectorFactory;
 import javax.management.remote.JMXServiceURL;
 
 /**
- * Reads a Kafka broker's own counters. Each line of the input is the broker's process id; the answer is one line,
+ * Reads a Kafka broker's own counters. Each line of the input is the broker's process id; each answer is one line,
  * {@code KIND REQUESTS BYTES KIND REQUESTS BYTES …} since the broker's start, or {@code - REASON}.
  *
- * <p>It attaches to the broker's Java (same user, same machine), so that the broker needs no open JMX port.
+ * <p>It attaches to the broker's Java (same user, same machine), so the broker needs no open JMX port.
  */
 public final class BrokerCounts {
-    /** What consumers send because they are a group, and to find their partitions; Fetch and Produce move records. */
+    /** Requests that consumers send as members of a group, without Fetch and Produce, which move records. */
     private static final String[] KINDS = {
         "ApiVersions", "ConsumerGroupHeartbeat", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListOffsets",
         "Metadata", "OffsetCommit", "OffsetFetch", "OffsetForLeaderEpoch", "SyncGroup"
@@ -43,7 +43,7 @@ public final class BrokerCounts {
                     attachedTo = pid;
                 }
                 answer = read(connector.getMBeanServerConnection());
-            } catch (Exception error) { // a broker that is starting or ending fails in many ways, and is asked again
+            } catch (Exception error) { // a starting or ending broker fails in many ways; the caller tries again
                 attachedTo = "";
                 answer = "- " + error.toString().lines().findFirst().orElse("");
             }
@@ -53,18 +53,18 @@ public final class BrokerCounts {
 
     private static String addressOf(String pid) throws Exception {
         if (!catchesQuit(pid)) {
-            throw new IOException("it has just begun");
+            throw new IOException("it has just started");
         }
         VirtualMachine machine = VirtualMachine.attach(pid);
         try {
             return machine.startLocalManagementAgent();
         } finally {
             machine.detach();
-            Files.deleteIfExists(Path.of("/tmp", ".java_pid" + pid)); // which a killed broker would leave behind
+            Files.deleteIfExists(Path.of("/tmp", ".java_pid" + pid)); // a killed broker would leave it behind
         }
     }
 
-    /** Attaching begins with SIGQUIT, which would end a Java that does not catch it yet. */
+    /** Attaching sends SIGQUIT, which would end a Java that does not catch it yet. */
     private static boolean catchesQuit(String pid) throws IOException {
         for (String line : Files.readAllLines(Path.of("/proc", pid, "status"))) {
             if (line.startsWith("SigCgt:")) {
@@ -90,7 +90,7 @@ public final class BrokerCounts {
                 }
                 line.append(kind).append(' ').append(count).append(' ').append(Math.round(count * mean)).append(' ');
             } catch (InstanceNotFoundException error) {
-                continue; // this version of Kafka does not know it
+                continue; // unknown to this version of Kafka
             }
         }
         return line.toString().trim();

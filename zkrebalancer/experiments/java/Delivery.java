@@ -3,7 +3,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.nio.charset.StandardCharsets;
 import kafka.message.MessageAndMetadata;
 
-/** An unbroken range of records of one partition that the application was given. */
+/** A contiguous range of records of one partition that was delivered to the application. */
 final class Delivery {
     private final ObjectNode fields = EventLog.fields();
     private final ArrayNode delaysUs;
@@ -19,7 +19,7 @@ final class Delivery {
         take(first);
     }
 
-    /** Add a record, unless it does not follow the last one; return whether it does. */
+    /** Add a record if it follows the last one; return whether it does. */
     boolean take(MessageAndMetadata<byte[], byte[]> record) {
         if (record.offset() != nextOffset) {
             return false;
@@ -35,7 +35,7 @@ final class Delivery {
         log.write("delivered", member, monoUs, fields);
     }
 
-    /** Return when the producer sent a record whose value is "NUMBER MICROSECONDS" (zkrebalancer/experiments/producer.py). */
+    /** Return when a record with the value "NUMBER MICROSECONDS" was sent (zkrebalancer/experiments/producer.py). */
     private static long sentAtUs(byte[] value) {
         String text = new String(value, StandardCharsets.US_ASCII);
         return Long.parseLong(text.substring(text.lastIndexOf(' ') + 1));

@@ -9,8 +9,8 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 
 /**
- * Appends events to {@code <directory>/<process>-<pid>.jsonl}, as the Python side does (zkrebalancer/observe/events.py):
- * a line is one write on an append-only descriptor, so a killed process loses at most a torn last line.
+ * Appends events to {@code <directory>/<process>-<pid>.jsonl}, like zkrebalancer/observe/events.py: each line is one
+ * write on an append-only descriptor, so a killed process leaves at most a torn last line.
  *
  * <p>{@code mono_us} is comparable with Python's {@code time.monotonic_ns()}: on Linux both read CLOCK_MONOTONIC.
  */
@@ -31,7 +31,7 @@ final class EventLog {
         this.group = group;
     }
 
-    /** Return the fields of an event that is still to be written. */
+    /** Return empty fields for a new event. */
     static ObjectNode fields() {
         return JSON.createObjectNode();
     }

@@ -28,13 +28,13 @@ import kafka.message.MessageAndMetadata;
 import kafka.utils.Pool;
 
 /**
- * One old consumer with an application that reads its streams, and what happens to it as events.
+ * One old consumer with an application that reads its streams; writes what happens as events.
  *
- * <p>The application is a careful one: it commits what it was given before a partition is released (what the rebalance
- * listener was made for), and drops a record that the iterator still held when that happened, which nobody committed.
+ * <p>The application is careful: it commits its records before a partition is released (the purpose of the rebalance
+ * listener), and drops records that the iterator had fetched before the release, which were never committed.
  */
 final class Member implements ConsumerRebalanceListener {
-    private static final long FLUSH_INTERVAL_MS = 100; // records of one partition make one event in the meantime
+    private static final long FLUSH_INTERVAL_MS = 100; // one event per partition for the records of this time
     private static final long CLOSE_TIMEOUT_S = 20;
 
     private final String name;
@@ -43,16 +43,16 @@ final class Member implements ConsumerRebalanceListener {
     private final ScheduledExecutorService scheduler;
     private final long commitIntervalMs;
     private final long recordWorkUs;
-    private final Object commitLock = new Object(); // a commit that is overtaken would set offsets back
+    private final Object commitLock = new Object(); // concurrent commits could set offsets back
 
     // Guarded by this:
-    private final SortedMap<String, SortedMap<Integer, Long>> positions = new TreeMap<>(); // of what it holds
+    private final SortedMap<String, SortedMap<Integer, Long>> positions = new TreeMap<>(); // of owned partitions
     private final Map<TopicAndPartition, Delivery> unwritten = new HashMap<>();
     private boolean isReading; // between two rebalances
     private boolean isLeaving;
 
     private final Map<TopicAndPartition, Long> committed = new HashMap<>(); // guarded by commitLock
-    private final AtomicLong blockedNanos = new AtomicLong(); // what the next record takes longer
+    private final AtomicLong blockedNanos = new AtomicLong(); // extra time of the next record
 
     /** {@code settings} are the consumer's own; a record keeps the application busy for {@code recordWorkUs}. */
     Member(String name, Properties settings, long recordWorkUs, EventLog log) {
@@ -62,14 +62,14 @@ final class Member implements ConsumerRebalanceListener {
         log.write("member_joined", name, EventLog.monoUs(), EventLog.fields());
         Properties own = new Properties();
         own.putAll(settings);
-        own.setProperty("auto.commit.enable", "false"); // it tells nobody; the same is done here, at the same pace
+        own.setProperty("auto.commit.enable", "false"); // it is not observable; done here at the same pace
         ConsumerConfig config = new ConsumerConfig(own);
         this.commitIntervalMs = config.autoCommitIntervalMs();
         this.connector = new ZookeeperConsumerConnector(config);
         this.scheduler = Executors.newSingleThreadScheduledExecutor(Member.daemons(name + "-commits"));
     }
 
-    /** Join the group and read; returns when the first rebalance is over. */
+    /** Join the group and start reading; returns after the first rebalance. */
     void join(Map<String, Integer> topics, String pattern) {
         connector.setConsumerRebalanceListener(this);
         every(FLUSH_INTERVAL_MS, this::flush);
@@ -89,14 +89,14 @@ final class Member implements ConsumerRebalanceListener {
         Runnable orFail = () -> {
             try {
                 work.run();
-            } catch (RuntimeException error) { // which the scheduler would keep to itself
+            } catch (RuntimeException error) { // the scheduler would hide it
                 Thread.getDefaultUncaughtExceptionHandler().uncaughtException(Thread.currentThread(), error);
             }
         };
         scheduler.scheduleWithFixedDelay(orFail, intervalMs, intervalMs, TimeUnit.MILLISECONDS);
     }
 
-    /** Leave in good order: what was read is committed, then the ZooKeeper session is closed. */
+    /** Leave: commit what was read, then close the ZooKeeper session. */
     void leave() {
         synchronized (this) {
             isLeaving = true;
@@ -104,7 +104,7 @@ final class Member implements ConsumerRebalanceListener {
         scheduler.shutdown();
         release("closed");
         connector.shutdown();
-        release("closed"); // a rebalance may just have been over; nothing was read since
+        release("closed"); // a rebalance may have assigned partitions meanwhile; nothing was read from them
         try {
             scheduler.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
         } catch (InterruptedException error) {
@@ -113,7 +113,7 @@ final class Member implements ConsumerRebalanceListener {
         log.write("member_left", name, EventLog.monoUs(), EventLog.fields().put("reason", "closed"));
     }
 
-    /** Let the application be busy with its next record for so long. */
+    /** Keep the application busy with its next record for this time. */
     void block(long milliseconds) {
         blockedNanos.set(TimeUnit.MILLISECONDS.toNanos(milliseconds));
     }
@@ -121,8 +121,8 @@ final class Member implements ConsumerRebalanceListener {
     // The rebalance, in a thread of the connector ---------------------------------------------------------------------
 
     @Override
-    public void beforeReleasingPartitions(Map<String, Set<Integer>> ignored) { // its sets are none: KAFKA-2284
-        release(registry().size() == 0 ? "lost" : "revoked"); // it is cleared when the session has expired
+    public void beforeReleasingPartitions(Map<String, Set<Integer>> ignored) { // not Java sets: KAFKA-2284
+        release(registry().size() == 0 ? "lost" : "revoked"); // an expired session clears it
     }
 
     @Override
@@ -135,7 +135,7 @@ final class Member implements ConsumerRebalanceListener {
             topic.getValue().forEach((partition, thread) -> {
                 if (thread.consumer().equals(consumer)) {
                     long stored = registry.get(topic.getKey()).get(partition).getConsumeOffset();
-                    own.put(partition, Math.max(stored, 0)); // -1: nothing stored, it begins with the first one
+                    own.put(partition, Math.max(stored, 0)); // -1: nothing stored, it begins at the first offset
                 }
             });
             if (!own.isEmpty()) {
@@ -173,7 +173,7 @@ final class Member implements ConsumerRebalanceListener {
         return fields;
     }
 
-    /** Return topic -> partition -> where it begins; no call of the API tells it. */
+    /** Return topic -> partition -> its begin; the public API does not expose it. */
     private Pool<String, Pool<Object, PartitionTopicInfo>> registry() {
         try {
             Field underlying = ZookeeperConsumerConnector.class.getDeclaredField("underlying");
@@ -207,7 +207,7 @@ final class Member implements ConsumerRebalanceListener {
         Map<Integer, Long> own = positions.get(record.topic());
         Long position = own == null ? null : own.get(record.partition());
         if (!isReading || isLeaving || position == null || record.offset() < position) {
-            return; // the iterator has held it since before the last rebalance
+            return; // fetched before the last rebalance
         }
         own.put(record.partition(), record.offset() + 1);
         TopicAndPartition partition = new TopicAndPartition(record.topic(), record.partition());

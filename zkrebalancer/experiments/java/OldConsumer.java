@@ -13,22 +13,21 @@ import kafka.consumer.ConsumerConfig;
 import kafka.javaapi.consumer.ZookeeperConsumerConnector;
 
 /**
- * A process with any number of Kafka's old high-level consumers, which balance themselves through ZooKeeper.
+ * A process with any number of Kafka's old high-level consumers, which assign partitions themselves through ZooKeeper.
  *
- * <p>Options and orders are those of {@code python -m zkrebalancer.experiments.members}, and so are the events:
+ * <p>Options, orders and events are those of {@code python -m zkrebalancer.experiments.members.program}:
  *
  * <pre>
  * join MEMBER                   a new consumer joins
- * leave MEMBER                  it is closed in good order; the name may join again
- * block MEMBER MILLISECONDS     its application is busy with the next record for so long
+ * leave MEMBER                  it closes; the name may join again
+ * block MEMBER MILLISECONDS     its application is busy with the next record for this time
  * </pre>
  *
- * <p>The event file is there when the process is ready. The end of the input, or SIGTERM, lets every member leave in
- * good order.
+ * <p>The event file appears when the process is ready. At the end of the input, or after SIGTERM, every member leaves.
  */
 public final class OldConsumer {
     private final Map<String, Member> members = new HashMap<>();
-    private final Map<String, Thread> orders = new HashMap<>(); // the last one for each member, which may take a while
+    private final Map<String, Thread> orders = new HashMap<>(); // each member's last order, which may be in progress
     private final Map<String, List<String>> options;
     private final EventLog log;
 
@@ -51,7 +50,7 @@ public final class OldConsumer {
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             process.obey(line.split(" "));
         }
-        System.exit(0); // by way of the hook
+        System.exit(0); // runs the shutdown hook
     }
 
     /** Load every class that a rebalance needs, so that the first join does not wait for the disk. */
@@ -89,8 +88,8 @@ public final class OldConsumer {
         settings.setProperty("zookeeper.connect", option("zookeeper"));
         settings.setProperty("group.id", option("group"));
         settings.setProperty("client.id", name);
-        // Ranges are dealt in the order of these names. By default they begin with the host's, so that a member that
-        // comes back has its place again; what follows keeps it from the node of its killed predecessor.
+        // Ranges are assigned in the order of these names, which by default begin with the host's name. With the member's
+        // name first, a returning member gets its old place; the suffix avoids the node of its killed predecessor.
         settings.setProperty("consumer.id", name + "-" + Long.toHexString(System.nanoTime()));
         settings.setProperty("auto.offset.reset", "smallest");
         for (String pair : options.getOrDefault("config", List.of())) {
@@ -120,14 +119,14 @@ public final class OldConsumer {
         return members.get(name);
     }
 
-    /** End the process at once: what it would do from now on is not what it was told. */
+    /** End the process at once: after a failure its members would no longer follow their orders. */
     private static void fail(Thread thread, Throwable error) {
         System.err.println(thread.getName() + " has failed:");
         error.printStackTrace();
         Runtime.getRuntime().halt(1);
     }
 
-    /** Let all leave at once; a process that did what it was told ends with 0, also when a signal told it. */
+    /** Let all members leave at once; exits with 0, also after a signal. */
     private void end() {
         List<String> names;
         synchronized (this) {

@@ -1,1 +1,1 @@
-"""Group members of every protocol, in one program that is told by its standard input who joins and who leaves."""
+"""Group members of every protocol, in one program that takes join and leave orders on its standard input."""

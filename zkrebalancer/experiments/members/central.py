@@ -1,4 +1,4 @@
-"""A member of a group that the coordinator rebalances: this project's agent as an application uses it."""
+"""A member of a group that the coordinator rebalances: an application of this project's agent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from consumer_agent.errors import CommitFailedError
 from zkrebalancer.experiments.members.reader import Membership
 from zkrebalancer.experiments.members.recorder import Received, Recorder
 
-COMMIT_INTERVAL_MS = 5_000  # what the agent's own auto-commit and librdkafka's have by default
+COMMIT_INTERVAL_MS = 5_000  # the default of the agent's and librdkafka's auto-commit
 NEVER_MS = 86_400_000
 
 
 class CentralReader:
-    """The agent tells nobody when it has committed by itself, so commits between are begun here, at the same pace.
+    """Reads with the agent. Commits at the agent's pace, since the agent does not report its automatic commits.
 
-    The last commit, when partitions are given up, stays the agent's own: it belongs to its acknowledgement.
+    The last commit, on revocation, is left to the agent: it belongs to its acknowledgement.
     """
 
     def __init__(self, membership: Membership, recorder: Recorder) -> None:
-        """Join the group with the first poll."""
+        """Subscribe; the first poll joins the group."""
         settings: dict[str, Any] = {key: _parsed(value) for key, value in membership.config.items()}
         self._recorder = recorder
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
@@ -56,7 +56,7 @@ class CentralReader:
         self._consumer.close()
 
     def _commit(self) -> None:
-        """Begin to commit what earlier polls returned; what was given up since is not touched."""
+        """Start a commit of the records that earlier polls returned, without partitions revoked since."""
         self._next_commit_s = time.monotonic() + COMMIT_INTERVAL_MS / 1_000
         positions = self._consumer.position()
 

@@ -1,4 +1,4 @@
-"""A member of a group that Kafka's group coordinator looks after: confluent-kafka, in any of its protocols."""
+"""A member of a group that Kafka's group coordinator manages: confluent-kafka, with any of its protocols."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from zkrebalancer.protocol import fields
 
 
 class KafkaReader:
-    """Joins with its creation; the classic protocols and the new one differ in their configuration alone."""
+    """Joins when created; the protocols differ only in their configuration."""
 
     def __init__(self, membership: Membership, recorder: Recorder) -> None:
-        """Subscribe; `membership.config` says which protocol."""
+        """Subscribe; `membership.config` selects the protocol."""
         self._recorder = recorder
         self._max_poll_records = membership.max_poll_records
         self._is_closing = False
@@ -26,7 +26,7 @@ class KafkaReader:
                 "group.id": membership.group,
                 "client.id": membership.member,
                 "auto.offset.reset": "earliest",
-                "log_level": 0,  # a broker that goes away is part of some scenarios
+                "log_level": 0,  # some scenarios stop the broker
                 "on_commit": self._committed,
                 **static,
                 **membership.config,
@@ -40,14 +40,14 @@ class KafkaReader:
         )
 
     def poll(self, timeout_s: float) -> Sequence[Received]:
-        """Return what is there, once the first record is: waiting for more would age them."""
+        """Return the available records as soon as there is one; waiting for more would add to their delay."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             return ()
         return [*_received([first]), *_received(self._consumer.consume(self._max_poll_records - 1, 0))]
 
     def close(self) -> None:
-        """Leave the group; a static member's partitions wait for it."""
+        """Leave the group; a static member keeps its partitions for its session."""
         self._is_closing = True
         self._consumer.close()
 
@@ -65,7 +65,7 @@ def _pairs(partitions: Iterable[TopicPartition]) -> list[fields.TopicPartition]:
 
 
 def _received(messages: Iterable[Message]) -> list[Received]:
-    """Leave out what is no record: an error that passes, such as a broker that is away; raises one that does not."""
+    """Return the records without messages of transient errors, such as an unavailable broker; raise fatal errors."""
     records = []
     for message in messages:
         topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()

@@ -1,12 +1,12 @@
-"""`python -m zkrebalancer.experiments.members.program`: a process with any number of members, a thread for each.
+"""`python -m zkrebalancer.experiments.members.program`: a process with any number of members, one thread each.
 
-It opens its event file when it is ready. Lines on standard input tell what happens to whom:
+Its event file appears when it is ready. Each line of standard input is an order:
 
     join MEMBER [INSTANCE]        a new consumer joins; with INSTANCE as a static member
-    leave MEMBER                  it is closed in good order; the name may join again
-    block MEMBER MILLISECONDS     its application does not poll for so long
+    leave MEMBER                  it closes; the name may join again
+    block MEMBER MILLISECONDS     its application does not poll for this time
 
-The end of the input, or SIGTERM, lets every member leave in good order and ends the process with 0.
+At the end of the input, or after SIGTERM, every member leaves and the process exits with 0.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 POLL_TIMEOUT_S = 0.2
 MAX_POLL_RECORDS = 500
-MAX_POLL_WORK_US = 1_000_000  # an application whose records take long asks for few: it polls once a second
+MAX_POLL_WORK_US = 1_000_000  # slow applications fetch few records: they poll once a second
 LEAVE_DEADLINE_S = 30.0
 KINDS: dict[str, Callable[[Membership, Recorder], Reader]] = {"central": CentralReader, "kafka": KafkaReader}
 
 
 class MemberError(RebalancerError):
-    """A member did not leave, or an order makes no sense."""
+    """A member failed or did not leave, or an order is invalid."""
 
 
 class EndError(BaseException):
-    """SIGTERM has come while an order was waited for."""
+    """SIGTERM arrived while waiting for an order."""
 
 
 class Orders:
-    """The lines of standard input until its end, or until SIGTERM; an order is carried out before the end is seen."""
+    """The lines of standard input until its end or SIGTERM; an order in progress is completed first."""
 
     def __init__(self) -> None:
-        """Take SIGTERM from now on."""
+        """Install the handler of SIGTERM."""
         self._is_over = False
         self._is_waiting = False
         signal.signal(signal.SIGTERM, self._end)
@@ -64,7 +64,7 @@ class Orders:
             return
 
     def _wait(self) -> str:
-        self._is_waiting = True  # before looking: a signal that comes in between ends the wait
+        self._is_waiting = True  # set first, so that a signal from here on ends the wait
         line = "" if self._is_over else sys.stdin.readline()
         self._is_waiting = False
         return line
@@ -90,7 +90,7 @@ class Member:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its thread ended with an error, whose traceback is in the log."""
+        """Whether its thread ended with an error; the traceback is in the log."""
         return self.thread is not None and not self.thread.is_alive() and not self._is_gone
 
     def start(self) -> None:
@@ -99,11 +99,11 @@ class Member:
         self.thread.start()
 
     def leave(self) -> None:
-        """Begin to leave."""
+        """Begin to leave; `thread` ends when it has."""
         self._leaving.set()
 
     def block(self, block_ms: int) -> None:
-        """Let the application be busy with the next records for so long."""
+        """Keep the application busy for this time after its next poll."""
         self._block_s = block_ms / 1_000
 
     def _run(self) -> None:
@@ -111,7 +111,7 @@ class Member:
             self._read()
             self._is_gone = True
         finally:
-            if not self._is_gone:  # nobody should wait for a member that has failed
+            if not self._is_gone:  # end the whole process when a member fails
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def _read(self) -> None:
@@ -129,10 +129,10 @@ class Member:
 
 
 class Members:
-    """Those of this process, by name."""
+    """The members of this process, by name."""
 
     def __init__(self, kind: str, membership: Membership, log: EventLog, record_work_us: int) -> None:
-        """Begin without any; `membership` is that of each but for its name and instance."""
+        """Start without members; `membership` is common to all but for name and instance."""
         self._read = KINDS[kind]
         self._membership = membership
         self._log = log
@@ -140,10 +140,10 @@ class Members:
         self._members: dict[str, Member] = {}
 
     def obey(self, line: str) -> None:
-        """Do what a line tells.
+        """Carry out an order.
 
         Raises:
-            MemberError: it makes no sense.
+            MemberError: there is no such order.
 
         """
         match line.split():
@@ -158,7 +158,7 @@ class Members:
 
     def _join(self, name: str, instance_id: str | None) -> None:
         before = self._members.get(name)
-        if before is not None:  # a restart: the new consumer comes when the old one has gone
+        if before is not None:  # a restart: wait until the old consumer has left
             self._end({name: before})
         membership = replace(self._membership, member=name, instance_id=instance_id)
         recorder = Recorder(self._log, membership.group, name)
@@ -166,7 +166,7 @@ class Members:
         self._members[name].start()
 
     def end(self) -> None:
-        """Let all leave at once and wait for it; raises MemberError if one does not."""
+        """Let all members leave at once and wait; raises MemberError if one fails or does not leave."""
         for member in self._members.values():
             member.leave()
         self._end(self._members)
@@ -177,7 +177,7 @@ class Members:
             if member.thread is not None:
                 member.thread.join(max(0.0, give_up_at - time.monotonic()))
                 if member.has_failed:
-                    raise MemberError(f"{name} has failed; the traceback stands above")
+                    raise MemberError(f"{name} has failed; see its traceback above")
                 if member.thread.is_alive():
                     raise MemberError(f"{name} has not left within {LEAVE_DEADLINE_S:g} s")
 
@@ -195,7 +195,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, texts: tuple[str, 
 @click.option("--zookeeper", required=True)
 @click.option("--bootstrap", required=True)
 @click.option("--events", required=True, type=click.Path(path_type=Path))
-@click.option("--record-work-us", default=0, help="How long the application is busy with each record.")
+@click.option("--record-work-us", default=0, help="Time that the application spends on each record.")
 @click.option("--config", multiple=True, metavar="KEY=VALUE", callback=_pairs, help="The client's own settings.")
 def main(
     *,

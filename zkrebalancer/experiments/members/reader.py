@@ -1,4 +1,4 @@
-"""What a member of any protocol is to the program that runs it: something to poll and to close."""
+"""The interface between a group member of any protocol and the program that runs it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from zkrebalancer.experiments.members.recorder import Received
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which group is joined, and how; `instance_id` makes a static member, `config` holds the client's own settings.
+    """The group to join and how; `instance_id` makes the member static, `config` has the client's own settings.
 
-    Either `topics` or `pattern`, a regular expression, says what is read; a poll returns at most `max_poll_records`.
+    The member reads `topics`, or those that match the regular expression `pattern`; a poll returns at most
+    `max_poll_records`.
     """
 
     zookeeper: str
@@ -28,10 +29,10 @@ class Membership:
 
 
 class Reader(Protocol):
-    """A consumer that is in its group from its creation to `close`; used from one thread."""
+    """A consumer that is a group member from its creation to `close`; used by one thread."""
 
     def poll(self, timeout_s: float) -> Sequence[Received]:
-        """Return at most `max_poll_records` as soon as there are any, none after the timeout; runs the callbacks."""
+        """Return up to `max_poll_records` as soon as there are any, none after the timeout; runs the callbacks."""
 
     def close(self) -> None:
-        """Leave the group in good order."""
+        """Leave the group."""

@@ -1,7 +1,7 @@
-"""One recorder for every protocol: it wraps a consumer and writes what its application sees, in the same events.
+"""The recorder of every protocol: writes what a member's application sees as events.
 
-So no protocol is measured by its own words. What a callback says begins or ends a holding; what a poll returned is
-delivered, with the age of each record at that moment.
+All protocols are thus measured the same way, not by their own reports. Callbacks start and end ownership; the records
+that a poll returned are delivered, with the delay of each at that moment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkrebalancer.experiments.producer import sent_at_us
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
 
-UNKNOWN_POSITION = -1  # asking where a partition begins would cost some protocols a request, and others none
+UNKNOWN_POSITION = -1  # finding it out would cost some protocols a request, others none
 
 
 class Received(NamedTuple):
@@ -31,41 +31,41 @@ class Recorder:
     """Writes the events of one member; used by the member's own thread."""
 
     def __init__(self, log: EventLog, group: str, member: str) -> None:
-        """Write for `member` of `group`, whose name stays the same when it leaves and joins again."""
+        """Write for `member` of `group`; the name stays the same when the member leaves and joins again."""
         self._log = log
         self._group = group
         self._member = member
-        self._next: dict[TopicPartition, int] = {}  # of every partition that is held
+        self._next: dict[TopicPartition, int] = {}  # next offset of every owned partition
 
     def joined(self) -> None:
-        """The consumer is about to be created."""
+        """Record that the consumer is about to be created."""
         self._log.write("member_joined", group=self._group, member=self._member)
 
     def left(self) -> None:
-        """The consumer was closed in good order; what it did not give back by itself ends here."""
+        """Record that the consumer has closed; partitions it still owns stop here."""
         self.stopped(list(self._next), "closed")
         self._log.write("member_left", group=self._group, member=self._member, reason="closed")
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """The consumer was given partitions."""
+        """Record that partitions were assigned."""
         new = {partition: UNKNOWN_POSITION for partition in partitions if partition not in self._next}
         self._next.update(new)
         self._write_partitions("fetcher_started", new)
 
     def stopped(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """The consumer gave partitions up; `reason` is revoked, lost or closed."""
+        """Record that partitions were given up; `reason` is revoked, lost or closed."""
         old = {partition: self._next.pop(partition) for partition in partitions if partition in self._next}
         self._write_partitions("fetcher_stopped", old, reason)
 
     def committed(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Stored offsets were confirmed: the next ones to read."""
+        """Record committed offsets, the next ones to read."""
         for (topic, partition), offset in sorted(offsets):
             self._log.write(
                 "committed", group=self._group, member=self._member, topic=topic, partition=partition, offset=offset
             )
 
     def delivered(self, records: Sequence[Received]) -> None:
-        """A poll has just returned these records, in offset order for each partition."""
+        """Record that a poll has just returned these records, in offset order for each partition."""
         ts_us, mono_us = time.time_ns() // 1_000, time.monotonic_ns() // 1_000
         for run in unbroken(records):
             topic, partition, last_offset, _value = run[-1]
@@ -100,7 +100,7 @@ class Recorder:
 
 
 def unbroken(records: Iterable[Received]) -> Iterator[list[Received]]:
-    """Split records into runs of one partition whose offsets follow each other."""
+    """Split records into lists of contiguous offsets of one partition."""
     by_partition: dict[TopicPartition, list[Received]] = {}
     for record in records:
         by_partition.setdefault((record.topic, record.partition), []).append(record)

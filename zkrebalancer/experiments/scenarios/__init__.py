@@ -1,4 +1,4 @@
-"""What happens to a group: one scenario a file, as plain data, the same for every protocol."""
+"""Scenarios: what happens to a group, one scenario per file, as plain data for every protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""coordinator-failover: whoever coordinates the group dies, and while it is away a member joins."""
+"""coordinator-failover: the group's coordinator dies, and a member joins while it is away."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def _steps(cast: Cast) -> Sequence[Step]:
 
 SCENARIO = Scenario(
     name="coordinator-failover",
-    about="the leading coordinator is killed, or else the broker, and while it is away a member joins",
+    about="the leading coordinator (or else the broker) is killed, and a member joins while it is away",
     steps=_steps,
 )

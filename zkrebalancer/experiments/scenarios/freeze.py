@@ -1,4 +1,4 @@
-"""freeze: a member's process stands still until others have its partitions, and then goes on as if nothing had been."""
+"""freeze: a member's process is suspended until the others own its partitions, then resumes."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ def _steps(cast: Cast) -> Sequence[Step]:
     return [Step("freeze-member", name, (Freeze(name),)), Step("thaw-member", name, (Thaw(name),))]
 
 
-SCENARIO = Scenario(name="freeze", about="a member stands still beyond its session, then goes on", steps=_steps)
+SCENARIO = Scenario(
+    name="freeze", about="a member is suspended for longer than its session, then resumes", steps=_steps
+)

@@ -1,4 +1,4 @@
-"""join-storm: half as many members as there are join at once."""
+"""join-storm: half as many new members as the group has join at once."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def _steps(cast: Cast) -> Sequence[Step]:
     return [Step("join-storm", f"{len(newcomers)} members", tuple(Join(name) for name in newcomers))]
 
 
-SCENARIO = Scenario(name="join-storm", about="half as many members as there are join at once", steps=_steps)
+SCENARIO = Scenario(name="join-storm", about="half as many new members as the group has join at once", steps=_steps)

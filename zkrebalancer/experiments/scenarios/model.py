@@ -1,8 +1,8 @@
-"""The words in which scenarios are written: a cast, and steps of actions.
+"""The data model of scenarios: a cast, and steps of actions.
 
-A step's actions are carried out one after the other, without waiting for their effect; then the run waits until every
-partition is owned by exactly the members that should be there, and nothing has moved for a while. What happens from one
-step to the next is what is measured.
+A step's actions are performed in sequence, without waiting for their effects. Then the run waits until exactly the
+expected members own every partition and nothing has moved for a while. Measurements are taken from one step to the
+next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DISCOVERY_DEADLINE_S = 360.0  # librdkafka looks for new partitions and topics e
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who is there when a scenario begins, how many partitions TOPIC has, and the seed that decides who is hit."""
+    """The members at the beginning, the partitions of TOPIC, and the seed that chooses targets."""
 
     members: int
     partitions: int
@@ -29,28 +29,28 @@ class Cast:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The members that are there from the beginning."""
+        """The names of the members at the beginning."""
         return tuple(f"m{number:02d}" for number in range(1, self.members + 1))
 
     def newcomers(self, count: int) -> tuple[str, ...]:
-        """Return names of members that are not there yet."""
+        """Return names for members that join later."""
         return tuple(f"m{number:02d}" for number in range(self.members + 1, self.members + count + 1))
 
     def chosen(self, count: int) -> tuple[str, ...]:
-        """Return some of those present, fewer than all."""
+        """Return some of the present members, but never all."""
         return tuple(Random(self.seed).sample(self.present, min(count, self.members - 1)))  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A member joins, be it for the first time or again."""
+    """A member joins, for the first time or again."""
 
     member: str
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A member is closed in good order."""
+    """A member closes."""
 
     member: str
 
@@ -64,14 +64,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A member's process stands still."""
+    """A member's process is suspended."""
 
     member: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thaw:
-    """A frozen process goes on."""
+    """A suspended process resumes."""
 
     member: str
 
@@ -86,14 +86,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing happens for a moment."""
+    """The scenario waits before the next action."""
 
     pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A topic is created, or grows to so many partitions; records flow into what is new."""
+    """A topic is created or grows to this many partitions; producers write to the new ones."""
 
     topic: str
     partitions: int
@@ -101,7 +101,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class FailCoordinator:
-    """Whoever coordinates the group dies: the leading coordinator, which has a standby, or else the broker."""
+    """The group's coordinator dies: this project's leader, which has a standby, or else the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoor
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is done at once, and how long the run waits for the effect; `at_least_s` keeps the window open."""
+    """Actions performed together, and how long to wait for the effect; the window lasts for `at_least_s`."""
 
     name: str
     target: str = ""
@@ -125,12 +125,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Steps, and what is special about the group and its load.
+    """Steps, and the properties of the group and its load.
 
-    `hottest` is the load of the hottest partition, in those of an average member; 0: all partitions get the same.
-    `busy_share` is the part of their time that members are busy with records, on the average. Both are of those who are
-    there from the beginning. `before_s`: how long the group is measured at rest before the first step. `has_weights`:
-    whether the group has weights that tell the load, if a coordinator serves it.
+    `hottest`: load of the hottest partition in multiples of an average member's load; 0: all partitions are equal.
+    `busy_share`: share of time that members spend on records, on average. Both refer to the members at the beginning.
+    `before_s`: how long the group is measured at rest before the first step. `has_weights`: whether the group has
+    weights that describe the load, if this project's coordinator manages it.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Scenario:
     has_weights: bool = False
 
     def skew(self, cast: Cast) -> float:
-        """Return the exponent with which the n-th partition's share, in proportion to n ** -skew, makes `hottest`."""
+        """Return the exponent that makes `hottest` true: the n-th partition's share is proportional to n ** -skew."""
         wanted, low, high = self.hottest / cast.members, 0.0, MAX_SKEW
         while high - low > SKEW_STEP:
             middle = (low + high) / 2
@@ -153,5 +153,5 @@ class Scenario:
         return round(low, 3)
 
     def record_work_us(self, cast: Cast, records_s: float) -> int:
-        """Return how long each record keeps an application busy; `records_s` go to the whole topic in a second."""
+        """Return the work per record in microseconds; `records_s` is the rate of the whole topic."""
         return round(1e6 * self.busy_share * cast.members / records_s)

@@ -1,4 +1,4 @@
-"""new-topic: the members subscribe to a pattern, and a topic appears that matches it."""
+"""new-topic: the members subscribe to a pattern, and a matching topic is created."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def _steps(cast: Cast) -> Sequence[Step]:
 
 
 SCENARIO = Scenario(
-    name="new-topic", about="a topic appears that the members' pattern matches", steps=_steps, is_wildcard=True
+    name="new-topic", about="a topic is created that matches the members' pattern", steps=_steps, is_wildcard=True
 )

@@ -1,4 +1,4 @@
-"""partition-growth: the topic gets half as many partitions more."""
+"""partition-growth: the topic grows by half its partitions."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def _steps(cast: Cast) -> Sequence[Step]:
     return [Step("grow-topic", TOPIC, (grown,), deadline_s=DISCOVERY_DEADLINE_S)]
 
 
-SCENARIO = Scenario(name="partition-growth", about="the topic gets half as many partitions more", steps=_steps)
+SCENARIO = Scenario(name="partition-growth", about="the topic grows by half its partitions", steps=_steps)

@@ -1,4 +1,4 @@
-"""rolling-deploy-static: the same with static members, for which their partitions wait."""
+"""rolling-deploy-static: the same with static members, which keep their partitions meanwhile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from zkrebalancer.experiments.scenarios import rolling_deploy
 SCENARIO = replace(
     rolling_deploy.SCENARIO,
     name="rolling-deploy-static",
-    about="the same with static members, for which their partitions wait",
+    about="the same with static members, which keep their partitions meanwhile",
     is_static=True,
 )

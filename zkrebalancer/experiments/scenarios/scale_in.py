@@ -1,4 +1,4 @@
-"""scale-in: members leave in good order, one after the other."""
+"""scale-in: members leave, one after the other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ COUNT = 3
 
 SCENARIO = Scenario(
     name="scale-in",
-    about="three members leave in good order, one after the other",
+    about="three members leave, one after the other",
     steps=lambda cast: [Step("remove-member", name, (Leave(name),)) for name in cast.chosen(COUNT)],
 )

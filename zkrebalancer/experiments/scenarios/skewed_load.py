@@ -1,7 +1,7 @@
-"""skewed-load: some partitions get many times the records of others, records are work, and a member joins.
+"""skewed-load: a few partitions get many times the records of others, records take work, and a member joins.
 
-Members could do all of it in a group of any size: the hottest partition alone would keep one of them busy for four
-fifths of its time. Who has equally many of the others beside it has more than it can do.
+A group of any size could do the work: its hottest partition alone keeps one member busy for four fifths of its time.
+But a member that owns the hottest partition and an equal number of the others is overloaded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from zkrebalancer.experiments.scenarios.model import Join, Scenario, Step
 
 HOTTEST = 1.15
 BUSY_SHARE = 0.7
-CATCH_UP_S = 25.0  # what came while the members joined is read by then, by those who keep up
+CATCH_UP_S = 25.0  # members that keep up have read the backlog of the start by then
 REST_S = 30.0
 
 SCENARIO = Scenario(

@@ -1,4 +1,4 @@
-"""skewed-load-weights: the same load, and the group has weights that tell it from the beginning."""
+"""skewed-load-weights: the same load, described to the group by weights from the beginning."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from zkrebalancer.experiments.scenarios import skewed_load
 SCENARIO = replace(
     skewed_load.SCENARIO,
     name="skewed-load-weights",
-    about="the same, and the group has weights that tell the load, as if learned from the hours before",
+    about="the same, and the group has weights that describe the load, as if learned from the hours before",
     has_weights=True,
 )

@@ -1,4 +1,4 @@
-"""steady: nothing happens, and what that costs."""
+"""steady: a group at rest, and what it costs."""
 
 from __future__ import annotations
 
