@@ -11,7 +11,7 @@ AGENT_SURFACE = tuple(
     f"consumer_agent.{name}"
     for name in ("aio", "arguments", "config", "consumer", "consumer_base", "errors", "records")
 )
-PARTED = ANYTHING  # their folders have rules of their own: modules below them are not allowed automatically
+PARTED = ANYTHING  # their subpackages have rules of their own and are not allowed automatically
 # The longest matching name decides. A module may import its own package and, of our other modules, those below these.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer": (),
@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "zkrebalancer.experiments": ANYTHING,
     "zkrebalancer.cli": ANYTHING,
-    "consumer_agent": (  # what applications use; made of its rooms, but for the sidecar, which is an application
+    "consumer_agent": (  # the API, which uses every subpackage but the sidecar, itself an application
         *AGENT_SURFACE,
         "consumer_agent.membership",
         "consumer_agent.runtime",

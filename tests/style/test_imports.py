@@ -49,7 +49,7 @@ def test_imports_of_pure_modules_are_checked_too() -> None:
         ("consumer_agent/a.py", "from zkrebalancer.runtime import clock", "consumer_agent may not import"),
         ("consumer_agent/a.py", "from zkrebalancer.observe.events import EventLog", "consumer_agent may not import"),
         ("consumer_agent/a.py", "from consumer_agent.sidecar import ledger", "consumer_agent may not import"),
-        ("consumer_agent/something/a.py", "", "no rule says"),
+        ("consumer_agent/something/a.py", "", "no import rule"),
         ("consumer_agent/membership/a.py", "from consumer_agent.runtime import threads", "membership may not import"),
         ("consumer_agent/membership/a.py", "from consumer_agent.config import Fault", "membership may not import"),
         ("consumer_agent/kafka/a.py", "from consumer_agent.runtime.frontend import Frontend", "kafka may not import"),
