@@ -1,8 +1,8 @@
-"""What `balanced` gives and costs: `python -m tests.benchmarks.balanced [gap] [skew] [speed]`, all three by default.
+"""Quality and cost of `balanced`: `python -m tests.benchmarks.balanced [gap] [skew] [speed]`, by default all three.
 
-gap     how far it is from the true optimum of small random groups, which brute force finds
-skew    against sticky, a greedy by lag and Kafka's uniform: highest load and moves when the loads differ
-speed   what it takes to start a group and to let one member join a settled one, in processor time: it runs on one core
+gap     distance from the true optimum of small random groups, found by brute force
+skew    highest load and moves under unequal loads, against sticky, a greedy by lag and Kafka's uniform
+speed   CPU time to assign a group and to let one member join a settled one; it runs on one core
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from zkrebalancer.assignment.columns import to_columns
 from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.protocol.fields import TopicPartition
 
-GROUPS, QUICK_GROUPS = 5_000, 20  # of `gap`
-MEMBERS, TOPICS, PARTITIONS = 20, 10, 100  # of `skew`; partitions of each topic
-RUNS = 15  # of `speed`
-SIZES = ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000))  # of `speed`: members, partitions
+GROUPS, QUICK_GROUPS = 5_000, 20  # for `gap`
+MEMBERS, TOPICS, PARTITIONS = 20, 10, 100  # for `skew`; partitions per topic
+RUNS = 15  # for `speed`
+SIZES = ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000))  # for `speed`: members, partitions
 QUICK_SIZES = ((10, 100),)
 KAFKA_DEADLINE_S = 60.0
 Owners = dict[TopicPartition, str]
@@ -54,12 +54,12 @@ def print_gaps(groups: int) -> None:
     for what, values in (("cost", gaps), ("highest load", peaks), ("optimum above the lower bound", bounds)):
         found = np.maximum(np.array(values), 0.0)
         percentiles = ", ".join(f"{p} %: {np.percentile(found, p):.2%}" for p in (50, 90, 95, 99, 100))
-        print(f"  {what}: none {np.mean(found < 1e-9):.2%}, mean {found.mean():.3%}, {percentiles}")
+        print(f"  {what}: zero {np.mean(found < 1e-9):.2%}, mean {found.mean():.3%}, {percentiles}")
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Loads that differ: the lag of every partition, the same later, and the capacity of every member."""
+    """Unequal loads: the lag of every partition, its lag later, and the capacity of every member."""
 
     name: str
     lag: list[int]
@@ -67,7 +67,7 @@ class Skew:
     capacities: list[float]
 
     def problem(self, members: int, owners: Mapping[TopicPartition, str], lag: list[int]) -> Problem:
-        """Return the group of the first so many members, which hold what `owners` says."""
+        """Return the group of the first `members` members, which own what `owners` says."""
         names = [f"t{number}" for number in range(TOPICS)]
         owned: dict[str, dict[TopicPartition, int]] = {}
         for (topic, partition), consumer in owners.items():
@@ -81,7 +81,7 @@ class Skew:
 
 
 def skews() -> list[Skew]:
-    """Return the loads that are compared."""
+    """Return the loads to compare."""
     chance = random.Random(1)
     count = TOPICS * PARTITIONS
     alike = [1.0] * (MEMBERS + 1)
@@ -95,7 +95,7 @@ def skews() -> list[Skew]:
 
 
 def greedy_by_lag(problem: Problem) -> Owners:
-    """Give the partition with the greatest lag to the member with the least, and so on; nobody keeps anything."""
+    """Give each partition, by falling lag, to the member with the least lag so far; owners are ignored."""
     lag_of = {(topic, number): lag for topic, lags in problem.lag.items() for number, lag in enumerate(lags)}
     carried = dict.fromkeys(sorted(problem.members), 0)
     owners = {}
@@ -155,7 +155,7 @@ def kafkas(assignors: KafkaAssignors, name: str) -> Decide:
 
 
 def highest_to_mean(problem: Problem, owners: Owners) -> float:
-    """Return the highest load over capacity of a member, over the mean."""
+    """Return the highest load per capacity of a member, over the mean."""
     carried = dict.fromkeys(problem.members, 0)
     for (topic, partition), consumer in owners.items():
         carried[consumer] += problem.lag[topic][partition]
@@ -165,7 +165,7 @@ def highest_to_mean(problem: Problem, owners: Owners) -> float:
 
 
 def print_skews() -> None:
-    """Print highest load and moves of every strategy: a new group, a member that joins, and lags that change."""
+    """Print highest load and moves of every strategy: for a new group, after a join, and after lags change."""
     print("| load | strategy | new group | one joins | moved | lags change | moved |\n|---|---|---|---|---|---|---|")
     with KafkaAssignors() as assignors:
         strategies = {
@@ -191,7 +191,7 @@ def _skew_figures(skew: Skew, decide: Decide) -> list[str]:
 
 
 def print_speeds(sizes: Iterable[tuple[int, int]]) -> None:
-    """Print the milliseconds of processor time of a new group and of one member that joins it."""
+    """Print the CPU milliseconds of a new group and of one member that joins it."""
     print("| members | partitions | lag | new group, best | median | one joins, best | median | moved |")
     print("|---|---|---|---|---|---|---|---|")
     for members, partitions in sizes:
@@ -225,7 +225,7 @@ def _timed(decide: Callable[[], Plan]) -> tuple[Plan, list[float]]:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the parts named on the command line."""
     parts: dict[str, Callable[[bool], None]] = {
         "gap": lambda is_quick: print_gaps(QUICK_GROUPS if is_quick else GROUPS),
         "skew": lambda _is_quick: print_skews(),
@@ -233,7 +233,7 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="gap|skew|speed")
-    parser.add_argument("--quick", action="store_true", help="few and small groups, to see that everything works")
+    parser.add_argument("--quick", action="store_true", help="few and small groups, as a test")
     arguments = parser.parse_args()
     for name in arguments.parts or parts:
         parts[name](arguments.quick)

@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.commits`: what it takes to commit one partition, and a thousand, in each store.
+"""`python -m tests.benchmarks.commits`: the time of a commit of one partition and of a thousand, in each store.
 
-One ZooKeeper, one broker, one consumer that owns all partitions. Beside it, in the same run, what it is compared with:
-a call for each partition, all under way at once, and `commit` of confluent-kafka.
+One ZooKeeper, one broker, one consumer that owns all partitions. For comparison, in the same run: one ZooKeeper call
+per partition, all in flight at once; and confluent-kafka's `commit`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import gevent
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from consumer_agent import Consumer
+from tests.benchmarks.filling import fill_topic
 from tests.benchmarks.transactions import count_transactions
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
@@ -34,19 +34,8 @@ POLL_S = 0.5
 READ_DEADLINE_S = 120.0
 
 
-def produce(bootstrap: str, topic: str, partitions: int, rounds: int) -> None:
-    """Write `rounds` records into each partition."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
-    for _ in range(rounds):
-        for number in range(partitions):
-            producer.produce(topic, b"", partition=number)
-        producer.poll(0)
-    if producer.flush(READ_DEADLINE_S):
-        raise SystemExit("the records were not written")
-
-
 def milliseconds(action: Callable[[int], object], rounds: int) -> list[float]:
-    """Return how long each of the rounds 1, 2, … has taken."""
+    """Return the time of each round; the action gets its number, 1 to `rounds`."""
     taken = []
     for number in range(1, rounds + 1):
         began = time.perf_counter()
@@ -65,14 +54,14 @@ def read_everything(consumer: Consumer, records: int) -> None:
 
 
 def measure(lab: Lab, storage: str, topic: str, partitions: int, rounds: int) -> dict[str, object]:
-    """Commit all partitions, and then one, `rounds` times each."""
+    """Commit all partitions, then one, `rounds` times each."""
     group = f"commits-{storage}"
     settings = {"zookeeper": lab.cluster.zookeeper, "bootstrap": lab.cluster.bootstrap, "group": group}
     everything = [(topic, number) for number in range(partitions)]
     with Consumer(**settings, offsets_storage=storage, enable_auto_commit=False, max_poll_records=-1) as consumer:
         consumer.subscribe([topic])
         read_everything(consumer, partitions * rounds)
-        consumer.commit(dict.fromkeys(everything, 0))  # so that the nodes exist
+        consumer.commit(dict.fromkeys(everything, 0))  # creates the nodes
         zxid = zookeeper.zxid(lab.cluster.zookeeper)
         of_all = milliseconds(lambda offset: consumer.commit(dict.fromkeys(everything, offset)), rounds)
         counts = count_transactions(lab.cluster.directory, zxid, zookeeper.zxid(lab.cluster.zookeeper))
@@ -87,14 +76,14 @@ def measure(lab: Lab, storage: str, topic: str, partitions: int, rounds: int) ->
 
 
 def a_call_each(lab: Lab, topic: str, partitions: int, rounds: int) -> dict[str, object]:
-    """Write the same nodes with a transaction for each partition, all under way at once."""
+    """Write the same nodes with one transaction per partition, all in flight at once."""
     owners = paths.group("commits-zookeeper")
     nodes = [paths.offsets("commits-zookeeper", topic, number) for number in range(partitions)]
 
     def write(offset: int) -> None:
         lab.zk.perform_all([Multi((Check(owners, -1), SetContent(node, str(offset).encode()))) for node in nodes])
 
-    return {"storage": "zookeeper, a call for each partition", "all_ms": summary(milliseconds(write, rounds))}
+    return {"storage": "zookeeper, one call per partition", "all_ms": summary(milliseconds(write, rounds))}
 
 
 def confluent(lab: Lab, topic: str, partitions: int, rounds: int) -> dict[str, object]:
@@ -114,7 +103,7 @@ def confluent(lab: Lab, topic: str, partitions: int, rounds: int) -> dict[str, o
 
 
 def summary(taken: list[float]) -> dict[str, float]:
-    """Return the median and the longest."""
+    """Return median and maximum."""
     return {"median": round(statistics.median(taken), 2), "max": round(max(taken), 2)}
 
 
@@ -135,8 +124,10 @@ def main() -> None:
         lab.create_topic("commits", arguments.partitions)
         for storage in STORAGES:
             lab.configure(f"commits-{storage}", GroupSettings())
-        aside = gevent.get_hub().threadpool.apply  # the lab's ZooKeeper session lives on this hub
-        aside(produce, (cluster.bootstrap, "commits", *size))
+        aside = gevent.get_hub().threadpool.apply  # keeps this hub free for the lab's ZooKeeper session
+        aside(
+            fill_topic, (cluster.bootstrap, "commits", arguments.partitions, arguments.partitions * arguments.rounds, 0)
+        )
         results = [aside(measure, (lab, storage, "commits", *size)) for storage in STORAGES]
         results += [a_call_each(lab, "commits", *size), aside(confluent, (lab, "commits", *size))]
     print(json.dumps(results, indent=1))

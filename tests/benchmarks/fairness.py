@@ -1,8 +1,8 @@
-"""`python -m tests.benchmarks.fairness [PICTURE.svg]`: what the heuristics of polling give and cost under skewed rates.
+"""`python -m tests.benchmarks.fairness [PICTURE.svg]`: effect and cost of the polling heuristics under skewed rates.
 
-The real buffer in virtual time, between a model of Kafka's client and an application that takes a while over a record.
-The model: fetched records stand in one queue, up to 16 MB of them, in the order of answers; an answer has up to 1 MB of
-each partition that is fetched; pausing a partition drops what is queued of it. Prints a table in Markdown.
+The real buffer runs in virtual time, between a model of Kafka's client and an application that needs time per record.
+In the model, up to 16 MB of fetched records wait in one queue in the order of the answers; an answer has up to 1 MB of
+each fetched partition; pausing a partition drops its queued records. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefe
 from zkrebalancer.protocol.fields import TopicPartition
 
 QUEUE_BYTES = 16 * 1024 * 1024
-ANSWER_BYTES = 1024 * 1024  # of one partition
+ANSWER_BYTES = 1024 * 1024  # per partition
 ANSWER_S = 0.005
 RECORD_BYTES = 1_000
 PARTITIONS = 12
@@ -38,7 +38,7 @@ DRAWN_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How fast records come, per partition; *cold* is one that needs less than its share of the application's time."""
+    """The rate of records per partition; a cold partition needs less than an equal share of the application's time."""
 
     name: str
     rates: tuple[float, ...]
@@ -53,7 +53,7 @@ LOADS = (
     Load("one backlog", (inf, *[20.0] * (PARTITIONS - 1))),
     Load("four backlogs", (*[inf] * 4, *[20.0] * (PARTITIONS - 4))),
     Load(
-        "rates of 1, 1/2, 1/3 …, too much",
+        "rates of 1, 1/2, 1/3 …, overloaded",
         tuple(7_500 / HARMONIC / n for n in range(1, PARTITIONS + 1)),
     ),
 )
@@ -61,7 +61,7 @@ LOADS = (
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A record, as the buffer sees it."""
+    """A record, as the buffer needs it."""
 
     number: int
     at_s: float
@@ -72,7 +72,7 @@ class Produced:
 
 @dataclass(slots=True)
 class Client:
-    """Kafka's client and the logs behind it."""
+    """Model of Kafka's client and the logs it reads."""
 
     load: Load
     queue: deque[tuple[int, list[Produced]]] = field(default_factory=deque)
@@ -83,7 +83,7 @@ class Client:
     answer_at_s: float = 0.0
 
     def fetch(self, now_s: float) -> None:
-        """Take in an answer, if one is due and the queue is not full."""
+        """Receive an answer if one is due and the queue has room."""
         if now_s < self.answer_at_s or self.queued * RECORD_BYTES >= QUEUE_BYTES:
             return
         self.answer_at_s = now_s + ANSWER_S
@@ -125,7 +125,7 @@ class Client:
 
 @dataclass(slots=True)
 class Measured:
-    """One run: samples over time, and how long records of cold partitions had waited when they were returned."""
+    """One run: samples over time, and the waits of cold partitions' records until they were returned."""
 
     times_s: list[float] = field(default_factory=list)
     retained: list[int] = field(default_factory=list)
@@ -168,7 +168,7 @@ def run(load: Load, fairness: Fairness, prefetch: Prefetch, duration_s: float) -
 
 
 def _fill(buffer: RecordBuffer, client: Client, now_s: float) -> None:
-    """Do rounds of fetching while there is room and something comes."""
+    """Fetch in rounds while there are room and records."""
     while True:
         client.hold_back(buffer.held_back())
         client.fetch(now_s)
@@ -183,12 +183,12 @@ COLUMNS = (
     "load",
     "fairness",
     "prefetch",
-    "wait of the cold, median",
+    "wait in cold partitions, median",
     "longest",
     "partitions in a batch",
     "retained, mean",
-    "most",
-    "fetched for one returned",
+    "max",
+    "fetched per returned record",
 )
 COLOURS = {
     (Fairness.GREEDY, Prefetch.TOTAL): "tab:blue",
@@ -199,8 +199,8 @@ COLOURS = {
 
 
 def draw(results: dict[tuple[Load, Fairness, Prefetch], Measured], path: Path) -> None:
-    """Draw, over time, how long records had waited when they were returned, and how many were retained."""
-    mpl.rcParams["svg.hashsalt"] = "zkrebalancer"  # the same figures give the same file
+    """Draw, over time, the longest waits of returned records and the number of retained records."""
+    mpl.rcParams["svg.hashsalt"] = "zkrebalancer"  # equal figures give equal files
     figure = Figure(figsize=(13, 8))
     panels = figure.subplots(2, len(LOADS), sharex=True, sharey="row")
     for column, load in enumerate(LOADS):
@@ -224,10 +224,10 @@ def draw(results: dict[tuple[Load, Fairness, Prefetch], Measured], path: Path) -
 
 
 def main() -> None:
-    """Run all, print the table, draw if a path is given."""
+    """Run all combinations, print the table, and draw if a path is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path, nargs="?", metavar="PICTURE.svg")
-    parser.add_argument("--seconds", type=float, default=DURATION_S, help="of virtual time, for each row")
+    parser.add_argument("--seconds", type=float, default=DURATION_S, help="virtual time per row")
     arguments = parser.parse_args()
     results: dict[tuple[Load, Fairness, Prefetch], Measured] = {}
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")

@@ -1,4 +1,4 @@
-"""From the events of one join or leave to its figures."""
+"""Figures of one join or leave, from its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkrebalancer.observe.reading import Event
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Milliseconds from the creation (or the order to leave); None where it does not apply."""
+    """Milliseconds since the member's creation (or the order to leave); None where not applicable."""
 
     first_record_ms: float | None
     settled_ms: float
@@ -19,7 +19,7 @@ class Figures:
 
 
 class GroupEvents:
-    """A group's events in order while they are written; of its records only the first ones of each member."""
+    """A group's events in order while they are written; of `delivered`, only the first of each member."""
 
     def __init__(self, directory: Path, group: str) -> None:
         """Follow the files of `directory`."""
@@ -29,7 +29,7 @@ class GroupEvents:
         self._events: list[Event] = []
 
     def look(self) -> list[Event]:
-        """Return everything that was written by now."""
+        """Return every event so far."""
         for event in self._tail.read():
             if event["group"] != self._group or event["kind"] == "committed":
                 continue
@@ -43,7 +43,7 @@ class GroupEvents:
 
 
 def owners(events: list[Event]) -> dict[int, str]:
-    """Return partition -> member after these events."""
+    """Return partition -> owner after these events."""
     owned: dict[int, str] = {}
     for event in events:
         if event["kind"] == "fetcher_started":
@@ -56,7 +56,7 @@ def owners(events: list[Event]) -> dict[int, str]:
 
 
 def last_change_us(events: list[Event]) -> int:
-    """Return when a partition was last started or stopped, 0 if none was."""
+    """Return when a partition last started or stopped, 0 if none did."""
     return max((e["mono_us"] for e in events if e["kind"] in {"fetcher_started", "fetcher_stopped"}), default=0)
 
 

@@ -1,8 +1,8 @@
-"""What the same conversation costs without us: bare kazoo clients that answer one command each, on this machine.
+"""The same exchange of calls without our code: bare kazoo clients that answer one command each.
 
-`python -m tests.benchmarks.floor [--sizes 10 50]`. One process per client, as in `rebalance.py`. A round: one
-transaction creates a command for every client; each client's watch fires, it lists and reads its command, deletes it
-and writes its record in one transaction, and lists again. An eager rebalance is two such rounds and the work itself.
+`python -m tests.benchmarks.floor [--sizes 10 50]`. One process per client, as in `rebalance.py`. In a round, one
+transaction creates a command for every client. Each client's watch fires; it lists and reads its command, deletes it
+and writes its record in one transaction, and lists again. An eager rebalance takes two such rounds plus its own work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zkrebalancer.localcluster.server import child_environment
 
 ROUNDS = 15
 ROUND_DEADLINE_S = 30.0
-REST_S = 0.2  # between rounds, so that each finds clients at rest
+REST_S = 0.2  # between rounds, so that each starts with idle clients
 ASK_INTERVAL_S = 0.01
 RECORD = b"x" * 200
 
@@ -36,7 +36,7 @@ def answer_commands(hosts: str, number: str) -> None:
     changed = threading.Event()
 
     def notice(event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # which tells of the session's end
+        if event.type != EventType.NONE:  # NONE is a change of the session
             changed.set()
 
     def serve() -> None:
@@ -60,7 +60,7 @@ def answer_commands(hosts: str, number: str) -> None:
 
 
 def time_rounds(hosts: str, size: int) -> list[float]:
-    """Return how long each round took, in milliseconds, from the transaction to the last answer."""
+    """Return the milliseconds of each round, from the transaction to the last answer."""
     client = KazooClient(hosts)
     client.start()
     command = [sys.executable, "-m", "tests.benchmarks.floor", "--client", hosts]
@@ -82,13 +82,13 @@ def _round(client: KazooClient, numbers: list[str]) -> float:
     _wait(lambda: time.monotonic() >= begin_at_s)
     answered, left = threading.Event(), set(numbers)
 
-    def take(event: WatchedEvent) -> None:
+    def answer(event: WatchedEvent) -> None:
         left.discard(event.path.rpartition("/")[2])
         if not left:
             answered.set()
 
     for number in numbers:
-        client.get(f"/owners/{number}", watch=take)
+        client.get(f"/owners/{number}", watch=answer)
     transaction = client.transaction()
     for number in numbers:
         transaction.create(f"/channel/{number}/command-", RECORD, sequence=True)
@@ -108,7 +108,7 @@ def _wait(is_so: Callable[[], bool]) -> None:
 
 
 def main() -> None:
-    """Print a line per size."""
+    """Print one line per size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 50])
     parser.add_argument("--client", nargs=2, metavar=("HOSTS", "NUMBER"), help=argparse.SUPPRESS)

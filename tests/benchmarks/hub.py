@@ -1,10 +1,9 @@
-"""How long the coordinator's loop stands still for an assignment: `python -m tests.benchmarks.hub [--json]`.
+"""How long the coordinator's loop blocks during an assignment: `python -m tests.benchmarks.hub [--json]`.
 
-The coordinator's machine runs against a ZooKeeper in memory, and strategies in gevent's thread pool, as in the real
-process. Measured are the longest single step of the machine (processor time of its thread), by what it was for, and the
-longest time that another greenlet waited for its turn while a strategy was computing (wall clock: on a loaded machine
-it is longer), beside the same wait while nothing at all is computed. And what it costs the loop when the process that
-reads lag has answered.
+The coordinator's machine runs against a ZooKeeper in memory, with strategies in gevent's thread pool, as in the real
+process. Measured are the longest single step of the machine, by purpose (CPU time of its thread); the longest wait of
+another greenlet while a strategy computes (wall time, so longer on a loaded machine), and for comparison the same wait
+while nothing computes; and how long the loop handles an answer of the process that reads lag.
 """
 
 from __future__ import annotations
@@ -42,40 +41,40 @@ from zkrebalancer.rebalance.planning import answer
 from zkrebalancer.rebalance.states import GroupState
 
 GROUP = "g"
-SIZES = ((1_000, 10), (1_000, 50), (10_000, 50))  # members, partitions for each
+SIZES = ((1_000, 10), (1_000, 50), (10_000, 50))  # members, partitions per member
 TOPICS = 100
-READINGS = ((100, 5_000), (1_000, 500))  # topics, partitions of each
+READINGS = ((100, 5_000), (1_000, 500))  # topics, partitions per topic
 QUICK_SIZES, QUICK_READINGS = ((20, 10),), ((10, 50),)
 READ_TIMES = 5
 HEARTBEAT_S = 0.000_5
 REST_S = 0.5
-PAUSE_US = 10_000_000  # of virtual time between two changes, so that none of them is gathered with another
+PAUSE_US = 10_000_000  # of virtual time between two changes, so that they are not merged
 
 PHASES = {GroupState.LOADING: "loading", GroupState.MOVING: "commands"}
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One change; milliseconds."""
+    """The figures of one change, in milliseconds."""
 
     members: int
     partitions: int
     change: str
     moved: int
-    strategy_ms: float  # with the making of columns and commands
-    loading_step_ms: float  # the longest step that reads the group, at the start of a leader
-    planning_step_ms: float  # the longest step from the change to the strategy's start
-    plan_step_ms: float  # the step that takes the strategy's answer
-    command_step_ms: float  # the longest step that sends commands or takes acknowledgements
+    strategy_ms: float  # including columns and commands
+    loading_step_ms: float  # the longest step that loads the group under a new leader
+    planning_step_ms: float  # the longest step between the change and the strategy
+    plan_step_ms: float  # the step that handles the strategy's result
+    command_step_ms: float  # the longest step that sends commands or handles acknowledgements
     wait_ms: float  # the longest wait of another greenlet while the strategy computed
-    idle_wait_ms: float  # the same while nothing was computed
+    idle_wait_ms: float  # the same while nothing computed
 
 
 class Lab:
-    """One group, its coordinator and agents that answer at once."""
+    """One group, its coordinator, and agents that answer at once."""
 
     def __init__(self, members: int, per_member: int, group: GroupSettings, topics: int = TOPICS) -> None:
-        """Write a group of which nobody owns anything yet."""
+        """Create a group without any ownership."""
         self.zk = ZkModel()
         self.session = self.zk.open()
         self.machine = Coordinator(Identity(1, "host"), WEIGHING)
@@ -99,7 +98,7 @@ class Lab:
     def _write(self, *operations: calls.Operation) -> None:
         done = self.zk.perform(Multi(operations))
         if not isinstance(done, calls.Done):
-            raise TypeError(f"the model refused: {done}")
+            raise TypeError(f"the model rejected the call: {done}")
 
     def set_topic(self, name: str, partitions: int) -> None:
         content = json.dumps({"version": 3, "topic_id": name, "partitions": {str(n): [1] for n in range(partitions)}})
@@ -121,7 +120,7 @@ class Lab:
     # The loop -------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Go on until nothing happens any more."""
+        """Run until nothing is left to do."""
         while self.session.sent or self.session.inbox or self._wakes_at_once():
             while self.session.inbox:
                 self._step(self.session.take())
@@ -133,7 +132,7 @@ class Lab:
             self._step(Tick())
 
     def _wakes_at_once(self) -> bool:
-        """Whether the machine has divided something into several steps."""
+        """Whether the machine has more steps to do now; advances the clock to them."""
         deadline_us = self.machine.desk.next_deadline_us()
         if deadline_us is None or deadline_us > self.now_us + 1:
             return False
@@ -141,7 +140,7 @@ class Lab:
         return True
 
     def settle(self, change: str, members: int, per_member: int) -> Measured:
-        """Let one change be answered, and say what it took."""
+        """Let the group handle one change and return its figures."""
         self.steps.clear()
         self.strategy_s = self.wait_s = 0.0
         self.moved = 0
@@ -165,8 +164,8 @@ class Lab:
             1_000 * idle_wait_s(),
         )
 
-    def take_reading(self, content: bytes) -> float:
-        """Take an answer of the process that reads lag; return how long that keeps the loop, in milliseconds."""
+    def handle_reading(self, content: bytes) -> float:
+        """Handle an answer of the process that reads lag; return how long that takes the loop, in milliseconds."""
         began = time.thread_time()
         event = loads_read(GROUP, msgpack.unpackb(content))
         self.machine.step(event, Now(self.now_us, self.now_us // 1_000))
@@ -195,7 +194,7 @@ class Lab:
         self._step(Computed(task.group, task.ticket, transition, 0))
 
     def _acknowledge(self, sent: Multi) -> None:
-        """Every consumer answers its command at once."""
+        """Answer each consumer's command at once."""
         for operation in sent.operations:
             if isinstance(operation, Create) and "/channel/" in operation.path:
                 channel = operation.path.rpartition("/")[0]
@@ -211,7 +210,7 @@ class Lab:
 
 @contextmanager
 def heartbeat() -> Iterator[list[float]]:
-    """Collect how much later than asked for a greenlet has its turn, in seconds."""
+    """Collect by how many seconds a greenlet wakes up late."""
     late = [0.0]
 
     def beat() -> None:
@@ -228,7 +227,7 @@ def heartbeat() -> Iterator[list[float]]:
 
 
 def idle_wait_s() -> float:
-    """Return the longest wait while nothing is computed: what the machine's other work costs."""
+    """Return the longest wait while nothing computes, which other load on the machine causes."""
     with heartbeat() as late:
         gevent.sleep(REST_S)
     return max(late)
@@ -237,7 +236,7 @@ def idle_wait_s() -> float:
 def measure(members: int, per_member: int) -> Iterator[Measured]:
     """Measure the changes of one size."""
     lab = Lab(members, per_member, GroupSettings(mode=settings.INCREMENTAL))
-    yield lab.settle("everything is assigned for the first time", members, per_member)
+    yield lab.settle("first assignment", members, per_member)
     lab.join("joiner")
     yield lab.settle("one member joins", members, per_member)
     lab.leave("joiner")
@@ -247,7 +246,7 @@ def measure(members: int, per_member: int) -> Iterator[Measured]:
 
 
 def reading_ms(topics: int, partitions: int) -> float:
-    """Return how long the loop stands still for a reading of a group that is weighed: the longest of some."""
+    """Return the longest time that the loop takes for a reading of a group with lag, of READ_TIMES."""
     lab = Lab(10, topics * partitions // 10, GroupSettings(strategy="balanced"), topics)
     lab.run()
     times_ms = []
@@ -257,16 +256,16 @@ def reading_ms(topics: int, partitions: int) -> float:
         racks = {"sets": [[]], "of_topic": packed}
         weighed = {"expected": {}, "refused": None, "racks": racks}
         answered = {"taken_us": 1_000_000 * number, "ends": packed, "committed": packed, **weighed}
-        times_ms.append(lab.take_reading(msgpack.packb(answered)))
+        times_ms.append(lab.handle_reading(msgpack.packb(answered)))
     return max(times_ms)
 
 
 def main() -> None:
-    """Run all sizes and print what they took."""
+    """Run all sizes and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--largest", type=int, default=len(SIZES), help="how many of the sizes, smallest first")
-    parser.add_argument("--quick", action="store_true", help="only a small group, to see that everything works")
+    parser.add_argument("--largest", type=int, default=len(SIZES), help="number of sizes, smallest first")
+    parser.add_argument("--quick", action="store_true", help="only a small group, as a test")
     arguments = parser.parse_args()
     sizes = QUICK_SIZES if arguments.quick else SIZES[: arguments.largest]
     sys.setswitchinterval(GIL_SWITCH_S)
@@ -302,7 +301,7 @@ def main() -> None:
         table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else f"{value}" for value in values))
     Console(width=140).print(table)
     for topics, partitions, longest_ms in readings:
-        print(f"lag and rates of {topics:,} topics of {partitions:,} partitions are read: {longest_ms:.1f} ms")
+        print(f"reading lag and rates of {topics:,} topics of {partitions:,} partitions: {longest_ms:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`make bench`: what the join and the leave of one consumer cost a group, here and with the classic protocol.
+"""`make bench`: the cost of a join and a leave for a group, here and with the classic protocol.
 
 One ZooKeeper, one broker, one run for all protocols; groups of 10 and 50 members with 12 partitions per member, each
-a process of its own. Measured from the moment when the new member is created (or told to leave), by one recorder for
-all protocols: the first record of the new member, the last partition to change hands (settled), and the longest time
-that a partition had no consumer. Defaults everywhere, except `group.initial.rebalance.delay.ms=0`.
+member in a process of its own. One recorder measures all protocols, from the creation of the new member (or the order
+to leave): its first record, the last partition that starts or stops (settled), and the longest time that a partition
+had no owner. Settings are the defaults, except `group.initial.rebalance.delay.ms=0`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
 PARTITIONS_PER_MEMBER = 12
-SECONDS_PER_RECORD = 2  # in each partition: light, so that the machine is not busy at rest
+SECONDS_PER_RECORD = 2  # per partition: a light load, so that the machine is idle at rest
 COMPARED = ("central-incremental", "central-eager", "classic-range", "classic-cooperative")
 QUIET_S = {"central-incremental": 1.5, "central-eager": 1.5, "classic-range": 4.0, "classic-cooperative": 8.0}
 SETTLE_DEADLINE_S = 120.0
@@ -71,7 +71,7 @@ class Member:
 def wait_quiet(
     group_events: GroupEvents, group: str, partitions: int, members: int, since_us: int, quiet_s: float
 ) -> list[Event]:
-    """Wait until all partitions are owned by that many members and nothing has changed for a while."""
+    """Wait until that many members own all partitions and nothing has changed for `quiet_s`."""
     give_up_at = time.monotonic() + SETTLE_DEADLINE_S
     while time.monotonic() < give_up_at:
         everything = group_events.look()
@@ -79,7 +79,7 @@ def wait_quiet(
         still_us = time.monotonic_ns() // 1_000 - last_change_us(everything)
         if len(owned) == partitions and len(set(owned.values())) == members and still_us > quiet_s * 1e6:
             return [event for event in everything if event["mono_us"] >= since_us]
-        gevent.sleep(ASK_INTERVAL_S)  # the lab has a ZooKeeper session on this hub
+        gevent.sleep(ASK_INTERVAL_S)  # yields to the lab's ZooKeeper session
     raise SystemExit(
         f"{group}: not settled within {SETTLE_DEADLINE_S:g} s: {len(owned)} of {partitions} partitions owned"
     )
@@ -87,7 +87,7 @@ def wait_quiet(
 
 @contextmanager
 def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) -> Iterator[GroupEvents]:
-    """A group of `size` members at rest."""
+    """Yield a group of `size` members at rest."""
     processes = [Member(lab, protocol, group, topic, f"{group}-m{n}") for n in range(size)]
     try:
         for process in processes:
@@ -101,7 +101,7 @@ def settled_group(lab: Lab, protocol: str, size: int, group: str, topic: str) ->
 
 
 def measure(lab: Lab, protocol: str, size: int, repeat: int) -> dict[str, object]:
-    """Join and leave `repeat` times; return the figures of each."""
+    """Let a member join and leave `repeat` times; return the figures."""
     group = f"{protocol}-{size}"
     topic = f"bench-{group}"
     partitions = size * PARTITIONS_PER_MEMBER
@@ -148,7 +148,7 @@ def change(
     partitions: int,
     begin: Callable[[], None],
 ) -> tuple[int, list[Event], Counter[str]]:
-    """Cause a change, wait until it is over; return when it began, its events, and ZooKeeper's transactions."""
+    """Cause a change and wait until it is over; return its start, its events, and ZooKeeper's transactions."""
     zxid = zookeeper.zxid(lab.cluster.zookeeper)
     began_us = time.monotonic_ns() // 1_000
     begin()
@@ -158,7 +158,7 @@ def change(
 
 
 def phase_times(events: list[Event], began_us: int) -> dict[str, float]:
-    """Return when each step of the coordinator came, in milliseconds since the creation of the new member."""
+    """Return when each phase happened, in milliseconds since the creation of the new member."""
     options = {e["command_id"]: e["option"] for e in events if e["kind"] == "command_sent"}
     moments: dict[str, list[int]] = {name: [] for name in PHASES}
     for event in events:
@@ -183,7 +183,7 @@ def phase_times(events: list[Event], began_us: int) -> dict[str, float]:
 
 
 def summary(measured: list[Figures]) -> dict[str, float | None]:
-    """Return medians."""
+    """Return medians, and the longest time to settle."""
     firsts = [f.first_record_ms for f in measured if f.first_record_ms is not None]
     return {
         "first_record_ms": round(statistics.median(firsts), 1) if firsts else None,

@@ -1,8 +1,8 @@
-"""`python -m tests.benchmarks.restarts`: a rolling restart of static members, in good order and after `kill -9`.
+"""`python -m tests.benchmarks.restarts`: a rolling restart of static members, after SIGTERM and after `kill -9`.
 
-Real processes. For each restart: how long its partitions were not read, and of that how long nobody was registered,
-which is the process's own end and start, and what came after: the group's part. Every partition has to come back to
-its instance, and no other consumer may be told to stop anything.
+Real processes. For each restart it measures how long the partitions were not read, split into the time without a
+registered process (its own end and start) and the time after that (the group's part). Every partition must return to
+its instance, and no other consumer may be sent a stop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 
 class Fleet:
-    """Agents by instance; a restart is a new process under the same instance id."""
+    """Agents by instance; a restart is a new process with the same instance id."""
 
     def __init__(self, lab: Lab, members: int, partitions: int) -> None:
         self.lab = lab
@@ -51,7 +51,7 @@ class Fleet:
         self.lab.wait_settled(GROUP, {TOPIC: self.partitions}, *self.processes.values(), deadline_s=SETTLE_DEADLINE_S)
 
     def homes(self) -> dict[str, frozenset[int]]:
-        """Return which partitions each instance owns."""
+        """Return the partitions that each instance owns."""
         report: GroupReport = self.lab.group(GROUP)
         return {
             member.registration.instance_id or "": frozenset(number for _, number in member.owners.partitions)
@@ -60,7 +60,7 @@ class Fleet:
         }
 
     def restart(self, instance: str, *, in_good_order: bool) -> dict[str, float]:
-        """End an instance's process, start another, and return the milliseconds of its pause."""
+        """End an instance's process, start another, and return its pause in milliseconds."""
         old = self.processes[instance]
         began_us = time.monotonic_ns() // 1_000
         if in_good_order:
@@ -79,7 +79,7 @@ class Fleet:
         }
 
     def _moment(self, kind: str, process: str) -> int:
-        """Return when a process had the last event of a kind; who wrote it may be slow to let it be read."""
+        """Return the time of a process's last event of a kind, waiting until it can be read."""
         self.lab.wait_for(f"{kind} of {process}", lambda: bool(self._moments(kind, process)))
         return max(self._moments(kind, process))
 
@@ -94,7 +94,7 @@ class Fleet:
 
 
 def measure(fleet: Fleet, instances: Iterable[str], *, in_good_order: bool) -> dict[str, object]:
-    """Restart instances one after the other."""
+    """Restart instances one after the other and return the figures."""
     before, revoked = fleet.homes(), fleet.revocations()
     pauses = [fleet.restart(instance, in_good_order=in_good_order) for instance in instances]
     return {
@@ -107,12 +107,12 @@ def measure(fleet: Fleet, instances: Iterable[str], *, in_good_order: bool) -> d
 
 
 def summary(taken: list[float]) -> dict[str, float]:
-    """Return the median and the longest."""
+    """Return median and maximum."""
     return {"median": round(statistics.median(taken)), "max": round(max(taken))}
 
 
 def main() -> None:
-    """Restart everybody in good order, then kill some, and print one JSON document."""
+    """Restart all instances with SIGTERM, then some with SIGKILL, and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=40)
     parser.add_argument("--partitions", type=int, default=200)

@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.spark_source`: how quick Spark reads a topic through a group, and through its own source.
+"""`python -m tests.benchmarks.spark_source`: how fast Spark reads a topic through a group, and through its own source.
 
-One broker, one Spark on two cores with a sink that drops the rows. Every source reads the same topic in batches of the
-same size, in one query each; the first batch warms the JVM and the Python workers up, and the others are measured.
+One broker, one Spark on two cores with a sink that drops the rows. Each source reads the same topic in one query, in
+batches of the same size. The first batch warms up the JVM and the Python workers; the others are measured.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from tests.benchmarks.filling import fill_topic
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import maven
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -25,13 +25,12 @@ from zkrebalancer.pipeline.session import spark_session
 from zkrebalancer.pipeline.source import ConsumerGroupSource
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-# The connector wants one of its own version, which not every mirror has; it is for delegation tokens only.
+# The connector depends on its own version, which some mirrors lack; it is only needed for delegation tokens.
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 JARS = (f"ivy://{CONNECTOR}?exclude={PROVIDER}&transitive=true", f"ivy://{PROVIDER}:4.0.0?transitive=false")
 TOPIC = "benchmark"
 PARTITIONS = 8
 RECORD_BYTES = 100
-FLUSH_TIMEOUT_S = 120.0
 TUNED = {
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "10000",
@@ -39,23 +38,8 @@ TUNED = {
 }
 
 
-def produce(bootstrap: str, count: int) -> None:
-    """Write records, spread over the partitions."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
-    value = b"x" * RECORD_BYTES
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(TOPIC, value, partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(FLUSH_TIMEOUT_S):
-        raise SystemExit("the records were not written")
-
-
 def batches_s(spark: SparkSession, records: Any, folder: Path) -> list[float]:  # a DataFrame
-    """Read everything with one query; return how long each batch has taken."""
+    """Read everything with one query; return the seconds of each batch."""
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
         writer = records.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
@@ -66,12 +50,12 @@ def batches_s(spark: SparkSession, records: Any, folder: Path) -> list[float]:  
 
 @contextmanager
 def stage(folder: Path, records: int, *, fetches: bool) -> Iterator[tuple[LocalCluster, SparkSession]]:
-    """Open a cluster with a full topic, and Spark with this project's source and, if it is fetched, Spark's own."""
+    """Yield a cluster with a full topic, and Spark with this project's source and, if `fetches`, Spark's own."""
     with LocalCluster() as cluster, Lab(cluster, folder / "events") as lab:
         lab.create_topic(TOPIC, PARTITIONS)
         lab.start_coordinator(1)
         lab.wait_leader()
-        produce(cluster.bootstrap, records)
+        fill_topic(cluster.bootstrap, TOPIC, PARTITIONS, records, RECORD_BYTES)
         mirror = maven.mirror_of_central(maven.user_settings())
         settings = {"spark.jars.ivy": str(folder / "ivy")}
         if mirror is not None:
@@ -85,11 +69,11 @@ def stage(folder: Path, records: int, *, fetches: bool) -> Iterator[tuple[LocalC
 
 
 def main() -> None:
-    """Measure, print a line for each source and the ratios."""
+    """Measure; print a line for each source and the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=4_000_000, help="records of a batch")
-    parser.add_argument("--batches", type=int, default=3, help="measured batches of each source")
-    parser.add_argument("--own-only", action="store_true", help="without Spark's own source, whose jars are fetched")
+    parser.add_argument("--records", type=int, default=4_000_000, help="records per batch")
+    parser.add_argument("--batches", type=int, default=3, help="measured batches per source")
+    parser.add_argument("--own-only", action="store_true", help="without Spark's own source, which needs a download")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     arguments = parser.parse_args()
     limit = str(arguments.records)

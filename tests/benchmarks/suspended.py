@@ -1,9 +1,8 @@
-"""`python -m tests.benchmarks.suspended`: what `suspended_policy` costs, `pause` and `continue`, in one run.
+"""`python -m tests.benchmarks.suspended`: the cost of both values of `suspended_policy`, `pause` and `continue`.
 
-Two groups read the same records, one with each policy, two consumers in each. First ZooKeeper is gone for everybody:
-killed, and started again after the given time. Then one consumer of each group is cut off from it, as by a network that
-drops what it carries, for longer than its session lasts, while everybody else goes on. The events tell what became of
-the records.
+Two groups of two consumers read the same records, one group with each policy. First, ZooKeeper is down for all: killed,
+and started again after the given time. Then one consumer of each group loses its connection to ZooKeeper silently, for
+longer than its session, while the others continue. The events show what was delivered.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ POLICIES = ("pause", "continue")
 TOPIC = "suspended"
 PARTITIONS = 12
 RECORDS_PER_S = 600
-REST_S = 3  # of which the events before a fault are looked at
+REST_S = 3  # before a fault; events of this time are included
 Event = dict[str, Any]
 
 
 def start(lab: Lab, links: Links) -> None:
-    """Start a coordinator, the producer, and two consumers for each policy; the first one has a link of its own."""
+    """Start a coordinator, the producer, and two consumers per policy; the first of these has a breakable link."""
     lab.start_coordinator(1)
     lab.wait_leader()
     lab.create_topic(TOPIC, PARTITIONS)
@@ -65,7 +64,7 @@ def without_zookeeper(lab: Lab, seconds: float) -> None:
 
 
 def cut_off(links: Links, seconds: float) -> None:
-    """Let the links of two consumers carry nothing."""
+    """Cut the links of one consumer per group silently."""
     for policy in POLICIES:
         links.break_(policy, "silent")
     gevent.sleep(seconds)
@@ -74,7 +73,7 @@ def cut_off(links: Links, seconds: float) -> None:
 
 
 def figures(events: Iterable[Event], policy: str, began_us: int, ended_us: int) -> dict[str, object]:
-    """Return what one group was given from the beginning of a fault to its end, and how long a partition waited."""
+    """Return a group's records delivered during a fault, its longest wait for records, and its duplicates."""
     last_us: dict[TopicPartition, int] = {}
     longest_us, during = 0, 0
     times: Counter[tuple[int, int]] = Counter()
@@ -108,14 +107,14 @@ def main() -> None:
         start(lab, links)
         tail = EventTail(lab.events)
         faults_to_cause: dict[str, Callable[[], None]] = {
-            "zookeeper is gone": lambda: without_zookeeper(lab, options.gone_s),
+            "zookeeper is down": lambda: without_zookeeper(lab, options.gone_s),
             "one consumer is cut off": lambda: cut_off(links, options.cut_off_s),
         }
         for name, cause in faults_to_cause.items():
             began_us = time.monotonic_ns() // 1_000
             cause()
             ended_us = time.monotonic_ns() // 1_000
-            gevent.sleep(5)  # until the lab itself is connected again
+            gevent.sleep(5)  # let the lab itself reconnect
             settle(lab)
             gevent.sleep(REST_S)
             events = [event for event in tail.read() if event["mono_us"] > began_us - REST_S * 1_000_000]

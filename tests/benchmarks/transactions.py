@@ -1,8 +1,8 @@
-"""Counts ZooKeeper's transactions at the server, from its own transaction log.
+"""Counts ZooKeeper's transactions in its own transaction log.
 
-The log is a header of 16 bytes, then records: checksum (8), length (4), the transaction, one end byte. A transaction
-begins with session (8), client's number (4), zxid (8), time (8) and type (4). A multi (type 14) holds a count (4) and
-for each operation its type (4) and its bytes (length 4). Source: ZooKeeper's jute definitions, `zookeeper.jute`.
+The log has a header of 16 bytes, then records: checksum (8 bytes), length (4), transaction, end byte. A transaction
+starts with session (8), client's number (4), zxid (8), time (8) and type (4). A multi (type 14) has a count (4) and,
+for each operation, its type (4), length (4) and bytes. Source: ZooKeeper's jute definitions, `zookeeper.jute`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MULTI = 14
 
 
 def count_transactions(data_directory: Path, after_zxid: int, to_zxid: int) -> Counter[str]:
-    """Return how many transactions of each kind were logged.
+    """Return the number of logged transactions by kind.
 
-    Apart are lease renewals (a multi of checks only) and periodic commits (a multi of offsets only), which go on
-    whether somebody joins or not.
+    Lease renewals (a multi with checks only) and periodic commits (a multi with offsets only) are counted apart,
+    because they happen with or without a rebalance.
     """
     counts: Counter[str] = Counter()
     for log in sorted(data_directory.glob("zookeeper*/version-2/log.*")):

@@ -1,1 +1,1 @@
-"""Every plan over a small group, interrupted after every single step, at every actor (`make interruptions`)."""
+"""Every plan over a small group, interrupted at every step by every actor (`make interruptions`)."""

@@ -1,7 +1,7 @@
-"""`make interruptions`: interrupts every plan over small groups after every step; prints what was tried.
+"""`make interruptions`: interrupts every plan over small groups at every step, and prints what was tried.
 
-`python -m tests.interruptions [--members 3] [--partitions 4] [--processes N] [--json]`. Exit code 1 with the plan and
-the step if an invariant was broken or a group did not reach its goal.
+`python -m tests.interruptions [--members 3] [--partitions 4] [--processes N] [--json]`. Exits with 1, the plan and the
+step if an invariant was broken or a group did not reach its goal.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rich.progress import track
 from tests.interruptions.campaign import BrokenPromiseError, Tally, interrupt_everywhere, plans
 from tests.interruptions.shapes import shapes
 
-CHUNK = 4  # plans that a process takes at once
+CHUNK = 4  # plans per work unit of a process
 
 
 def main() -> int:
-    """Run; return the exit code."""
+    """Run and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, default=3, choices=range(1, 4), help="at most so many (3)")
-    parser.add_argument("--partitions", type=int, default=4, choices=range(1, 5), help="at most so many (4)")
+    parser.add_argument("--members", type=int, default=3, choices=range(1, 4), help="maximum (3)")
+    parser.add_argument("--partitions", type=int, default=4, choices=range(1, 5), help="maximum (4)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
@@ -39,10 +39,10 @@ def main() -> int:
             for one in track(done, "plans", total=len(todo), console=console):
                 tally.add(one)
         except BrokenPromiseError as error:
-            console.print(f"Error: a promise was broken\n  {error}", markup=False, highlight=False)
+            console.print(f"Error: an invariant was broken\n  {error}", markup=False, highlight=False)
             return 1
         except KeyboardInterrupt:
-            console.print("Error: interrupted; what follows was tried until then", markup=False)
+            console.print("Error: interrupted; results so far:", markup=False)
             _print(tally, time.monotonic() - began_s, as_json=arguments.json)
             return 1
     _print(tally, time.monotonic() - began_s, as_json=arguments.json)

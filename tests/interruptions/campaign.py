@@ -1,4 +1,4 @@
-"""Interrupts plans: every shape, mode and schedule, after every step, at every actor, in every way."""
+"""Interrupts plans: every shape, mode and schedule, at every step, at every actor, in every way."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken; the text tells the plan, the step and what was broken."""
+    """An invariant was broken; the text names the plan, the step and the violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is interrupted."""
+    """A plan to interrupt."""
 
     shape: Shape
     mode: str
     schedule: Schedule
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return the plan in one line."""
         return f"{self.shape}; {self.mode}; {self.schedule.name}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried."""
+    """Counts of what was tried."""
 
     plans: int = 0
     steps: int = 0
     runs: Counter[str] = field(default_factory=Counter)
-    states: set[bytes] = field(default_factory=set)  # digests of what stood in ZooKeeper when it was interrupted
+    states: set[bytes] = field(default_factory=set)  # digests of ZooKeeper's content at the steps
 
     def add(self, other: Tally) -> None:
-        """Count what another one has counted."""
+        """Add the counts of `other`."""
         self.plans += other.plans
         self.steps += other.steps
         self.runs += other.runs
@@ -60,7 +60,7 @@ def plans(shapes: Iterator[Shape]) -> Iterator[Plan]:
 
 
 def interrupt_everywhere(plan: Plan) -> Tally:
-    """Carry a plan out, and once more from each of its steps for every way to interrupt it there.
+    """Run a plan, and again from each of its steps for every way to interrupt it there.
 
     Raises:
         BrokenPromiseError: an invariant was broken, or the goal was not reached in time.
@@ -103,7 +103,7 @@ def _run_interrupted(
 
 
 def _digest(world: PlanWorld) -> bytes:
-    """Tell what stands in ZooKeeper, apart from the names that every run makes anew."""
+    """Return a digest of ZooKeeper's content without the names that differ between runs."""
     hashed = hashlib.sha256()
     for path, node in sorted(world.cluster.zk.nodes.items()):
         for text in (path.encode(), node.content):

@@ -1,4 +1,4 @@
-"""The real machine of a consumer, in a shell without threads: every question of it is answered at once."""
+"""The consumer's real machine in a shell without threads, which performs every effect at once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from zkrebalancer.protocol.registration import Registration
 
 @dataclass(slots=True)
 class Log:
-    """How far each partition was ever read: who begins beyond that leaves records out."""
+    """How far each partition has been read: a consumer that starts beyond that skips records."""
 
     read: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 class ConsumerProcess:
-    """One consumer that joins at once, reads a record of each partition before it gives it up, and never leaves."""
+    """A consumer that joins at once, reads one record of each partition before giving it up, and never leaves."""
 
     def __init__(self, zk: ZkModel, log: Log, group: str, client: str, topic: str, session_ms: int, life: int) -> None:
         registration = Registration("static", {topic: 1}, "0", client, "h", session_ms)
@@ -42,12 +42,12 @@ class ConsumerProcess:
         self._events: deque[Event] = deque()
 
     def poll(self, now_ms: int) -> None:
-        """Let the application ask for records, which makes the consumer join."""
+        """Poll as an application, which makes the consumer join."""
         self._registrations += 1
         self.feed(events.Polled(f"{self.client}-{self._life}.{self._registrations}", 0), now_ms)
 
     def feed(self, event: Event, now_ms: int) -> None:
-        """Give the machine an event, and perform what comes of it."""
+        """Pass an event to the machine, and perform the effects."""
         self._events.append(event)
         while self._events:
             for effect in self.machine.step(self._events.popleft(), now_ms):
@@ -56,7 +56,7 @@ class ConsumerProcess:
                     performer(self, effect)
 
     def kill(self) -> None:
-        """End the process; its session is over at once."""
+        """Kill the process; its session ends at once."""
         self.alive = False
         self.emitting.clear()
         if self.session is not None:
@@ -64,7 +64,7 @@ class ConsumerProcess:
 
     @property
     def name(self) -> str:
-        """The name under which it is registered, empty while it is not."""
+        """The registered name, empty without a registration."""
         return "" if self.machine.member is None else self.machine.member.name
 
     def emits(self, partition: TopicPartition, now_ms: int) -> bool:
@@ -89,7 +89,7 @@ class ConsumerProcess:
     def _progress(self, effect: effects.ReadProgress | effects.StopEmitting) -> None:
         if isinstance(effect, effects.StopEmitting):
             for partition in effect.partitions & self.emitting:
-                self.positions[partition] += 1  # the record that it has read meanwhile
+                self.positions[partition] += 1  # the record read meanwhile
                 self._log.read[partition] = max(self._log.read.get(partition, 0), self.positions[partition])
             self.emitting -= effect.partitions
         positions = {partition: Position(offset, offset) for partition, offset in self.positions.items()}
@@ -101,7 +101,7 @@ class ConsumerProcess:
     def _start(self, effect: effects.StartFetching) -> None:
         for partition, offset in effect.positions.items():
             end = self._log.read.get(partition, 0)
-            assert offset <= end, f"{partition} is read from {offset} on, but was read up to {end} only"
+            assert offset <= end, f"{partition} starts at {offset}, but was read only up to {end}"
         self.positions.update(effect.positions)
         self.emitting.update(effect.positions)
 

@@ -1,7 +1,7 @@
-"""Every way in which a small group may be rebalanced, once up to symmetry. Pure.
+"""Every possible rebalance of a small group, up to symmetry. Pure.
 
-A shape says for each partition who owns it before (a member, or nobody) and who shall own it after. Two shapes that
-differ only in the names of members or the numbers of partitions are one.
+A shape gives each partition's owner before (a member or none) and after. Of shapes that differ only in the members'
+names or the partitions' numbers, one is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement, permutations, product
 from typing import TypeAlias
 
-Move: TypeAlias = tuple[int | None, int]  # owner before (None: nobody), owner after
+Move: TypeAlias = tuple[int | None, int]  # owner before (None: no owner), owner after
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Shape:
 
 
 def shapes(max_members: int, max_partitions: int) -> Iterator[Shape]:
-    """Return every shape of at most so many members and partitions, small ones first."""
+    """Yield every shape up to these numbers of members and partitions, small ones first."""
     for members, partitions in product(range(1, max_members + 1), range(1, max_partitions + 1)):
         kinds = list(product((None, *range(members)), range(members)))
         for moves in combinations_with_replacement(kinds, partitions):
@@ -37,7 +37,7 @@ def shapes(max_members: int, max_partitions: int) -> Iterator[Shape]:
 
 
 def _is_first(members: int, moves: tuple[Move, ...]) -> bool:
-    """Whether no renaming of the members gives a smaller tuple of moves; the partitions are in order already."""
+    """Whether no renaming of members gives a smaller tuple of moves; partitions are already sorted."""
     own = sorted(map(_key, moves))
     for names in permutations(range(members)):
         renamed = sorted(_key((None if before is None else names[before], names[after])) for before, after in moves)

@@ -1,4 +1,4 @@
-"""Plans over the smallest groups, interrupted everywhere; `make interruptions` goes through the others."""
+"""Plans over the smallest groups, interrupted everywhere; `make interruptions` covers larger ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.rebalance.view import GroupView
 SWAP = Shape(2, ((0, 1), (1, 0)))
 
 
-def test_every_shape_stands_for_all_that_differ_in_names_only() -> None:
+def test_shapes_are_unique_up_to_renaming() -> None:
     assert [str(shape) for shape in shapes(1, 2)] == [
         "1 members, ->0",
         "1 members, 0>0",
@@ -29,14 +29,14 @@ def test_every_shape_stands_for_all_that_differ_in_names_only() -> None:
 
 
 @pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
-def test_small_plans_reach_their_goal_whatever_interrupts_them(mode: str) -> None:
+def test_small_plans_reach_their_goal_after_any_interruption(mode: str) -> None:
     for plan in plans(shape for shape in [*shapes(2, 1), SWAP]):
         if plan.mode == mode:
             run_counts = interrupt_everywhere(plan)
             assert run_counts.runs.total() >= 6 * run_counts.steps > 0
 
 
-def test_an_ack_that_is_taken_for_written_when_its_outcome_is_unknown_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_treating_an_ack_of_unknown_outcome_as_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = WriteLane.handle_reply
 
     def credulous(lane: WriteLane, purpose: Purpose, reply: Reply) -> Outcome | None:
@@ -49,7 +49,7 @@ def test_an_ack_that_is_taken_for_written_when_its_outcome_is_unknown_is_found(m
         interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))
 
 
-def test_a_start_that_does_not_wait_for_the_stop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_before_the_stop_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupView, "is_free_for", lambda _view, _consumer, _partition: True)
     with pytest.raises(AssertionError, match=r"is held by|is read by"):
         interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))

@@ -1,7 +1,7 @@
-"""One plan of one shape, its steps counted, and an interruption at any of them.
+"""One plan of one shape: runs it step by step, and interrupts it at any step.
 
-Everybody is the real machine; only time, ZooKeeper and Kafka's records are in memory. A step is one ZooKeeper call of
-one actor. In between everybody does at once what can be done without a call.
+All processes are the real machines; only time, ZooKeeper and Kafka's records are simulated. A step is one ZooKeeper
+call of one actor. Between steps, every actor does at once what needs no call.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from zkrebalancer.rebalance.election import ElectionState
 
 TOPIC = "t"
 SESSION_MS = 6_000
-CALM_MS = 90_000  # a plan that was interrupted reaches its goal within this time
+CALM_MS = 90_000  # within which an interrupted plan must reach its goal
 MAX_ACTS = 20_000
 
 Actor = CoordinatorProcess | ConsumerProcess
 
 
 class Interruption(Enum):
-    """What happens to an actor that is about to make a call, or to somebody else at that moment."""
+    """What happens to an actor that is about to make a call, or to another one at that moment."""
 
     CALL_LOST = "the call is lost with the connection"
     REPLY_LOST = "the reply is lost with the connection"
     EXPIRED = "its session expires"
     DIED_BEFORE = "it dies before the call"
     DIED_AFTER = "it dies after the call, before the reply"
-    OTHER_DIED = "another one dies before the call"
+    OTHER_DIED = "another actor dies before the call"
 
 
 class Schedule(Enum):
-    """Who moves next, of all who can."""
+    """Which of the actors that can move is next."""
 
-    IN_TURN = "each one call, in turn"
-    COORDINATOR_FIRST = "the coordinator as far as it comes, then each consumer"
-    CONSUMERS_FIRST = "the last consumer as far as it comes, …, then the coordinator"
+    IN_TURN = "one call each, in turn"
+    COORDINATOR_FIRST = "the coordinator until it waits, then each consumer"
+    CONSUMERS_FIRST = "the last consumer until it waits, …, then the coordinator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Step:
 
 
 class NotReachedError(AssertionError):
-    """The group did not come to rest where it should."""
+    """The group did not settle on the wanted owners."""
 
 
 @dataclass(slots=True)
 class PlanWorld:
-    """A group in the state before, then on its way to the state after."""
+    """A group in the state before the plan, then on its way to the state after."""
 
     shape: Shape
     mode: str
@@ -79,7 +79,7 @@ class PlanWorld:
     turn: int = 0
 
     def prepare(self) -> None:
-        """Bring the group to the state before, and ask for the state after."""
+        """Bring the group to the state before, and request the state after."""
         self.cluster.set_topic(TOPIC, len(self.shape.moves))
         self.cluster.create_group(settings.encode(GroupSettings(mode=self.mode, strategy="before")))
         self.cluster.add_coordinator()
@@ -92,11 +92,11 @@ class PlanWorld:
         self.cluster.configure(settings.encode(GroupSettings(mode=self.mode, strategy="after")))
 
     def is_done(self) -> bool:
-        """Whether the state after is reached, and nothing is left over of the way there."""
+        """Whether the state after is reached, and nothing is left of the transition."""
         return self.owned() == self.wanted and self._is_quiet()
 
     def owned(self) -> dict[int, int]:
-        """Return who owns each partition, by the records."""
+        """Return partition -> member, from the ownership records."""
         return {
             number: int(name.partition("-")[0].removeprefix("c"))
             for name, partitions in self.cluster.owned().items()
@@ -116,12 +116,12 @@ class PlanWorld:
     # Moving ---------------------------------------------------------------------------------------------------------
 
     def run(self, is_done: Callable[[], bool]) -> None:
-        """Go on, in virtual time, until everybody is at rest and `is_done`."""
+        """Run in virtual time until all actors are at rest and `is_done`."""
         for _step in self.steps(is_done):
             pass
 
     def steps(self, is_done: Callable[[], bool]) -> Iterator[Step]:
-        """The same, and tell every step before it is made."""
+        """Run like `run`, and yield every step before it is made."""
         end_us = self.cluster.now_us + CALM_MS * 1_000
         for _ in range(MAX_ACTS):
             index = self._next_actor()
@@ -137,10 +137,10 @@ class PlanWorld:
                 if session is session_of(actor) and session.sent:
                     self.cluster.zk.perform_next(session)
             self.check()
-        raise NotReachedError("it goes round in circles")
+        raise NotReachedError("the group does not come to rest")
 
     def actors(self) -> list[Actor]:
-        """Everybody who is alive, the leading coordinator first."""
+        """Return all living actors, the leading coordinator first."""
         alive = [process for process in self.cluster.coordinators if process.alive]
         return [*sorted(alive, key=lambda process: not _leads(process)), *self.consumers]
 
@@ -160,7 +160,7 @@ class PlanWorld:
         return bool(session.inbox or session.sent or (isinstance(actor, CoordinatorProcess) and actor.computing))
 
     def _advance(self, actor: Actor) -> bool:
-        """Do one thing that needs no call; False if there is none."""
+        """Do one thing that needs no call; return False if there is none."""
         session = session_of(actor)
         if session.inbox:
             if isinstance(actor, CoordinatorProcess):
@@ -175,7 +175,7 @@ class PlanWorld:
         return True
 
     def _transition(self, task: Compute) -> Transition:
-        """The strategy: whoever is wanted, if it is there."""
+        """Run the strategy, which assigns each partition to its wanted member if that is present."""
 
         def give(columns: Columns, _options: object) -> tuple[Rows, Rows]:
             clients = {int(name.partition("-")[0].removeprefix("c")): row for row, name in enumerate(columns.consumers)}
@@ -202,7 +202,7 @@ class PlanWorld:
     # Interrupting ---------------------------------------------------------------------------------------------------
 
     def interrupt(self, interruption: Interruption, index: int, other: int) -> None:
-        """Interrupt the actor that is about to make a call; `other` is who dies with OTHER_DIED."""
+        """Interrupt the actor that is about to make a call; with OTHER_DIED, the actor `other` dies."""
         actor, zk = self.actors()[index], self.cluster.zk
         session = session_of(actor)
         if interruption in {Interruption.REPLY_LOST, Interruption.DIED_AFTER}:
@@ -211,7 +211,7 @@ class PlanWorld:
             zk.disconnect(session)
             zk.reconnect(session)
         elif interruption is Interruption.EXPIRED:
-            self.cluster.now_us += SESSION_MS * 1_000  # no session ends before, and by then its lease is over
+            self.cluster.now_us += SESSION_MS * 1_000  # sessions end no earlier, and the lease has ended by then
             zk.expire(session)
             if isinstance(actor, CoordinatorProcess):
                 self.cluster.restart_session(actor)
@@ -220,7 +220,7 @@ class PlanWorld:
         self.check()
 
     def _replace(self, actor: Actor) -> None:
-        """Kill a process and start it anew, from what is stored."""
+        """Kill a process and start it again, from the stored state."""
         if isinstance(actor, CoordinatorProcess):
             self.cluster.kill_coordinator(actor)
             self.cluster.add_coordinator()
@@ -240,11 +240,11 @@ class PlanWorld:
 
     @property
     def now_ms(self) -> int:
-        """The clock of leases."""
+        """The clock of the consumers, in milliseconds."""
         return self.cluster.now_us // 1_000
 
     def check(self) -> None:
-        """Assert what must hold after every step."""
+        """Assert the invariants that hold after every step."""
         self.cluster.check()
         owned = {name: partitions.keys() for name, partitions in self.cluster.owned().items()}
         evicted = self.cluster.zk.children(paths.evicted(GROUP))
@@ -256,12 +256,12 @@ class PlanWorld:
                 assert is_owner, f"{number} is read by {consumer.name}, whose record does not have it"
 
     def freeze(self) -> bytes:
-        """Return all of it as it is now, for copies that go their own ways: several times as fast as deep copies."""
+        """Return a copy of the whole world as bytes, several times as fast as a deep copy."""
         return pickle.dumps(self)
 
     @staticmethod
     def thaw(frozen: bytes) -> PlanWorld:
-        """Return a copy."""
+        """Return the world of a copy."""
         world: PlanWorld = pickle.loads(frozen)  # noqa: S301  # our own
         return world
 
@@ -271,7 +271,7 @@ TICK = events.Tick()
 
 def session_of(actor: Actor) -> Session:
     """Return the session of an actor."""
-    assert actor.session is not None, "everybody here has a session"
+    assert actor.session is not None, "every actor here has a session"
     return actor.session
 
 

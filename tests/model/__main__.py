@@ -1,4 +1,4 @@
-"""`make model`: searches the protocol's model with spin: what must hold, and what must not without one of its rules."""
+"""`make model`: checks the protocol's model with spin: its properties hold, and fail without any one of its rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROW = "{:<30} {:>6} {:>11} {:>6} {:>6} {:>8} {:>8}  {}"
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Only what takes a minute together.")
+@click.option("--quick", is_flag=True, help="Only the checks that take about a minute together.")
 @click.option("--write-trails", is_flag=True, help=f"Write the counterexamples to docs/model/{TRAILS.name}.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def main(quick: bool, write_trails: bool, as_json: bool) -> None:
@@ -41,20 +41,20 @@ def main(quick: bool, write_trails: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"ok": not failed, "checks": [row.document() for row in rows]}, indent=2))
     else:
-        click.echo(f"{len(rows) - len(failed)} of {len(rows)} are as they should be")
+        click.echo(f"{len(rows) - len(failed)} of {len(rows)} are as expected")
     sys.exit(1 if failed else 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A check and what came out."""
+    """A check and its result."""
 
     check: Check
     result: spin.Result
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether a property holds in all states, or a rule that is switched off gives a counterexample."""
+        """Whether a property holds in all states, or a missing rule gives a counterexample."""
         figures = self.result.figures
         if self.check in REFUTATIONS:
             return figures.errors > 0 and bool(self.result.story)
@@ -69,26 +69,26 @@ class Row:
 
 
 def searched(checks: Iterable[Check], *, quick: bool) -> Iterator[Row]:
-    """Run the checks, one after the other: they need memory more than processors."""
+    """Run the checks one after the other: memory, not CPU, is their limit."""
     for check in checks:
         if check.is_quick or not quick:
             yield Row(check, spin.run(check))
 
 
 def print_row(row: Row, *, is_first: bool) -> None:
-    """Print one line of the table, below its head if it is the first."""
+    """Print a line of the table, with its head before the first."""
     if is_first:
         click.echo(ROW.format("property", "faults", "states", "depth", "errors", "MB", "seconds", "").rstrip())
     figures, check = row.result.figures, row.check
     name = f"without: {check.name}" if check in REFUTATIONS else check.name
-    verdict = "" if row.is_as_expected else "NOT AS IT SHOULD BE"
+    verdict = "" if row.is_as_expected else "UNEXPECTED"
     memory, seconds = f"{figures.memory_mb:.0f}", f"{figures.seconds:.1f}"
     columns = (name, check.faults, figures.states, figures.depth, figures.errors, memory, seconds, verdict)
     click.echo(ROW.format(*columns).rstrip())
 
 
 def write_trail(row: Row) -> None:
-    """Write the story of a counterexample below `docs/model`."""
+    """Write a counterexample's story into `docs/model`."""
     TRAILS.mkdir(exist_ok=True)
     head = f"With {' and '.join(row.check.macros)}:\n\n"
     (TRAILS / f"{row.check.name}.txt").write_text(head + "\n".join(row.result.story) + "\n")

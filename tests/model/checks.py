@@ -1,4 +1,4 @@
-"""What is searched for: the properties that must hold, and the rules without which one of them must not."""
+"""The searches: properties that must hold, and rules without which one of them must fail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import Enum
 
 
 class Search(Enum):
-    """How spin looks; the values are the macros of the verifier and its options."""
+    """Spin's kinds of search; the values are the verifier's macros and options."""
 
     SAFETY = (("SAFETY",), ("-E",))  # assertions, in every state
-    SHORTEST = (("SAFETY", "BFS"), ("-E",))  # the same, breadth first, so that a counterexample is short
-    TERMINATION = (("NP", "NOCLAIM"), ("-l", "-E"))  # no cycle: no state marks progress, so each would be one without
+    SHORTEST = (("SAFETY", "BFS"), ("-E",))  # the same, breadth first, for a short counterexample
+    TERMINATION = (("NP", "NOCLAIM"), ("-l", "-E"))  # no cycles: without progress marks, every cycle is non-progress
     LIVENESS = (("NFAIR=3",), ("-a", "-f", "-E"))  # the LTL formula, under weak fairness
 
 
@@ -20,7 +20,7 @@ class Check:
     """One search of the model."""
 
     name: str
-    macros: tuple[str, ...]  # of the model
+    macros: tuple[str, ...]  # macros of the model
     faults: int
     search: Search
     is_quick: bool = True

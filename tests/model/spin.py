@@ -1,6 +1,6 @@
-"""Runs spin: from a check to a verifier, its search, and, if it finds a counterexample, the story of that.
+"""Runs spin: compiles a check into a verifier, runs it, and turns a counterexample into a story.
 
-The verifier is compiled in a temporary folder, in which spin leaves all of its files.
+Everything happens in a temporary folder, because spin leaves files behind.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tests.model.checks import Check
 MODEL = Path(__file__).parents[2] / "docs" / "model" / "rebalance.pml"
 TOOLS = {"spin": "spin", "gcc": "gcc"}  # program -> Debian package
 MEMORY_LIMIT_MB = 14_000
-MAX_DEPTH = 100_000  # of the search; a path of the model has some hundred steps
+MAX_DEPTH = 100_000  # of the search; paths of the model have a few hundred steps
 TIMEOUT_S = 3_600
 _SETS = {"{0}": "nothing", "{1}": "partition 0", "{2}": "partition 1", "{3}": "both partitions"}
 
 
 class SpinError(Exception):
-    """Spin, the compiler or the verifier failed; the text says what it said."""
+    """Spin, the compiler or the verifier failed; the text has its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a verifier says at its end."""
+    """The summary of a search."""
 
     states: int
     depth: int
@@ -40,14 +40,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of a search and, if it found a counterexample, its story, a line a step."""
+    """The figures of a search and its counterexample's story, one line per step, if it found one."""
 
     figures: Figures
     story: tuple[str, ...]
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages of the programs that are not there."""
+    """Return the Debian packages of missing programs."""
     return [package for program, package in TOOLS.items() if shutil.which(program) is None]
 
 
@@ -72,14 +72,14 @@ def _call(folder: Path, *command: str) -> str:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise SpinError(f"{command[0]}: no end within {TIMEOUT_S} s") from error
-    if done.returncode != 0 and "-t" not in command:  # a replay ends with the assertion that fails
+        raise SpinError(f"{command[0]}: not finished within {TIMEOUT_S} s") from error
+    if done.returncode != 0 and "-t" not in command:  # a replay ends with the failed assertion
         raise SpinError(f"{command[0]}: {(done.stdout + done.stderr).strip()[-500:]}")
     return done.stdout
 
 
 def parse_output(text: str) -> Figures:
-    """Read what a verifier printed; raises `SpinError` if it is not the summary of a search."""
+    """Parse a verifier's output; raises `SpinError` if it has no summary."""
 
     def number(pattern: str) -> float:
         found = re.search(pattern, text)
@@ -98,7 +98,7 @@ def parse_output(text: str) -> Figures:
 
 
 def parse_replay(text: str) -> tuple[str, ...]:
-    """Return the story in a replayed trail: what the model printed up to the broken promise, which begins with `=>`."""
+    """Return the story in a replayed trail: the model's output up to the broken property, marked by `=>`."""
     story: list[str] = []
     for line in text.splitlines():
         if line.startswith(("coordinator ", "consumer ", "the ", "an operator ", "its ", "=> ")):

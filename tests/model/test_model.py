@@ -1,4 +1,4 @@
-"""The model of the protocol: its runner reads spin's answers, and the model is searched with one fault."""
+"""The model's runner parses spin's output, and the model is searched with one fault."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ coordinator 0 leads
 """
 
 
-def test_the_figures_of_a_search_are_read() -> None:
+def test_figures_are_parsed() -> None:
     figures = spin.parse_output(SEARCHED)
     assert figures == spin.Figures(6_763_708, 303, 0, 848.424, 37.4, is_complete=True)
 
 
 @pytest.mark.parametrize("warning", ["Warning: Search not completed", "error: max search depth too small"])
-def test_a_search_of_a_part_is_no_proof(warning: str) -> None:
+def test_an_incomplete_search_is_not_a_proof(warning: str) -> None:
     figures = spin.parse_output(f"{warning}\n{SEARCHED}")
     assert not figures.is_complete
     assert not Row(PROPERTIES[0], spin.Result(figures, ())).is_as_expected
 
 
-def test_an_answer_without_figures_is_an_error() -> None:
+def test_output_without_figures_is_an_error() -> None:
     with pytest.raises(spin.SpinError, match="out of memory"):
         spin.parse_output("pan: out of memory")
 
 
-def test_a_replay_becomes_a_story_that_ends_with_the_broken_promise() -> None:
+def test_a_replay_becomes_a_story_up_to_the_broken_property() -> None:
     assert spin.parse_replay(REPLAYED) == (
         "coordinator 1 leads",
         "consumer 1 acknowledges the start of both partitions",
@@ -61,13 +61,13 @@ def test_a_replay_becomes_a_story_that_ends_with_the_broken_promise() -> None:
     )
 
 
-def test_without_spin_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spin_the_packages_to_install_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _program: None)
     ran = CliRunner().invoke(main, ["--quick"])
     assert (ran.exit_code, ran.stderr) == (2, "the model needs spin and gcc (Debian: apt-get install spin gcc)\n")
 
 
-def test_every_macro_of_the_model_is_searched_and_every_counterexample_is_kept() -> None:
+def test_every_macro_is_searched_and_every_counterexample_is_stored() -> None:
     found = set(re.findall(r"(?:#ifdef |#ifndef |defined\()(\w+)", spin.MODEL.read_text()))
     used = {macro for check in PROPERTIES + REFUTATIONS for macro in check.macros}
     assert found == used | {"FAULTS"}
@@ -79,11 +79,11 @@ def installed() -> None:
     if spin.missing_packages() and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "--yes", *spin.missing_packages()], capture_output=True, check=False)
     if spin.missing_packages():
-        pytest.skip(f"the model is not searched: apt-get install {' '.join(spin.missing_packages())}")
+        pytest.skip(f"the model needs: apt-get install {' '.join(spin.missing_packages())}")
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_protocol_is_safe_and_one_of_its_rules_is_needed() -> None:
+def test_the_protocol_is_safe_and_needs_one_of_its_rules() -> None:
     holds = Row(PROPERTIES[0], spin.run(Check("safe", (), 1, Search.SAFETY)))
     assert holds.is_as_expected
     assert holds.result.figures.states > 10_000
@@ -94,7 +94,7 @@ def test_the_protocol_is_safe_and_one_of_its_rules_is_needed() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_model_has_a_syntax_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_syntax_error_in_the_model_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken.pml"
     broken.write_text("init { nonsense }")
     monkeypatch.setattr(spin, "MODEL", broken)
@@ -105,6 +105,6 @@ def test_the_model_has_a_syntax_error(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.usefixtures("installed")
-def test_all_that_is_quick() -> None:
+def test_the_quick_checks() -> None:
     ran = CliRunner().invoke(main, ["--quick"])
     assert ran.exit_code == 0, ran.output

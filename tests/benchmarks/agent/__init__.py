@@ -1,1 +1,1 @@
-"""How quick the agent is beside the raw clients, and what agents cost that have nothing to do."""
+"""Speed of the agent beside the raw clients, and the cost of idle agents."""

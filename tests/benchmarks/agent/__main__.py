@@ -1,7 +1,7 @@
-"""`make bench-agent`: records per second and processor time, beside the raw clients on one broker in one run.
+"""`make bench-agent`: records per second and CPU time of the agent and of raw clients, with one broker in one run.
 
-Every kind reads every topic `--repeat` times, in turn, so that what else the machine does meets all of them; the table
-has medians, and what the agent comes to as a ratio of the raw client that does the same.
+Each client reads each topic `--repeat` times, in turn, so that other load on the machine affects all of them alike. The
+table shows medians, and the agent's figures as a ratio to those of the raw client that does the same.
 """
 
 from __future__ import annotations
@@ -16,38 +16,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import gevent
-from confluent_kafka import Producer
 
 from tests.benchmarks.agent.readers import KINDS
+from tests.benchmarks.filling import fill_topic
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 
 READ_DEADLINE_S = 300.0
-SLOW = {"kafka-python": 10, "raw consume(500), defaults": 2, "raw poll(), tuned": 2}  # read so many times fewer records
+SLOW = {
+    "kafka-python": 10,
+    "raw consume(500), defaults": 2,
+    "raw poll(), tuned": 2,
+}  # reads this many times fewer records
 PEERS = {"agent, values": "raw consume(500), tuned", "agent, records": "raw consume(500), tuned, all fields"}
-FLUSH_DEADLINE_S = 120.0
-
-
-def produce(lab: Lab, topic: str, partitions: int, count: int, size: int) -> None:
-    """Fill a topic."""
-    producer = Producer(
-        {"bootstrap.servers": lab.cluster.bootstrap, "linger.ms": 50, "queue.buffering.max.kbytes": 65_536}
-    )
-    value = b"v" * size
-    for number in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, partition=number % partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(FLUSH_DEADLINE_S):
-        raise SystemExit(f"{topic}: not everything was produced")
 
 
 def read(lab: Lab, kind: str, topic: str, partitions: int, count: int) -> dict[str, float]:
-    """Read a topic once; return the figures."""
+    """Read a topic once in a process of its own; return its figures."""
     arguments = [kind, topic, str(partitions), str(count), lab.cluster.bootstrap, lab.cluster.zookeeper]
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.agent.readers", *arguments],
@@ -66,8 +52,8 @@ def measure(
     """Return kind -> medians for one topic."""
     topic = f"p{partitions}-b{size}"
     lab.create_topic(topic, partitions)
-    away = gevent.get_hub().threadpool.apply  # the lab has a ZooKeeper session on this hub
-    away(produce, (lab, topic, partitions, count, size))
+    away = gevent.get_hub().threadpool.apply  # keeps this hub free for the lab's ZooKeeper session
+    away(fill_topic, (lab.cluster.bootstrap, topic, partitions, count, size))
     measured: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(repeat):
         for kind in kinds:
@@ -80,7 +66,7 @@ def measure(
 
 
 def print_rows(partitions: int, size: int, medians: Mapping[str, Mapping[str, float]]) -> None:
-    """Print a topic's rows in Markdown."""
+    """Print a topic's rows as Markdown."""
     for kind, figures in medians.items():
         rate, cpu_s, peer = figures["records_per_s"], figures["cpu_s_per_million"], medians.get(PEERS.get(kind, ""))
         ratios = "- | -"

@@ -1,9 +1,9 @@
-"""`python -m tests.benchmarks.agent.idle`: what agents cost that own partitions in which nothing happens.
+"""`python -m tests.benchmarks.agent.idle`: the cost of agents that own partitions without new records.
 
-Each is a `Consumer` with a thread that polls; so many of them in so many processes, in one group on one ZooKeeper. A
-process starts its next one when the last owns something: a thousand at once on a few cores wait for Kafka in vain.
-Prints processor time per agent, in percent of a core, and what ZooKeeper received per agent and second; and as a floor
-the same of confluent-kafka's consumers with the settings that the agent gives them, polled as often, in no group.
+Each agent is a `Consumer` with a thread that polls. Several processes run several agents each, all in one group. A
+process starts its next agent when the last one owns a partition: a thousand at once on a few cores time out. Prints CPU
+time per agent, in percent of a core, and the packets that ZooKeeper received per agent and second; and, as a lower
+bound, the same for confluent-kafka consumers without a group, with the agent's client settings and poll rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 
 GROUP, TOPIC = "idle", "idle"
-KINDS = AGENT, RAW = "agent", "raw"
+AGENT = "agent"
+KINDS = (AGENT, "raw")
 POLL_S = 1.0
 START_DEADLINE_S = 300.0
 SETTLE_DEADLINE_S = 1_200.0
@@ -37,7 +38,7 @@ END_DEADLINE_S = 60.0
 
 
 def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap: str) -> None:
-    """Run clients; answer every line on standard input with the processor time so far; end with the input."""
+    """Run clients; answer each line on standard input with the CPU time so far; end with the input."""
     ending = threading.Event()
 
     def read_agent(number: int, begun: threading.Event) -> None:
@@ -63,7 +64,7 @@ def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap
         threads[-1].start()
         if not begun.wait(START_DEADLINE_S):
             ending.set()
-            raise SystemExit(f"client {number} has not begun within {START_DEADLINE_S:g} s")
+            raise SystemExit(f"client {number} did not start within {START_DEADLINE_S:g} s")
     for _line in sys.stdin:
         sys.stdout.write(f"{time.process_time()}\n")
         sys.stdout.flush()
@@ -73,14 +74,14 @@ def child(kind: str, count: int, process: int, zookeeper_address: str, bootstrap
 
 
 def received(address: str) -> int:
-    """Return how many packets ZooKeeper has received."""
+    """Return how many packets ZooKeeper has received so far."""
     ((host, port),) = zookeeper.split_hosts(address)
     lines = zookeeper.ask(host, port, "mntr").decode().splitlines()
     return next(int(float(line.split("\t")[1])) for line in lines if line.startswith("zk_packets_received"))
 
 
 def measure(lab: Lab, kind: str, processes: int, clients: int, seconds: float) -> None:
-    """Start clients, let them settle, and print what they cost while nothing happens."""
+    """Start clients, wait until they are settled, and print what they cost while idle."""
     count = processes * clients
     address, bootstrap = lab.cluster.zookeeper, lab.cluster.bootstrap
     command = [sys.executable, "-m", "tests.benchmarks.agent.idle", "--zookeeper", address, "--bootstrap", bootstrap]
@@ -108,8 +109,8 @@ def measure(lab: Lab, kind: str, processes: int, clients: int, seconds: float) -
         if kind == AGENT:
             names = frozenset(f"{AGENT}-{number}" for number in range(count))
             lab.wait_for(f"{count} agents", lambda: lab.is_settled(GROUP, {TOPIC: count}, names), SETTLE_DEADLINE_S)
-        cpu_s()  # every process has begun
-        gevent.sleep(seconds)  # what the rebalance has left to do is over
+        cpu_s()  # every process has started
+        gevent.sleep(seconds)  # let the work after the rebalance end
         began_s, began_cpu_s, began = time.monotonic(), cpu_s(), received(address)
         gevent.sleep(seconds)
         elapsed_s = time.monotonic() - began_s
@@ -125,7 +126,7 @@ def measure(lab: Lab, kind: str, processes: int, clients: int, seconds: float) -
 
 
 def main() -> None:
-    """Measure, or be one of the processes."""
+    """Run the benchmark, or one of its processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--agents", type=int, default=100, help="in each process")
@@ -146,7 +147,7 @@ def main() -> None:
         lab.start_coordinator(1)
         lab.wait_leader()
         lab.create_topic(TOPIC, options.processes * options.agents)
-        print("| processes | client | of a core each | received by ZooKeeper, per second each |\n|---|---|---|---|")
+        print("| processes | client | CPU per client | packets to ZooKeeper per client and second |\n|---|---|---|---|")
         for kind in KINDS:
             measure(lab, kind, options.processes, options.agents, options.seconds)
 

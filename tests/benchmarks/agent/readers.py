@@ -1,8 +1,8 @@
-"""Reads a topic once with one kind of client, in a process of its own; prints what that took, as JSON.
+"""Reads a topic once with one kind of client, in a process of its own, and prints the figures as JSON.
 
-`python -m tests.benchmarks.agent.readers KIND TOPIC PARTITIONS COUNT BOOTSTRAP ZOOKEEPER`. Every kind looks at each
-error and gets each value, 500 records at a time. Measured from its first batch on; the processor time is all threads'.
-The memory is the process's: at the end, and how much it has grown since a tenth of the records was read.
+`python -m tests.benchmarks.agent.readers KIND TOPIC PARTITIONS COUNT BOOTSTRAP ZOOKEEPER`. Every kind checks each error
+and reads each value, 500 records at a time. The measurement starts after the first batch; CPU time is that of all
+threads. Memory is the process's: at the end, and how much it has grown since a tenth of the records was read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = Sequence[Any]
 
 
 class Task:
-    """What is to be read, and where."""
+    """The topic to read, how much of it, and where."""
 
     def __init__(self, topic: str, partitions: str, count: str, bootstrap: str, zookeeper: str) -> None:
         self.topic = topic
@@ -61,7 +61,7 @@ def _consumed(client: KafkaConsumer) -> Iterator[list[Message]]:
     while True:
         messages = client.consume(BATCH, WAIT_S)
         if any(map(Message.error, messages)):
-            raise SystemExit(f"an error: {messages[0].error()}")
+            raise SystemExit(f"error: {messages[0].error()}")
         yield messages
 
 
@@ -71,7 +71,7 @@ def raw(task: Task, settings: dict[str, Any]) -> Iterator[Values]:
 
 
 def raw_records(task: Task) -> Iterator[Values]:
-    """Every field of every record, by hand."""
+    """Yield every field of every record."""
     for messages in _consumed(_assigned(task, TUNED)):
         yield [(m.topic(), m.partition(), m.offset(), m.key(), m.value(), m.headers(), m.timestamp()) for m in messages]
 
@@ -82,7 +82,7 @@ def raw_poll(task: Task) -> Iterator[Values]:
         message = client.poll(WAIT_S)
         if message is not None:
             if message.error():
-                raise SystemExit(f"an error: {message.error()}")
+                raise SystemExit(f"error: {message.error()}")
             yield (message.value(),)
 
 
@@ -115,7 +115,7 @@ def agent(task: Task) -> Iterator[Values]:
 
 
 def agent_records(task: Task) -> Iterator[Values]:
-    """Every field of every record."""
+    """Yield every record with all fields."""
     with _agent(task) as consumer:
         for batch in consumer:
             yield list(batch)
@@ -134,7 +134,7 @@ KINDS: dict[str, Callable[[Task], Iterator[Values]]] = {
 
 
 def main() -> None:
-    """Read, and print the figures."""
+    """Read the topic and print the figures."""
     kind, *arguments = sys.argv[1:]
     task = Task(*arguments)
     batches = KINDS[kind](task)

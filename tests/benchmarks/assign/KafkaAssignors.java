@@ -36,15 +36,14 @@ import org.apache.log4j.Level;
 import org.apache.log4j.LogManager;
 
 /**
- * Runs Kafka's own assignors: a request per line on standard input, its reply per line on standard output, both JSON.
+ * Runs Kafka's own assignors: one request per line on standard input, one reply per line on standard output, as JSON.
  *
  * <p>Request: {"assignor", "topics": {name: partitions}, "subscriptions": [[topic]], "members": {name:
- * {"subscription": index, "owned": {topic: [partition]}, "generation", "instance_id"}}, "joining": a member's name or null,
- * "warm_up_ms", "repetitions", "budget_ms"}. With "joining", that member is left out first, the others take over what
- * the assignor decides, and then the member joins them; this is what is timed. Reply: {"assignment": {member: {topic:
- * [partition]}}} if "repetitions" is 0, else {"times_ms": [], "processor_ms": [] (of the deciding
- * thread alone), "squares": sum of squared sizes, "kept": partitions that
- * stay with the member that owned them}.
+ * {"subscription": index, "owned": {topic: [partition]}, "generation", "instance_id"}}, "joining": a member's name or
+ * null, "warm_up_ms", "repetitions", "budget_ms"}. With "joining", the assignor first decides without that member, the
+ * others then own the result, and the timed decision adds the member. Reply: {"assignment": {member: {topic:
+ * [partition]}}} if "repetitions" is 0, else {"times_ms": [], "processor_ms": [] (CPU time of the deciding thread),
+ * "squares": sum of squared sizes, "kept": partitions that stay with their owner}.
  */
 public final class KafkaAssignors {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -52,7 +51,7 @@ public final class KafkaAssignors {
 
     private record Member(List<String> topics, Map<String, List<Integer>> owned, int generation, Optional<String> instanceId) {}
 
-    /** One assignor: what a group looks like to it, prepared beforehand, and its decision. */
+    /** One assignor: its input, prepared beforehand, and its decision. */
     private interface Assignor {
         Supplier<Object> prepare(Map<String, Integer> topics, Map<String, Member> members);
 
@@ -60,7 +59,7 @@ public final class KafkaAssignors {
     }
 
     public static void main(String[] arguments) throws IOException {
-        LogManager.getRootLogger().setLevel(Level.OFF); // standard output is for replies, and logging is not timed
+        LogManager.getRootLogger().setLevel(Level.OFF); // keep logs out of the replies and the times
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             System.out.println(JSON.writeValueAsString(answer(JSON.readTree(line))));
@@ -89,7 +88,7 @@ public final class KafkaAssignors {
         return reply;
     }
 
-    /** Times at least one decision, and no more after the budget is spent. */
+    /** Time at least one decision, and no further ones after the budget is spent. */
     private static void measure(Supplier<Object> decide, JsonNode request, int repetitions, ObjectNode reply) {
         ArrayNode timesMs = reply.putArray("times_ms");
         ArrayNode processorMs = reply.putArray("processor_ms");
@@ -99,7 +98,7 @@ public final class KafkaAssignors {
         } while (System.nanoTime() < warmUntil);
         long end = System.nanoTime() + request.get("budget_ms").asLong() * 1_000_000;
         do {
-            System.gc(); // so that no decision pays for the garbage of the one before
+            System.gc(); // or a decision would pay for the garbage of the one before
             long processorStarted = THREADS.getCurrentThreadCpuTime();
             long started = System.nanoTime();
             decide.get();

@@ -1,7 +1,7 @@
 """Assignment at scale, side by side: `python -m tests.benchmarks.assign [--members 100 1000] [--picture FILE] …`.
 
 Times this project's strategies and Kafka's own assignors on the same groups, one after another, and prints the tables
-of `docs/benchmarks.md`. All of it takes about half an hour.
+of `docs/benchmarks.md`. The whole run takes about half an hour.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def overlapping_points(members: int, topics: Sequence[int]) -> list[Point]:
-    """Half as many members as the largest group of the grid, with overlapping subscriptions and, beside it, alike."""
+    """Return groups of half the grid's largest size, with overlapping subscriptions and, for comparison, equal ones."""
     return [
         Point(members // 2, 50, topic_count, subscribe, joins)
         for topic_count in topics
@@ -82,7 +82,7 @@ def speed_table(rows: dict[Point, Row]) -> str:
 
 
 def processor_table(rows: dict[Point, Row]) -> str:
-    """Compare processor time at the largest size; so the figures hold also where other work goes on."""
+    """Compare CPU time at the largest size; unlike wall time, it is valid on a busy machine."""
     names = ("sticky", "uniform", "client cooperative-sticky")
     lines = ["| partitions | topics | subscribe | change | " + " | ".join(names) + " |", "|---" * 7 + "|"]
     largest = max(point.partitions for point in rows)
@@ -107,7 +107,7 @@ def overlapping_table(rows: dict[Point, Row]) -> str:
 
 
 def cell(result: Result | None) -> str:
-    """Show best / median in milliseconds."""
+    """Return "best / median" in milliseconds."""
     if result is None:
         return f"> {DEADLINE_S:.0f} s"
     return f"{shown_ms(result.best_ms)} / {shown_ms(result.median_ms)}"
@@ -118,19 +118,19 @@ def shown_ms(value: float) -> str:
 
 
 def ratio(slower: Result | None, faster: Result | None) -> str:
-    """Tell best against best."""
+    """Return the ratio of the best times."""
     if slower is None or faster is None:
         return "-"
     return f"{slower.best_ms / faster.best_ms:.1f}"
 
 
 def quality_lines(rows: dict[Point, Row]) -> str:
-    """Compare balance and kept partitions of sticky with those of each of Kafka's assignors that balances members."""
+    """Compare balance and kept partitions of sticky with those of Kafka's two balancing assignors."""
     lines = []
     for theirs in ("uniform", "client cooperative-sticky"):
         compared = worse = equal = 0
         for row in rows.values():
-            # Kafka's cooperative assignor is compared in its first round, as ours of that name.
+            # In a cooperative assignor's first round, moved partitions are withheld, so it is compared with ours.
             mine = row["sticky" if theirs == "uniform" else "cooperative_sticky"]
             other = row[theirs]
             if mine is None or other is None:

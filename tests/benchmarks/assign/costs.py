@@ -1,4 +1,4 @@
-"""What a decision costs beside the decision itself: memory, and the way from JSON to arrays and back to commands."""
+"""The cost of a decision besides the strategy: memory, and conversion from JSON to arrays and back to commands."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOPIC_COUNT = 100
 
 
 def cost_tables(members: int) -> str:
-    """Measure at 50 partitions per member, all subscribing alike."""
+    """Measure at 50 partitions per member with equal subscriptions; return the tables."""
     before, after = _groups(members)
     return _memory_table(to_columns(after)) + "\n" + _conversion_table(before, after)
 
 
 def _groups(members: int) -> tuple[Problem, Problem]:
-    """Return a group that has settled, and the same one with one member more."""
+    """Return a settled group, and the same group with one more member."""
     fresh = Point(members, 50, TOPIC_COUNT, ALIKE, joins=False).problem()
     columns = to_columns(fresh)
     target = sticky(columns)
@@ -61,15 +61,15 @@ def _memory_table(columns: Columns) -> str:
     return (
         "| memory | bytes per partition |\n|---|---|\n"
         f"| the columns | {sum(array.nbytes for array in arrays if array.strides != (0,)) / rows:.1f} |\n"
-        f"| while sticky decides, in addition | {peak / rows:.1f} |\n"
+        f"| in addition while sticky runs | {peak / rows:.1f} |\n"
     )
 
 
 def _conversion_table(before: Problem, after: Problem) -> str:
-    """Measure a plan that is made from nothing, and one for which almost everything is kept.
+    """Measure a plan made from nothing, and one that keeps almost everything.
 
-    The latter is what a group goes through again and again: one more member joins, and since the last plan as many
-    members have acknowledged as had to give something up for the last one that joined.
+    The second is the usual case: another member joins, after as many members have acknowledged as had to give up
+    partitions for the previous joiner.
     """
     known, whole = to_columns(before), to_columns(after)
     target = sticky(whole)
@@ -83,34 +83,34 @@ def _conversion_table(before: Problem, after: Problem) -> str:
     from_nothing = {
         "ownership records, decoded": lambda: [decode_owners(record) for record in records.values()],
         "problem to columns": lambda: to_columns(after),
-        "what each has to start": lambda: to_transition(nothing, target, threads),
-        "that as ownership maps": lambda: _maps(everything),
+        "starts of each member": lambda: to_transition(nothing, target, threads),
+        "ownership maps of the starts": lambda: _maps(everything),
     }
     kept = {
-        f"the {len(givers)} ownership records that changed, decoded": lambda: [decode_owners(r) for r in changed],
-        "the columns brought up to date": lambda: updated(known, after, [JOINER, *givers]),
-        "what each has to stop and start": lambda: to_transition(whole, target, to_threads(whole, target)),
-        "that as ownership maps": lambda: _maps(transition),
+        f"the {len(givers)} changed ownership records, decoded": lambda: [decode_owners(r) for r in changed],
+        "columns updated": lambda: updated(known, after, [JOINER, *givers]),
+        "stops and starts of each member": lambda: to_transition(whole, target, to_threads(whole, target)),
+        "ownership maps of the stops and starts": lambda: _maps(transition),
     }
     beside = {
-        f"`json.loads` alone of the {len(givers)} records": lambda: [json.loads(record) for record in changed],
-        "the columns, if only one member has joined": lambda: updated(known, after, [JOINER]),
+        f"`json.loads` alone for the {len(givers)} records": lambda: [json.loads(record) for record in changed],
+        "columns updated for one new member only": lambda: updated(known, after, [JOINER]),
     }
     whole_times, kept_times = _best_of_each(from_nothing), _best_of_each(kept)
-    times = whole_times | {"**in all, from nothing**": sum(whole_times.values())}
+    times = whole_times | {"**total, from nothing**": sum(whole_times.values())}
     times |= {f"{name} (kept)": best for name, best in kept_times.items()}
-    times |= {"**in all, kept**": sum(kept_times.values())} | _best_of_each(beside)
-    times |= {"**`sticky` itself, one member has joined**": _best_ms(lambda: sticky(whole))}
+    times |= {"**total, kept**": sum(kept_times.values())} | _best_of_each(beside)
+    times |= {"**`sticky` itself, after one join**": _best_ms(lambda: sticky(whole))}
     return "| step | best |\n|---|---|\n" + "".join(f"| {name} | {best:.2f} ms |\n" for name, best in times.items())
 
 
 def _record(member: Member) -> bytes:
-    """Write an ownership record as it stands in ZooKeeper."""
+    """Return a member's ownership record as stored in ZooKeeper."""
     return encode_owners(OwnersRecord(7, "6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c", member.owned))
 
 
 def _maps(transition: Transition) -> list[object]:
-    """Make the ownership maps of all commands."""
+    """Return the ownership maps of all commands."""
     stops = [topics_to_ranges(partitions) for partitions in transition.stops.values()]
     return [*stops, *(threads_to_ranges(partitions) for partitions in transition.starts.values())]
 
@@ -120,7 +120,7 @@ def _best_of_each(steps: Mapping[str, Callable[[], object]]) -> dict[str, float]
 
 
 def _best_ms(run: Callable[[], object]) -> float:
-    """Return the least processor time of this thread, which does not grow with what else runs on the machine."""
+    """Return the least CPU time of this thread; other load on the machine does not add to it."""
     times_ms = []
     for _ in range(REPETITIONS):
         started = time.thread_time_ns()

@@ -21,13 +21,13 @@ _SOURCE = Path(__file__).with_name("KafkaAssignors.java")
 
 
 class KafkaAssignors:
-    """A JVM with the runner, compiled into a temporary folder; it starts with the first request.
+    """A JVM with the Java runner, compiled into a temporary folder; it starts with the first request.
 
-    The jars are those of the local cluster's Kafka 4, fetched and checked in the same way.
+    The jars are those of the local cluster's Kafka 4.
     """
 
     def __init__(self) -> None:
-        """Raise MissingToolError if there is no JDK, LocalClusterError if the jars cannot be fetched."""
+        """Find Java and the jars; raises MissingToolError without a JDK, LocalClusterError without the jars."""
         self._java = find_java()
         environment = {name: value for name, value in os.environ.items() if name != "KAFKA_HOME"}
         source = jars.JarSource.of(None, None, print, environment)
@@ -46,9 +46,9 @@ class KafkaAssignors:
         self._folder.cleanup()
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
-        """Return the reply, or None if there is none in time; then the JVM is ended, and the next request gets another.
+        """Return the reply; None if it is late, in which case the next request starts another JVM.
 
-        Raises LocalClusterError if the runner fails. What requests and replies are stands in `KafkaAssignors.java`.
+        `KafkaAssignors.java` describes requests and replies. Raises LocalClusterError if the runner fails.
         """
         process = self._process or self._start()
         assert process.stdin is not None

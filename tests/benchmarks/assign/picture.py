@@ -1,4 +1,4 @@
-"""The picture of the grid: how long a decision takes, by the size of the group."""
+"""The picture of the grid: time per decision by the size of the group."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LINES = {
 
 
 def draw(rows: Mapping[Point, Mapping[str, Result | None]], path: Path) -> None:
-    """Draw the best times, in the middle of the grid's numbers of topics, as SVG."""
+    """Draw the best times as SVG, for the middle one of the grid's numbers of topics."""
     topic_counts = sorted({point.topic_count for point in rows})
     topic_count = topic_counts[len(topic_counts) // 2]
-    mpl.rcParams["svg.hashsalt"] = "zkrebalancer"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "zkrebalancer"  # equal figures give equal files
     figure = Figure(figsize=(11, 8))
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for (subscribe, joins), panel in zip(
@@ -45,6 +45,6 @@ def draw(rows: Mapping[Point, Mapping[str, Result | None]], path: Path) -> None:
     for panel in panels[:, 0]:
         panel.set_ylabel("best of 15, milliseconds")
     panels[0, 0].legend()
-    figure.suptitle(f"One decision, {topic_count} topics; what is missing took longer than the deadline")
+    figure.suptitle(f"One decision, {topic_count} topics; missing points exceeded the deadline")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

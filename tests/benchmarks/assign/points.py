@@ -1,4 +1,4 @@
-"""The groups that are measured: each of them as a problem for us and as a request for Kafka's assignors."""
+"""The measured groups, each as a problem for our strategies and as a request for Kafka's assignors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOINER = "member-joining"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A group, and whether it is assigned from nothing or one more member joins when it has settled."""
+    """A group, assigned from nothing or, if `joins`, with one more member after it has settled."""
 
     members: int
     partitions_per_member: int
@@ -37,7 +37,7 @@ class Point:
         return {f"topic-{number:04}": self.partitions // self.topic_count for number in range(self.topic_count)}
 
     def subscriptions(self) -> list[list[str]]:
-        """Return what the members subscribe to, in turn."""
+        """Return the members' subscriptions, which they take in turn."""
         names = list(self.topics())
         if self.subscribe == ALIKE:
             return [names]
@@ -72,6 +72,6 @@ def grid(members: Sequence[int], topics: Sequence[int]) -> Iterator[Point]:
 
 
 def settled(columns: Columns, target: Rows) -> Columns:
-    """Return the same group when everybody holds what the target says."""
+    """Return the same group after every member owns its target."""
     thread = np.where(target >= 0, np.int32(0), np.int32(-1))
     return replace(columns, holder=target, owner=target, owner_thread=thread)

@@ -1,4 +1,4 @@
-"""One strategy or assignor on one point: how long it takes, how even its result is, how much stays."""
+"""One strategy or assignor on one group: its time, the balance of its result, and the partitions it keeps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zkrebalancer.assignment.sticky import sticky
 
 REPETITIONS = 15
 WARM_UP_MS = 1_000
-BUDGET_MS = 2_500  # after that no further repetition is begun
-DEADLINE_S = 20.0  # of one request to Kafka's assignors: settling, warming up and measuring
+BUDGET_MS = 2_500  # no repetition starts after this time
+DEADLINE_S = 20.0  # for one request to Kafka's assignors: settle, warm up and measure
 OURS: Mapping[str, Callable[[Columns], Rows]] = {
     "sticky": sticky,
     "range": lambda columns: cut_ranges(columns)[0],
@@ -32,10 +32,10 @@ KAFKAS = ("uniform", "server range", "client cooperative-sticky", "client range"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What passes on the clock, best and median, and the least processor time of the deciding thread.
+    """Wall time, best and median, and the least CPU time of the deciding thread.
 
-    The latter leaves out collecting garbage and compiling, but does not grow with what else runs on the machine.
-    `squares`: sum of squared member sizes. `kept`: partitions that stay with their owner.
+    CPU time excludes garbage collection and compilation, but other load on the machine does not add to it. `squares`:
+    sum of squared member sizes. `kept`: partitions that stay with their owner.
     """
 
     best_ms: float
@@ -46,12 +46,12 @@ class Result:
 
 
 def columns_of(point: Point, strategy: Callable[[Columns], Rows]) -> Columns:
-    """Return what the strategy is asked; a group that has settled has done so by the same strategy."""
+    """Return the strategy's input; a group with a joiner has settled by the same strategy."""
     columns = to_columns(point.problem())
     if not point.joins:
         return columns
     before = strategy(to_columns(replace(point, joins=False).problem()))
-    # The joiner's name sorts behind all others, so everybody has the same row as before.
+    # The joiner's name sorts after all others, so every member keeps its row.
     return settled(columns, before)
 
 
@@ -71,14 +71,14 @@ def measure_ours(point: Point, strategy: Callable[[Columns], Rows]) -> Result:
 
 @dataclass(slots=True)
 class KafkasTimes:
-    """Asks Kafka's assignors, but not for a larger group of a kind for which one has already taken too long."""
+    """Times Kafka's assignors; skips groups at least as large as one that exceeded the deadline."""
 
     kafka: KafkaAssignors
     warm_up_ms: int = WARM_UP_MS
     too_slow: list[tuple[str, Point]] = field(default_factory=list)
 
     def measure(self, point: Point, assignor: str) -> Result | None:
-        """Return None if it takes longer than the deadline."""
+        """Return the result, None if it exceeded the deadline."""
         if any(assignor == slow and _is_larger(point, smaller) for slow, smaller in self.too_slow):
             return None
         limits = {"repetitions": REPETITIONS, "warm_up_ms": self.warm_up_ms, "budget_ms": BUDGET_MS}

@@ -1,1 +1,1 @@
-"""What the pipeline costs, beside plain Python that makes the same facts."""
+"""The cost of the pipeline, beside plain Python that computes the same facts."""

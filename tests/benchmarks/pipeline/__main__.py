@@ -1,8 +1,8 @@
-"""What `pipeline run` costs: time and memory for millions of events, against plain Python that makes the same facts.
+"""Time and memory of `pipeline run` for millions of events, beside plain Python that computes the same facts.
 
-`python -m tests.benchmarks.pipeline 1 5 20` (millions; 20 are 5 GB on disk, which go when they are measured). Spark
-gets two cores and a heap that keeps it below 4 GB altogether; the plain side is one process. Answers are compared.
-Memory is that of all processes of a command at once, sampled.
+`python -m tests.benchmarks.pipeline 1 5 20` (millions; 20 take 5 GB of disk until they are measured). Spark gets two
+cores and a heap that keeps its processes below 4 GB in total; plain Python is one process. The results are compared.
+Memory is sampled over all processes of a command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEAP = "2600m"
 
 
 def measured(command: list[str]) -> tuple[float, float, Any]:
-    """Run a command; return seconds, the highest memory of it and all that it started in MiB, and what it printed."""
+    """Run a command; return its seconds, the peak memory in MiB of it and its children, and its JSON output."""
     began, peak, is_over = time.perf_counter(), [0], threading.Event()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
@@ -52,7 +52,7 @@ def measured(command: list[str]) -> tuple[float, float, Any]:
 
 
 def of_tables(out: Path) -> dict[str, Any]:
-    """Return what the tables say, in the form of `plain.facts`."""
+    """Return the tables' content in the form of `plain.facts`."""
 
     def table(name: str, *columns: str) -> list[list[Any]]:
         return [list(row.values()) for row in pq.read_table(out / name, columns=list(columns)).to_pylist()]
@@ -72,7 +72,7 @@ def of_tables(out: Path) -> dict[str, Any]:
 
 
 def compare(millions: float) -> str:
-    """Measure both sides on that many events, compare what they say, and return what is to be told."""
+    """Measure both sides on that many events, compare their results, and return a report."""
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-bench-") as scratch:
         folder, out = Path(scratch, "events"), Path(scratch, "out")
         folder.mkdir()
@@ -99,7 +99,7 @@ def compare(millions: float) -> str:
 
 
 def main() -> None:
-    """Measure the sizes that the arguments name."""
+    """Measure the sizes given as arguments."""
     for millions in map(float, sys.argv[1:] or ("1", "5", "20")):
         print(compare(millions), flush=True)
 

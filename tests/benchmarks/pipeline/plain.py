@@ -1,8 +1,7 @@
-"""The peer: the same facts in plain Python, in one pass over the files, with the standard library alone.
+"""The peer of the pipeline benchmark: the same facts in plain Python, in one pass, with the standard library alone.
 
-The checker judges who held what and what became of the records; the plain summary of experiments makes the steps;
-delays and costs are counted here. Memory does not grow with the events: delays are counted by their microsecond, and
-sorted into bins at the end.
+The checker computes ownership and deliveries, `observe.measures` the steps; delays and costs are counted here. Memory
+does not grow with the events: delays are counted per microsecond and binned at the end.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ STEP = ("settled_ms", "unowned_partition_ms", "moved", "moved_least", "stopped_n
 
 @dataclass
 class Facts:
-    """What one pass over the events gathers beside the verdict; all times are microseconds."""
+    """The facts besides the verdict that one pass gathers; times are microseconds."""
 
     step: int | None = None
     began_us: int | None = None
     delays: dict[tuple[str, str, int | None], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    curve: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # of a second: records, sum, greatest
+    curve: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # per second: records, sum, maximum
     costs: Counter[tuple[int | None, str, str]] = field(default_factory=Counter)
     last_cpu: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def gather(self, events: EventFiles, run: Run) -> Iterator[Event]:
-        """Take every event, and iterate over those that are no deliveries."""
+        """Process every event, and yield all but deliveries."""
         for event in events:
             run.apply(event)
             kind, now_us = event["kind"], event["mono_us"]
@@ -64,7 +63,7 @@ class Facts:
         second[2] = max(second[2], *delays)
 
     def binned(self) -> dict[int, int]:
-        """Return how many delays are in each bin that is 1 % wide."""
+        """Return the number of delays in each bin of 1 % width."""
         bins = Counter[int]()
         for counted in self.delays.values():
             for delay_us, count in counted.items():
@@ -73,7 +72,7 @@ class Facts:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Make the facts of a folder of event files; what the benchmark compares is returned."""
+    """Compute the facts of a folder of event files, and return those that the benchmark compares."""
     run, found = Run(Problems()), Facts()
     _figures, steps = measure(found.gather(EventFiles(folder, Problems()), run))
     verdict = run.verdict(torn_lines=0)

@@ -1,8 +1,8 @@
-"""Events as a group would write them, as many as wanted: each process appends to a file of its own.
+"""Writes any number of events, like those of a group whose processes append to one file each.
 
-A group of 20 members and 240 partitions; one has a third of all deliveries; every few thousand events a partition
-moves, and now and then a member dies and what it had not committed is delivered again. Some steps, and samples of what
-each process costs, as an experiment has them.
+The group has 20 members and 240 partitions, one of which gets a third of all deliveries. Every few thousand events a
+partition moves; now and then a member dies, and its uncommitted records are delivered again. There are a few steps, and
+samples of each process's cost, as in an experiment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TextIO
 MEMBERS = 20
 PARTITIONS = 240
 HOT_SHARE = 0.33
-RECORDS = 10  # in each delivery
+RECORDS = 10  # per delivery
 EVENTS_PER_MOVE = 5_000
 EVENTS_PER_CRASH = 100_000
 COMMIT_EVERY = 8  # deliveries of a partition
@@ -24,7 +24,7 @@ STEPS = ("before", "first", "second", "third", "end")
 
 
 class World:
-    """Writes events as members would, each into a file of its own."""
+    """Writes the events of all members, each into a file of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, TextIO] = {}
@@ -37,7 +37,7 @@ class World:
         self.written = 0
 
     def write(self, process: str, kind: str, rest: str) -> None:
-        """Write one event; `rest` is JSON."""
+        """Write one event; `rest` is JSON text."""
         if process not in self._files:
             self._files[process] = (self._folder / f"{process}.jsonl").open("w")
         self._now_us += STEP_US
@@ -66,21 +66,21 @@ class World:
             self.commit(partition)
 
     def commit(self, partition: int) -> None:
-        """Commit what was delivered."""
+        """Commit the delivered records."""
         owner, offset = self._owners[partition], self._next[partition]
         rest = f'"member":"{owner}","topic":"t","partition":{partition},"offset":{offset}'
         self.write(owner.rsplit("~", 1)[0], "committed", rest)
         self._committed[partition] = offset
 
     def move(self, partition: int) -> None:
-        """Hand a partition over in good order."""
+        """Move a partition: stop, commit, start."""
         self.fetcher("fetcher_stopped", self._owners[partition], partition, ',"reason":"revoked"')
         self.commit(partition)
         self._owners[partition] = self._chance.choice(sorted(set(self._owners)))
         self.fetcher("fetcher_started", self._owners[partition], partition)
 
     def crash(self) -> None:
-        """Let a member die and come back under a new name; it begins at what was committed."""
+        """Let a member die and return under a new name; it starts at the committed offsets."""
         dead = self._chance.choice(sorted(set(self._owners)))
         self.write("coordinator", "ownership_ended", f'"member":"{dead}","reason":"expired"')
         reborn = f"{dead.rsplit('~', 1)[0]}~{self.written}"
@@ -100,7 +100,7 @@ class World:
         self._next[partition] += RECORDS
 
     def sample(self) -> None:
-        """Write what each process has cost so far."""
+        """Write the cost of each process so far."""
         for target in ("coordinator", "producer", *(f"m-{number}" for number in range(MEMBERS))):
             rest = f'"role":"member","target":"{target}","cpu_us":{self._now_us // 10},"rss_bytes":50000000'
             self.write("lab", "sampled", rest)
@@ -110,7 +110,7 @@ class World:
         self.write("lab", "step", f'"name":"{STEPS[number]}","target":"nobody","number":{number}')
 
     def run(self, events: int) -> None:
-        """Write about that many events."""
+        """Write about `events` events."""
         for partition, owner in enumerate(self._owners):
             self.fetcher("fetcher_started", owner, partition)
         next_move, next_crash, next_sample, step = EVENTS_PER_MOVE, EVENTS_PER_CRASH, 0, 0
