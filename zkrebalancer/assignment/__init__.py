@@ -1,4 +1,4 @@
-"""Assignment strategies: pure functions of a group as columns (who is there, who holds what) to who gets what."""
+"""Assignment strategies: pure functions from a group (as columns) to the member and thread of each partition."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STRATEGIES: Mapping[str, Strategy] = {
     "balanced": place_balanced,
 }
 
-WEIGHING = frozenset({"balanced"})  # strategies that look at lag and rates
+WEIGHING = frozenset({"balanced"})  # strategies that use lag and rates
 
 
 def strategy(name: str) -> Strategy:
-    """Return the strategy of that name.
+    """Return the strategy with this name.
 
     Raises:
-        UnknownStrategyError: listing the known names.
+        UnknownStrategyError: there is none; the message lists the known names.
 
     """
     if name not in STRATEGIES:
@@ -38,11 +38,11 @@ def strategy(name: str) -> Strategy:
 
 
 def decide(name: str, problem: Problem) -> Assignment:
-    """Read a problem into columns, run the strategy of that name, and collect the answer.
+    """Run the strategy with this name on a problem.
 
     Raises:
-        UnknownStrategyError: there is none of that name.
-        OptionError: the strategy refuses one of the problem's options.
+        UnknownStrategyError: there is no such strategy.
+        OptionError: one of the problem's options is invalid.
 
     """
     columns = to_columns(problem)

@@ -1,6 +1,6 @@
-"""The heart of sticky: rows spread evenly over owners that may all take them, keeping as many claims as possible.
+"""The heart of sticky: spreads rows evenly over interchangeable owners, keeping as many claims as possible.
 
-Rows and owners fall into buckets; every owner of a bucket may take every row of it, and no other. An owner is a member
+Rows and owners are divided into buckets; each owner may get any row of its bucket, and no others. An owner is a member
 of the group, or a consumer thread of one member. All buckets are solved at once, in time linear in rows and owners.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zkrebalancer.assignment.columns import NOBODY, Flags, Offsets, Rows, offsets
 
 Counts: TypeAlias = npt.NDArray[np.int64]
-MIN_BLOCK = 500  # rows of a bucket, on average, from which on it is quicker to look at each bucket by itself
+MIN_BLOCK = 500  # average rows per bucket above which it is faster to process each bucket by itself
 _UNLIMITED = np.iinfo(np.int64).max
 
 
@@ -27,17 +27,16 @@ def spread_alike(
     bucket_of_owner: Rows,
     disputed: Flags | None = None,
 ) -> Rows:
-    """Give every row of every bucket to one of its owners; returns the owner of each row.
+    """Give every row of every bucket to one of the bucket's owners; return the owner of each row.
 
-    `claimed`: owner that holds the row now and may keep it, or NOBODY. `claimed_thread`: with which thread it holds the
-    row, which decides what it gives up; None if that makes no difference. `free`: the rows that nobody claims, bucket
-    after bucket, and in the order in which they are to be dealt. `row_counts`: rows of each bucket, claimed and free. A
-    bucket with rows has an owner. A row that is neither claimed nor free goes to NOBODY. `disputed`: rows that an
-    owner gives up before others.
+    `claimed`: owner that has the row now and may keep it, or NOBODY. `claimed_thread`: the owner's thread that has the
+    row, which determines the rows to give up; None if it makes no difference. `free`: unclaimed rows, sorted by bucket
+    and then in the order to deal them. `row_counts`: rows of each bucket, claimed and free. A bucket with rows needs an
+    owner. A row that is neither claimed nor free goes to NOBODY. `disputed`: rows to give up before others.
 
-    Within a bucket sizes differ by at most one, the first owners in need of it getting one more. An owner that claims
-    more than its share has to give up some whatever the others do, so the larger shares go to such owners first; this
-    keeps the most claims possible. What is free is dealt in a circle to the owners that have room.
+    Within a bucket, sizes differ by at most one. An owner that claims more than the smaller size has to give up rows in
+    any case, so such owners get the larger sizes first, which keeps the most claims. Free rows are dealt in a circle to
+    the owners with room.
     """
     places = _Places.of(bucket_of_owner, len(row_counts))
     claim_counts = np.bincount(claimed + 1, minlength=len(bucket_of_owner) + 1)[1:][places.owner]
@@ -66,9 +65,9 @@ def spread_alike(
 
 
 def _give_up(target: Rows, thread: Rows | None, limit_of_owner: Counts, disputed: Flags | None) -> tuple[Offsets, Rows]:
-    """Free what owners claim beyond their limit, from the threads that hold most: disputed rows, then the last ones.
+    """Free the rows that owners claim beyond their limit: those of their largest threads, disputed ones first.
 
-    Returns the rows and who had them.
+    Returns the rows and their former owners.
     """
     rows = np.flatnonzero((limit_of_owner < _UNLIMITED)[target])
     if disputed is not None:
@@ -78,7 +77,7 @@ def _give_up(target: Rows, thread: Rows | None, limit_of_owner: Counts, disputed
         order = np.argsort(narrow(owner), kind="stable")
     else:
         by_thread = np.lexsort((thread[rows], owner))
-        turn = np.empty(len(rows), np.int64)  # one of each thread, then a second one of each
+        turn = np.empty(len(rows), np.int64)  # one row of each thread, then a second one of each, …
         turn[by_thread] = rank_in_run(owner[by_thread].astype(np.int64) << 32 | thread[rows][by_thread])
         order = np.lexsort((thread[rows], turn, owner))
     order = order[rank_in_run(owner[order]) >= limit_of_owner[owner[order]]]
@@ -87,24 +86,24 @@ def _give_up(target: Rows, thread: Rows | None, limit_of_owner: Counts, disputed
 
 
 def rank_in_run(values: npt.NDArray[np.integer]) -> Offsets:
-    """Return for each entry how many equal ones stand directly before it."""
+    """Return for each entry the number of equal entries directly before it."""
     begins = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))[: len(values)]
     return np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
 
 
 def narrow(numbers: Rows) -> npt.NDArray[np.integer]:
-    """Return small numbers in a type whose stable sort takes linear time."""
+    """Return numbers in a small type, if they fit, whose stable sort takes linear time."""
     return numbers.astype(np.uint16) if len(numbers) and numbers.max() <= np.iinfo(np.uint16).max else numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Owners in the order of their buckets: those of one bucket stand together."""
+    """Owners sorted by bucket."""
 
     owner: Rows  # at each place
     bucket: Rows  # at each place
     owner_counts: Counts  # of each bucket
-    begins: Offsets  # place at which each bucket begins, and where the last one ends
+    begins: Offsets  # first place of each bucket, and the end of the last one
 
     @classmethod
     def of(cls, bucket_of_owner: Rows, bucket_count: int) -> _Places:
@@ -115,20 +114,20 @@ class _Places:
         return cls(owner, bucket_of_owner[owner], owner_counts, offsets(owner_counts))
 
     def count(self, chosen: Flags) -> Counts:
-        """Return how many places of each bucket are chosen."""
+        """Return the number of chosen places in each bucket."""
         return np.bincount(self.bucket[chosen], minlength=len(self.owner_counts))
 
     def first_of(self, chosen: Flags, at_most: Counts) -> Flags:
-        """Return of the chosen places the first ones of each bucket."""
+        """Return the first `at_most` chosen places of each bucket."""
         number = offsets(chosen.astype(np.int64))
         rank = number[:-1] - number[self.begins[:-1]][self.bucket]
         return chosen & (rank < at_most[self.bucket])
 
     def deal(self, room: Counts) -> Rows:
-        """Return owners, bucket after bucket, in the order in which a circle of those with room is served.
+        """Return the owners in dealing order, bucket after bucket: in circles of the owners that still have room.
 
-        The circle only changes when somebody is full, so a round is repeated at once until then. Rooms that differ are
-        few: as they sum up to the number of rows, there are at most about the square root of it.
+        A circle changes only when an owner is full, so equal rounds are written at once. There are few different rooms:
+        they sum up to the number of rows, so at most about its square root.
         """
         served = np.empty(room.sum(), np.int32)
         begins = offsets(room)[self.begins[:-1]]

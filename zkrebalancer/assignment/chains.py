@@ -1,15 +1,15 @@
-"""Balance for owners whose topics overlap in part: move partitions along chains until no chain improves anything.
+"""Balance for owners whose topics partly overlap: moves partitions along chains until no chain lowers the cost.
 
-A chain hands one partition of a topic from owner a to b, then one (of another topic, perhaps) from b to c, and so on:
-only the first owner shrinks and only the last one grows. This is a minimum-cost flow from topics to owners, with cost
+A chain moves one partition of a topic from owner a to b, then one (perhaps of another topic) from b to c, and so on:
+only the first owner shrinks, only the last one grows. This is a minimum-cost flow from topics to owners, with the cost
 
     the sum of squared sizes   first,
     then the number of claims that are not kept.
 
-Both are convex, so a state that no single chain improves is the best of all states, not merely a local one, provided
-that each chain is a cheapest one (successive shortest paths: Ahuja, Magnanti, Orlin, "Network Flows", chapter 9;
-optimal semi-matchings: Harvey, Ladner, Lovasz, Tamir, "Semi-matchings for bipartite graphs and load balancing").
-We start where every claim is kept, which is the cheapest for its sizes, and each cheapest chain keeps that property.
+Both terms are convex, so a state that no single chain improves is a global optimum, provided that each applied chain is
+a cheapest one (successive shortest paths: Ahuja, Magnanti, Orlin, "Network Flows", chapter 9; optimal semi-matchings:
+Harvey, Ladner, Lovasz, Tamir, "Semi-matchings for bipartite graphs and load balancing"). The start keeps every claim,
+which is the cheapest state with these sizes; applying a cheapest chain preserves that property.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 def balanced_counts(
     topics_of: Sequence[Sequence[str]], partition_counts: Mapping[str, int], claimed: Sequence[Mapping[str, int]]
 ) -> list[Counter[str]]:
-    """How many partitions of each topic each owner gets, at its index.
+    """Return for each owner the number of partitions of each topic.
 
-    `topics_of`: for each owner the topics it reads. `partition_counts`: topic -> partitions, each topic with a reader.
-    `claimed`: for each owner, topic -> partitions that it holds now and may keep; together never more than there are.
+    `topics_of`: for each owner, the topics that it reads. `partition_counts`: topic -> number of partitions; each topic
+    has a reader. `claimed`: for each owner, topic -> number of partitions that it owns now and may keep.
     """
     readers: dict[str, list[int]] = {topic: [] for topic in partition_counts}
     for owner, topics in enumerate(topics_of):
@@ -41,19 +41,19 @@ def balanced_counts(
 
 @dataclass(slots=True)
 class _State:
-    """Who holds how many of which topic, and the search for the chain that improves it most."""
+    """The number of partitions of each topic and owner, and the search for chains that improve it."""
 
     readers: Mapping[str, Sequence[int]]  # topic -> owners that read it
     claimed: Sequence[Mapping[str, int]]  # owner -> topic -> claims
-    held: list[Counter[str]]  # owner -> topic -> partitions it has now
-    size_weight: int  # what one unit of squared size costs in lost claims: more than there are
+    held: list[Counter[str]]  # owner -> topic -> partitions
+    size_weight: int  # cost of one unit of squared size, in lost claims: more than there are claims
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.sizes = [count_of.total() for count_of in self.held]
 
     def place_free(self, partition_counts: Mapping[str, int]) -> None:
-        """Give what nobody claims to the smallest reader, topics with the fewest readers first: the chains stay few."""
+        """Give unclaimed partitions to the smallest reader; topics with few readers first, which saves chains later."""
         free = Counter(partition_counts)
         for count_of in self.held:
             free.subtract(count_of)
@@ -67,10 +67,10 @@ class _State:
                 self.sizes[owner] += 1
 
     def improve(self) -> bool:
-        """Move along the cheapest chains, at most one for each topic; False when no chain lowers the cost.
+        """Apply cheapest chains, at most one per topic; return False if no chain lowers the cost.
 
-        Chains without a common topic do not change each other's price, so one search serves them all; only the sizes
-        of their ends have to be looked at again, because another chain may have begun or ended there.
+        Chains without a common topic do not affect each other's cost, so one search serves them all. Only the sizes at
+        their ends must be checked again, because another chain may begin or end there.
         """
         before = self._shrinking_costs()
         cost, came_from, given_by = self._cheapest_chains(before)
@@ -93,14 +93,14 @@ class _State:
         return bool(used_topics)
 
     def _shrinking_costs(self) -> list[int]:
-        """Tell what it costs, for each owner, to shrink by one: less than nothing."""
+        """Return the (negative) cost of shrinking each owner by one."""
         return [self.size_weight * (1 - 2 * size) for size in self.sizes]
 
     def _cheapest_chains(self, before: Sequence[int]) -> tuple[list[int], dict[int, str], dict[str, int]]:
-        """Find the cheapest chain that ends at each owner, with its cost but for what the last owner's growth costs.
+        """Find the cheapest chain to each owner; its cost excludes the growth of the last owner.
 
-        Returns (cost for each owner, last owner <- topic, topic <- giver). Bellman-Ford from all owners at once, over
-        the edges giver -> topic (1 if a claim is lost) and topic -> taker (-1 if the taker gets back what it claims).
+        Returns (cost by owner, owner -> topic of the last hop, topic -> giver). Bellman-Ford from all owners at once,
+        over the edges giver -> topic (1 if a claim is lost) and topic -> taker (-1 if the taker regains a claim).
         """
         cost = list(before)
         topic_cost: dict[str, int] = {}

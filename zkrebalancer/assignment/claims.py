@@ -1,4 +1,4 @@
-"""Who holds a partition now, when what the members say is put together."""
+"""The current owner of each partition, from the claims of all members."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 
 def current_owners(problem: Problem) -> dict[TopicPartition, str]:
-    """Every partition that exists and that a member claims -> the consumer whose claim counts, in sorted order.
+    """Return partition -> current owner for every existing, claimed partition, sorted.
 
-    Of two claims the higher generation counts, at equal generations the lower name. An owner that no longer subscribes
-    to the topic is still its owner: it has to let go before another one may start.
+    Of two claims, the newer generation wins; in the same generation, the lower name. A consumer that no longer
+    subscribes to the topic still owns the partition until it has stopped it.
     """
     owners: dict[TopicPartition, str] = {}
     newest_first = sorted(problem.members, key=lambda consumer: (-problem.members[consumer].generation, consumer))

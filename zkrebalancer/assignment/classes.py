@@ -1,10 +1,10 @@
-"""Balance for large groups whose subscriptions overlap: decided for classes of members, not for each of them.
+"""Balance for large groups with overlapping subscriptions, decided for classes of members instead of single members.
 
-Members with equal subscriptions form a class, topics that the same classes read form a kind. How many rows of each kind
-each class gets is a flow over few nodes, however many members there are: first every class keeps what it claims, what
-is free goes to the least loaded readers, and then rows are handed on along chains of classes, many at a time, until no
-chain improves anything. What is handed from one class to another costs a move, so a chain is always a shortest one.
-The sum of squared member sizes is then the smallest possible (see `chains.py` for why single chains suffice).
+Members with equal subscriptions form a class; topics that the same classes read form a kind. How many rows of each
+kind each class gets is a flow over few nodes, regardless of the number of members. First every class keeps its claims,
+then free rows go to the least loaded readers, then rows move along chains of classes, many at a time, until no chain
+improves the balance. Every hop costs moves, so chains are shortest ones. The sum of squared member sizes is then
+minimal (`chains.py` explains why single chains suffice).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from zkrebalancer.assignment.alike import Counts
 from zkrebalancer.assignment.columns import Flags, Offsets
 
-FITTING_ROUNDS = 10  # what they leave uneven is mended by chains
+FITTING_ROUNDS = 10  # chains correct the remaining unevenness
 
 
 def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: Counts) -> Counts:
-    """Return how many rows of each kind each class gets: an array [classes, kinds].
+    """Return how many rows of each kind each class gets: [classes, kinds].
 
     `reads`: [classes, kinds], whether a class reads the topics of a kind; every kind with rows has a reader.
     `widths`: members of each class, at least 1. `row_counts`: rows of each kind. `claimed`: [classes, kinds], rows that
-    members of the class hold and may keep, together never more than there are.
+    members of the class own and may keep; at most `row_counts` of each kind.
     """
     if not claimed.any():
         flow = _Flow(reads, widths, claimed, poured_at_once(reads, widths, row_counts))
@@ -33,7 +33,7 @@ def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: C
         return flow.held
     flow = _Flow(reads, widths, claimed, claimed.copy())
     free = row_counts - claimed.sum(axis=0)
-    for kind in np.argsort(reads.sum(axis=0), kind="stable"):  # few readers first: fewer chains afterwards
+    for kind in np.argsort(reads.sum(axis=0), kind="stable"):  # few readers first, which saves chains later
         if free[kind]:
             readers = np.flatnonzero(reads[:, kind])
             flow.held[readers, kind] += poured(flow.sizes()[readers], widths[readers], int(free[kind]))
@@ -42,10 +42,10 @@ def balance_classes(reads: Flags, widths: Counts, row_counts: Counts, claimed: C
 
 
 def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
-    """Pour all kinds into empty classes, about level; returns [classes, kinds].
+    """Distribute all kinds over empty classes, approximately evenly; returns [classes, kinds].
 
-    Each kind is split in proportion to its readers' widths, and these are scaled, as in iterative proportional fitting,
-    by how far each class is from the common level; the rows that do not divide go to the lowest readers.
+    Each kind is split in proportion to its readers' widths, which are scaled repeatedly by how far each class is from
+    the mean (iterative proportional fitting). The remainders of the division go to the least loaded readers.
     """
     pull = reads * widths[:, np.newaxis].astype(np.float64)
     for _ in range(FITTING_ROUNDS):
@@ -65,14 +65,14 @@ def poured_at_once(reads: Flags, widths: Counts, row_counts: Counts) -> Counts:
 
 
 def poured(sizes: Counts, widths: Counts, amount: int) -> Counts:
-    """Pour an amount into vessels of these contents and widths; return what each one gets, level as far as possible."""
+    """Pour an amount into vessels with these contents and widths, as level as possible; return what each one gets."""
     order = np.argsort(sizes / widths, kind="stable")
     size, width = np.cumsum(sizes[order]), np.cumsum(widths[order])
-    # If the water stands in the n lowest vessels, their level is (amount + contents) / widths, above their own ones.
+    # If only the n lowest vessels get something, their common level is (amount + contents) / widths.
     open_count = np.count_nonzero((amount + size) * widths[order] > sizes[order] * width)
     level = (amount + size[open_count - 1]) // width[open_count - 1]
     got: Counts = np.maximum(level * widths - sizes, 0)
-    # What is left does not fill another level: the first vessels that stand at this one take it.
+    # The rest is too little for another level: it goes to the first vessels at this level.
     room = np.maximum((level + 1) * widths - sizes - got, 0)
     got += np.clip(amount - got.sum() - (np.cumsum(room) - room), 0, room)
     return got
@@ -80,7 +80,7 @@ def poured(sizes: Counts, widths: Counts, amount: int) -> Counts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flow:
-    """How many rows of each kind each class holds, and the chains by which that gets better."""
+    """The number of rows of each class and kind, and the chains that improve it."""
 
     reads: Flags  # [classes, kinds]
     widths: Counts  # [classes]
@@ -92,10 +92,10 @@ class _Flow:
         return sizes
 
     def improve(self) -> None:
-        """Relieve the classes with the largest members along chains until no chain helps.
+        """Relieve the classes with the largest members along chains, until no chain helps.
 
-        A class that cannot be relieved stays so, and with it all that its chains reach: these have no larger members,
-        and whoever is served later gets no chain into them that would open a way out.
+        A class that cannot be relieved is closed, with all classes that its chains reach: their members are not larger,
+        and no later chain can create a way out of them.
         """
         open_classes = np.ones(len(self.widths), np.bool_)
         sizes = self.sizes()
@@ -117,19 +117,19 @@ class _Flow:
             sizes[sink] += amount
 
     def _chain(self, source: int, smallest: Counts, at_most: int) -> tuple[list[tuple[int, int, int]], Flags]:
-        """Find a shortest chain from a class to one whose smallest members have `at_most` rows.
+        """Find a shortest chain from a class to one whose smallest members have at most `at_most` rows.
 
-        Returns it as (giver, kind, taker), the last hop first, and the classes that were reached; [] if there is none.
+        Returns the hops (giver, kind, taker), the last one first ([] if there is no chain), and the classes reached.
         """
         reached = np.zeros(len(self.widths), np.bool_)
         passed = np.zeros(self.reads.shape[1], np.bool_)
-        kind_into = np.full(len(reached), -1)  # the kind by which a class was reached
-        giver_of = np.full(len(passed), -1)  # the class that gives of a kind
+        kind_into = np.full(len(reached), -1)  # the kind through which a class was reached
+        giver_of = np.full(len(passed), -1)  # the class that gives rows of a kind
         frontier = np.array([source])
         reached[source] = True
         while len(frontier):
             held = self.held[frontier]
-            # What a class holds without a claim is given first: it moves anyway.
+            # A class gives unclaimed rows first, because they move anyway.
             can_give = (held > 0).astype(np.int8) + (held > self.claimed[frontier])
             kinds = np.flatnonzero((can_give.max(axis=0) > 0) & ~passed)
             passed[kinds] = True
@@ -156,18 +156,18 @@ class _Flow:
         return chain
 
     def _available(self, giver: int, kind: int) -> int:
-        """Tell how many rows may be given at the same price."""
+        """Return how many rows the class can give at the same cost: unclaimed ones, or else all."""
         held = int(self.held[giver, kind])
         unclaimed = held - int(self.claimed[giver, kind])
         return unclaimed if unclaimed > 0 else held
 
     def _worthwhile(self, source: int, sink: int, sizes: Counts) -> int:
-        """Tell how many rows may go from source to sink before the sink's members are as large: at least one."""
+        """Return how many rows to move from source to sink to level their members: at least one."""
         source_size, source_width = int(sizes[source]), int(self.widths[source])
         sink_size, sink_width = int(sizes[sink]), int(self.widths[sink])
 
         def is_enough(amount: int) -> bool:
-            """Tell whether one row more would not leave a member that has two more than the one that it joins."""
+            """Whether the source's largest member then has less than two rows more than the sink's smallest one."""
             return -(-(source_size - amount) // source_width) - (sink_size + amount) // sink_width < 2
 
         return 1 + bisect_left(range(1, source_size), 1, key=is_enough)

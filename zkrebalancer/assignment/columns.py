@@ -1,11 +1,10 @@
-"""A problem as arrays: a row for each partition, a row for each member, so that a strategy is arithmetic on columns.
+"""A problem as arrays, so that a strategy is arithmetic on columns.
 
-A row of the partitions is a partition of a topic; topics are sorted by name, partitions by number, so the rows of one
-topic stand together. Members stand in the one order that all strategies use (`ordered_consumers`). What members
-subscribe to is kept once for each distinct subscription, because in most groups there are few of them.
+A row is a partition; rows are sorted by topic name and partition number. Members are sorted by `ordered_consumers`.
+Each distinct subscription is stored once, because most groups have few of them.
 
-A strategy is a function of columns, and of the options that a user has set, to the member and the consumer thread that
-get each row, NOBODY for none.
+A strategy is a function from columns, and the user's options, to the member and the consumer thread of each row
+(NOBODY: unassigned).
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from zkrebalancer.assignment.model import Member, Problem, ordered_consumers
 
 NOBODY = -1
 
-Rows: TypeAlias = npt.NDArray[np.int32]  # indexes of members, topics, threads; NOBODY where there is none
-Offsets: TypeAlias = npt.NDArray[np.int64]  # where in another array the entries of a row begin
+Rows: TypeAlias = npt.NDArray[np.int32]  # indexes of members, topics or threads; NOBODY for none
+Offsets: TypeAlias = npt.NDArray[np.int64]  # indexes into another array, where the entries of each item begin
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -32,25 +31,25 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class Columns:
     """A group to assign: T topics, P partitions, M members, S distinct subscriptions.
 
-    `first`: the partitions of topic t are the rows first[t] … first[t + 1] - 1; a partition's number is row - first[t].
-    `holder`: member that has to let go of the row before another one may start it; newer claims beat older ones.
-    `owner`: the same, but only where the member still subscribes to the topic: what a sticky strategy may keep. It is
-    the very same array where that makes no difference.
-    `subscription`: of each member, a row of `threads`.
-    `threads`: consumer threads with which that subscription reads a topic, 0 where it does not.
-    `rack`, and the second index of `rack_sets`: index into `rack_names`. `rack_set`: of each row, one of the S' sets of
-    racks that hold a replica; an empty set is one that is not known.
+    `first`: topic t has the rows first[t] … first[t + 1] - 1; the partition number of a row is row - first[t].
+    `holder`: the current owner, which has to stop the row before another member may start it.
+    `owner`: the current owner if it still subscribes to the topic, so that a sticky strategy may keep the row there.
+    The same array object as `holder` if they are equal.
+    `subscription`: index into `threads` of each member. `threads`: consumer threads of a subscription for a topic, 0 if
+    it does not include the topic.
+    `rack`, and the second index of `rack_sets`: index into `rack_names`. `rack_set`: for each row, the index of one of
+    the S' sets of racks with a replica; the empty set means unknown.
     """
 
     topics: tuple[str, ...]
     first: Offsets  # [T + 1]
     topic: Rows  # [P]
     consumers: tuple[str, ...]
-    static_count: int  # so many of the consumers, the first ones, are static members
+    static_count: int  # the first so many consumers are static members
     holder: Rows  # [P]
     owner: Rows  # [P]
     owner_thread: Rows  # [P] consumer thread of the holder
-    capacity: npt.NDArray[np.float64]  # [M] relative to others; 0: is being drained
+    capacity: npt.NDArray[np.float64]  # [M] relative to others; 0: the member is being drained
     rack: Rows  # [M]
     subscription: Rows  # [M]
     threads: npt.NDArray[np.int16]  # [S, T]
@@ -59,14 +58,8 @@ class Columns:
     rack_names: tuple[str, ...]
     rack_sets: Flags  # [S', R]
     rack_set: Offsets  # [P]
-    is_contradicted: bool  # whether some claim has lost against another one
-    disputed: Flags | None  # [P] rows that somebody else claims in the generation of their holder; None: there are none
-
-    @property
-    def alike(self) -> bool:
-        """Whether all members subscribe to the same topics."""
-        reads = self.threads > 0
-        return bool((reads == reads[:1]).all())
+    is_contradicted: bool  # whether two members claim the same row
+    disputed: Flags | None  # [P] rows that another member claims in the holder's generation; None: there are none
 
     def readers(self, topic: int) -> Rows:
         """Return the members that subscribe to a topic, in order."""
@@ -88,7 +81,7 @@ def to_columns(problem: Problem) -> Columns:
     row_of = {consumer: row for row, consumer in enumerate(consumers)}
     holder, owner_thread = np.full((2, first[-1]), NOBODY, np.int32)
     rows, claimants, claiming_threads = read_claims(problem, row_of, index_of, first)
-    holder[rows], owner_thread[rows] = claimants, claiming_threads  # of two claims to a row the last, newer one stays
+    holder[rows], owner_thread[rows] = claimants, claiming_threads  # the last of several claims wins: the newest one
     owner = _readers_only(holder, reads_row(topic, holder, subscription, threads))
     is_contradicted = bool(np.count_nonzero(holder >= 0) < len(rows))
     lag, rate = read_loads(problem, index_of, first)
@@ -118,7 +111,7 @@ def to_columns(problem: Problem) -> Columns:
 
 
 def read_topics(problem: Problem) -> tuple[tuple[str, ...], Offsets]:
-    """Return the topics in their order, and how many partitions each has."""
+    """Return the topics, sorted, and the number of partitions of each."""
     topics = tuple(sorted(problem.topics))
     return topics, np.fromiter((problem.topics[topic] for topic in topics), np.int64, len(topics))
 
@@ -126,7 +119,7 @@ def read_topics(problem: Problem) -> tuple[tuple[str, ...], Offsets]:
 def read_loads(
     problem: Problem, index_of: Mapping[str, int], first: Offsets
 ) -> tuple[Offsets, npt.NDArray[np.float64]]:
-    """Return lag and rate of each row, 0 where nothing is said; where nothing at all is said, one 0 is all of them."""
+    """Return the lag and the rate of each row, 0 where unknown; a column without any value is a broadcast 0."""
     lag = np.zeros(first[-1], np.int64) if problem.lag else np.broadcast_to(np.int64(0), first[-1])
     rate = np.zeros(first[-1], np.float64) if problem.rate else np.broadcast_to(np.float64(0.0), first[-1])
     _fill(lag, problem.lag, index_of, first)
@@ -140,7 +133,7 @@ def _fill(
     index_of: Mapping[str, int],
     first: Offsets,
 ) -> None:
-    """Write what is said of topics, for each partition from the first one on, into the column."""
+    """Write the values of each topic's partitions, which may be fewer than the partitions, into the column."""
     for name, values in topics.items():
         if name in index_of:
             begin, end = first[index_of[name]], first[index_of[name] + 1]
@@ -148,21 +141,21 @@ def _fill(
 
 
 def offsets(counts: npt.NDArray[np.integer]) -> Offsets:
-    """Return where each of consecutive pieces of these lengths begins, and where the last one ends."""
+    """Return the begins of consecutive pieces with these lengths, and the end of the last one."""
     begins = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=begins[1:])
     return begins
 
 
 def ranges(begins: Offsets, lengths: npt.NDArray[np.integer]) -> Offsets:
-    """Return the numbers from each begin on, as many as its length says, one range after another."""
+    """Return the concatenated ranges begin … begin + length - 1."""
     numbers = np.repeat(begins - offsets(lengths)[:-1], lengths)
-    numbers += np.arange(len(numbers))  # in place: pages that are new to the process cost as much as the sum
+    numbers += np.arange(len(numbers))  # in place, because allocating new memory costs as much as the sum
     return numbers
 
 
 def reads_row(topic: Rows, member: Rows, subscription: Rows, threads: npt.NDArray[np.int16]) -> Flags:
-    """Tell for each row whether the member that stands there, if any, subscribes to the row's topic."""
+    """Return for each row whether its member, if any, subscribes to the row's topic."""
     if not len(subscription):
         return np.zeros(len(topic), np.bool_)
     reads: Flags = threads[0, topic] > 0 if len(threads) == 1 else threads[subscription[member], topic] > 0
@@ -170,14 +163,14 @@ def reads_row(topic: Rows, member: Rows, subscription: Rows, threads: npt.NDArra
 
 
 def _readers_only(holder: Rows, reads: Flags) -> Rows:
-    """Return the holders of the rows that their holders read."""
+    """Return the holders that subscribe to their row's topic, NOBODY for others."""
     return holder if reads[holder >= 0].all() else np.where(reads, holder, np.int32(NOBODY))
 
 
 def _subscriptions(members: Sequence[Member], index_of: Mapping[str, int]) -> tuple[Rows, npt.NDArray[np.int16]]:
-    """Number the distinct subscriptions in the order in which they first appear."""
+    """Number the distinct subscriptions in order of first appearance; return [M] and [S, T]."""
     number_of: dict[frozenset[tuple[str, int]], int] = {}
-    seen: dict[int, int] = {}  # by identity: members usually share one mapping, whose content need not be read again
+    seen: dict[int, int] = {}  # by identity, because members usually share one mapping
     subscription = np.empty(len(members), np.int32)
     for row, member in enumerate(members):
         number = seen.get(id(member.threads))
@@ -195,11 +188,12 @@ def _subscriptions(members: Sequence[Member], index_of: Mapping[str, int]) -> tu
 def read_claims(
     problem: Problem, row_of: Mapping[str, int], index_of: Mapping[str, int], first: Offsets
 ) -> tuple[Offsets, Rows, Rows]:
-    """Return the rows that these members claim, the members and the threads; the claims that count stand last.
+    """Return the claims of these members: row, member and thread of each.
 
-    See `claims.current_owners` for which claim counts. Claims to what does not exist are left out.
+    Of several claims to a row, the winning one (see `claims.current_owners`) comes last. Claims to partitions that do
+    not exist are left out.
     """
-    # Arrays, and not lists: to make one of numpy's from a long list lets no other thread run for tens of milliseconds.
+    # Arrays, not lists: converting a long list to numpy holds the GIL for tens of milliseconds.
     topics, partitions, threads, claimants, sizes = (array("q") for _ in range(5))
     oldest_first = sorted(row_of, reverse=True)
     oldest_first.sort(key=lambda name: problem.members[name].generation)
@@ -213,7 +207,7 @@ def read_claims(
             claimants.append(row_of[consumer])
             sizes.append(len(owned))
     topic, partition = np.frombuffer(topics, np.int64), np.frombuffer(partitions, np.int64)
-    counts = np.append(np.diff(first), 0)  # the last entry is that of topics that do not exist
+    counts = np.append(np.diff(first), 0)  # the last entry is for topics that do not exist
     exists = (partition >= 0) & (partition < counts[topic])
     return (
         (first[topic] + partition)[exists],
@@ -223,7 +217,7 @@ def read_claims(
 
 
 def _disputed(holder: Rows, rows: Offsets, claimants: Rows, members: Sequence[Member]) -> Flags | None:
-    """Return the rows that somebody claims in the same generation as the holder; None if there are none."""
+    """Return the rows that another member claims in the holder's generation, None if there are none."""
     generation = np.fromiter((member.generation for member in members), np.int64, len(members))
     winners = holder[rows]
     rivals = (claimants != winners) & (generation[claimants] == generation[winners])
@@ -233,20 +227,20 @@ def _disputed(holder: Rows, rows: Offsets, claimants: Rows, members: Sequence[Me
 
 
 def rack_names_of(problem: Problem, members: Iterable[Member]) -> tuple[str, ...]:
-    """Return the racks that are named of any partition, or of these members."""
+    """Return the racks of all partitions and of these members, sorted."""
     of_members = {member.rack for member in members if member.rack is not None}
     return tuple(sorted(of_members.union(*problem.racks.sets)))
 
 
 def rack_of(member: Member, rack_names: tuple[str, ...]) -> int:
-    """Return the number of a member's rack."""
+    """Return the index of a member's rack, NOBODY if it has none."""
     return NOBODY if member.rack is None else rack_names.index(member.rack)
 
 
 def read_rack_sets(
     problem: Problem, rack_names: tuple[str, ...], index_of: Mapping[str, int], first: Offsets
 ) -> tuple[Flags, Offsets]:
-    """Return which racks each set holds, and the set of each row; 0, the empty one, where nothing is said."""
+    """Return the racks in each set, [S', R], and the set of each row, [P]; 0 (the empty set) if unknown."""
     racks = problem.racks
     holds = np.array([[name in names for name in rack_names] for names in racks.sets], np.bool_)
     rack_set = np.zeros(first[-1], np.int64) if racks.of_topic else np.broadcast_to(np.int64(0), first[-1])

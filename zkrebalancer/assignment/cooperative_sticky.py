@@ -1,6 +1,6 @@
-"""Cooperative sticky, first round: the sticky target, without what somebody else still has to let go.
+"""Cooperative sticky, first round: the sticky target without the partitions that another member has to revoke first.
 
-Source: Kafka's `CooperativeStickyAssignor`. Once the owners have revoked, a second round assigns what was withheld.
+Source: Kafka's `CooperativeStickyAssignor`. Once the owners have revoked, a second round assigns the withheld ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from zkrebalancer.assignment.sticky import sticky
 
 
 def place_cooperative_sticky(columns: Columns) -> tuple[Rows, Rows]:
-    """Place as sticky does, but nobody a partition that has another owner now, even one that no longer subscribes.
+    """Place like sticky, but withhold partitions that have another owner now, even one that no longer subscribes.
 
-    Returns the member and the consumer thread that get each row.
+    Returns the member and the consumer thread of each row.
     """
     target = sticky(columns)
     given = withheld(columns, target)
@@ -23,7 +23,7 @@ def place_cooperative_sticky(columns: Columns) -> tuple[Rows, Rows]:
 
 
 def withheld(columns: Columns, target: Rows) -> Rows:
-    """Return the target without the rows that another member holds now, or claims in the same generation."""
+    """Return the target without the rows that another member owns now, or claims in the owner's generation."""
     is_given = (columns.holder < 0) | (columns.holder == target)
     if columns.disputed is not None:
         is_given &= ~columns.disputed

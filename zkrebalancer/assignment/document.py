@@ -1,6 +1,6 @@
-"""The JSON of `zkrebalancer assign`: a document in, strictly checked, as a Problem; an Assignment out as a document.
+"""The JSON of `zkrebalancer assign`: strictly decodes the input to a `Problem`, encodes an `Assignment`.
 
-Each value is read together with its path, so that an error says where it is: `members.c1.owned.orders[2]`.
+Each value carries its path, so that an error names the place: `members.c1.owned.orders[2]`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from zkrebalancer.protocol.patterns import TopicFilter
 from zkrebalancer.protocol.registration import MAX_THREADS, WHITE_LIST
 
 MAX_PARTITIONS = 1_000_000  # over all topics of one input
-MAX_CONSUMER_THREADS = 20_000_000  # over all subscriptions of one input, counted once for each topic
+MAX_CONSUMER_THREADS = 20_000_000  # over all members and topics of one input
 MAX_GENERATION = 2**63 - 1
 MEMBER_KEYS = frozenset(
     ("topics", "pattern", "pattern_type", "threads", "owned", "generation", "instance_id", "rack", "capacity")
 )
-NO_GENERATION = -1  # what Kafka's clients say before their first rebalance
+NO_GENERATION = -1  # Kafka's clients before their first rebalance
 
 
 class InputError(RebalancerError, ValueError):
-    """An input document that does not say what to assign; names the path of the wrong value."""
+    """The input document is invalid; the message names the path of the wrong value."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of the document and where it stands."""
+    """A value of the document, with its path."""
 
     path: str
     content: Any
@@ -48,14 +48,14 @@ class _Value:
             shown = "a list"
         else:
             shown = json.dumps(self.content)
-        return InputError(f"{self.path or 'input'}: {expected} is expected, not {shown:.60}")
+        return InputError(f"{self.path or 'input'}: must be {expected}, not {shown:.60}")
 
     def entries(self) -> dict[str, _Value]:
         if not isinstance(self.content, dict):
             raise self.error("an object")
         prefix = f"{self.path}." if self.path else ""
         if isinstance(self.content, _Repetitive):
-            raise InputError(f"{prefix}{printable(self.content.repeated)}: stands twice in one object")
+            raise InputError(f"{prefix}{printable(self.content.repeated)}: occurs twice in one object")
         return {key: _Value(prefix + printable(key), value) for key, value in self.content.items()}
 
     def items(self) -> Iterator[_Value]:
@@ -83,18 +83,18 @@ class _Value:
 
 
 class _Repetitive(dict[str, object]):
-    """An object of the document in which a key stands twice."""
+    """An object of the document with a duplicate key."""
 
     repeated: str
 
 
 def read_problem(content: bytes) -> Problem:
-    """Read the input of `zkrebalancer assign`.
+    """Decode the input of `zkrebalancer assign`.
 
-    Ignored are unknown keys beside `topics` and `members`, and owned partitions that a topic does not have.
+    Unknown top-level keys, and owned partitions that do not exist, are ignored.
 
     Raises:
-        InputError: one line, with the path of the wrong value.
+        InputError: the message is one line with the path of the wrong value.
 
     """
     document = _Value("", _parse(content)).entries()
@@ -103,11 +103,11 @@ def read_problem(content: bytes) -> Problem:
             raise InputError(f"{key}: is missing")
     topics = {topic: count.integer(0, MAX_PARTITION) for topic, count in document["topics"].entries().items()}
     if sum(topics.values()) > MAX_PARTITIONS:
-        raise InputError(f"topics: {sum(topics.values())} partitions in all, at most {MAX_PARTITIONS} are assigned")
+        raise InputError(f"topics: {sum(topics.values())} partitions in all, at most {MAX_PARTITIONS} are allowed")
     members = {name: _member(value, topics) for name, value in document["members"].entries().items()}
     thread_count = sum(sum(member.threads.values()) for member in members.values())
     if thread_count > MAX_CONSUMER_THREADS:
-        raise InputError(f"members: {thread_count} consumer threads in all, at most {MAX_CONSUMER_THREADS} are served")
+        raise InputError(f"members: {thread_count} consumer threads in all, at most {MAX_CONSUMER_THREADS} are allowed")
     return Problem(
         topics,
         members,
@@ -119,7 +119,7 @@ def read_problem(content: bytes) -> Problem:
 
 
 def write_result(strategy_name: str, assignment: Assignment, summary: Summary, elapsed_ms: float) -> dict[str, object]:
-    """Write the output of `zkrebalancer assign`: a member's partitions are those of all its threads."""
+    """Return the output of `zkrebalancer assign`, without consumer threads."""
     return {
         "strategy": strategy_name,
         "assignment": {consumer: partitions_of_member(threads) for consumer, threads in assignment.items()},
@@ -134,7 +134,7 @@ def write_result(strategy_name: str, assignment: Assignment, summary: Summary, e
 
 
 def partitions_of_member(threads: Mapping[int, Mapping[str, tuple[int, ...]]]) -> dict[str, list[int]]:
-    """Join what the threads of one consumer got: topic -> sorted partitions."""
+    """Merge the partitions of a consumer's threads: topic -> sorted partitions."""
     joined: dict[str, list[int]] = {}
     for topics in threads.values():
         for topic, partitions in topics.items():
@@ -143,7 +143,7 @@ def partitions_of_member(threads: Mapping[int, Mapping[str, tuple[int, ...]]]) -
 
 
 def printable(name: str) -> str:
-    """Return a name as it may be shown on one line of a terminal: one with control characters is quoted."""
+    """Return a name that is safe to print on one line: names with control characters are quoted."""
     return name if name.isprintable() else json.dumps(name)
 
 
@@ -157,12 +157,12 @@ def _parse(content: bytes) -> object:
         return repetitive
 
     try:
-        # A text with half a surrogate pair parses, but can be neither matched nor printed: encoding finds it.
-        # NaN and a repeated key are refused where they are read, which knows their path.
+        # Encoding finds lone surrogates, which can be parsed but neither matched nor printed.
+        # NaN and duplicate keys are rejected later, where their path is known.
         document = json.loads(content, object_pairs_hook=note_repetition)
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InputError("input: a string has half a surrogate pair, which is no text") from None
+        raise InputError("input: a string contains a lone surrogate") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"input: not JSON ({error})") from None
     return document
@@ -173,7 +173,7 @@ def _member(value: _Value, topics: Mapping[str, int]) -> Member:
     for key in entries.keys() - MEMBER_KEYS:
         raise InputError(f"{entries[key].path}: is unknown; known are {', '.join(sorted(MEMBER_KEYS))}")
     if ("topics" in entries) == ("pattern" in entries):
-        raise InputError(f"{value.path}: either topics or pattern is expected, not both and not neither")
+        raise InputError(f"{value.path}: must have either topics or pattern")
     pattern_type = entries["pattern_type"].text() if "pattern_type" in entries else WHITE_LIST
     if "pattern" in entries:
         subscribed = _matching_topics(entries["pattern"], pattern_type, topics)
@@ -194,7 +194,7 @@ def _names(value: _Value) -> list[str]:
     names: dict[str, None] = {}
     for name in value.items():
         if name.text() in names:
-            raise InputError(f"{name.path}: {printable(name.text())} stands twice in one list")
+            raise InputError(f"{name.path}: {printable(name.text())} occurs twice in one list")
         names[name.text()] = None
     return list(names)
 
@@ -208,7 +208,7 @@ def _matching_topics(pattern: _Value, pattern_type: str, topics: Mapping[str, in
 
 
 def _owned(value: _Value, topics: Mapping[str, int]) -> dict[TopicPartition, int]:
-    """Read what a member holds. Which thread holds it is not in the document: all count as held by thread 0."""
+    """Decode a member's partitions; the document has no threads, so thread 0 owns all of them."""
     owned: dict[TopicPartition, int] = {}
     for topic, partitions in value.entries().items():
         if topic not in topics:
@@ -226,7 +226,7 @@ def _rate(value: _Value) -> dict[str, list[float]]:
 
 
 def _options(value: _Value) -> dict[str, object]:
-    """Read options as far as no strategy has to be asked: a key stands once, also in an option that is an object."""
+    """Decode options without validating them (the strategy does), except for duplicate keys."""
     options = value.entries()
     for option in options.values():
         if isinstance(option.content, dict):

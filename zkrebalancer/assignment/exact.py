@@ -1,7 +1,7 @@
-"""The best spread for owners whose topics overlap in part: exact, partition by partition, for groups that are small.
+"""An optimal spread for owners whose topics partly overlap; for small groups.
 
 An owner is a consumer of the group, or a thread of one consumer. `chains.py` decides how many partitions of each topic
-an owner gets; here they get their numbers.
+an owner gets; this module decides which.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def spread_exactly(
 ) -> dict[int, list[TopicPartition]]:
     """Give every partition to one owner that reads its topic.
 
-    `topics_of`: owner -> the topics that it reads, all of them keys of `partitions`; the order of owners settles ties.
+    `topics_of`: owner -> the topics that it reads, all of them keys of `partitions`; the order of owners breaks ties.
     `partitions`: topic -> sorted partitions; each topic has at least one reader.
-    `claims`: owner -> what it holds and may keep, the dearest first; no partition is claimed twice.
+    `claims`: owner -> partitions that it owns and may keep, in the order in which to keep them; none is claimed twice.
 
-    The sum of the squared sizes is the smallest possible (so sizes differ by at most one wherever the subscriptions
-    allow it); among all such results, as many claims as possible are kept. What is free is dealt in a circle.
+    The result has the smallest sum of squared sizes (so sizes differ by at most one wherever subscriptions allow it)
+    and, among those, the most kept claims. Free partitions are dealt in a circle.
     """
     owners = list(topics_of)
     counts = balanced_counts(

@@ -1,4 +1,4 @@
-"""Why a partition is with its consumer, or would go to another one: what a strategy says about it, as data."""
+"""Explains a strategy's decision about one partition, as data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.result import NO_SUBSCRIBER, WITHHELD
 from zkrebalancer.protocol.fields import TopicPartition
 
-BY_ORDER = {"range": "its range of the topic", "round_robin": "its turn in the circle"}  # whoever holds it
+BY_ORDER = {"range": "its range of the topic", "round_robin": "its turn in the circle"}  # these ignore current owners
 EVENLY = "fewest partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One partition: who holds it, and which consumer the strategy gives it to, None for nobody.
+    """One partition: its current owner (`holder`) and the consumer that the strategy gives it to (None: no consumer).
 
-    `alternative`: the best other consumer, where the strategy weighs them, and by how much each term of the cost and
-    their sum would change if that one had it; above 0 is worse.
+    `alternative`: the best other consumer, if the strategy weighs consumers. `changes`: how each term of the cost, and
+    their sum, would change if that consumer had the partition; above 0 is worse.
     """
 
     holder: str | None
@@ -34,11 +34,11 @@ class Explanation:
 
 
 def explain(name: str, problem: Problem, partition: TopicPartition) -> Explanation | None:
-    """Tell what the strategy of that name does with a partition of the problem; None if the problem has no such one.
+    """Explain what a strategy does with one partition; return None if the problem does not contain it.
 
     Raises:
-        UnknownStrategyError: there is none of that name.
-        OptionError: the strategy refuses one of the problem's options.
+        UnknownStrategyError: there is no such strategy.
+        OptionError: one of the problem's options is invalid.
 
     """
     place = strategy(name)

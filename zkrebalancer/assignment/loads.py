@@ -1,4 +1,4 @@
-"""Offsets of many partitions as columns, and from them what a partition weighs: its lag and its rate."""
+"""Offsets of many partitions as columns, and the lag and rate computed from them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy.typing as npt
 from zkrebalancer.assignment.columns import Offsets
 from zkrebalancer.protocol.fields import TopicPartition
 
-UNKNOWN = -1  # an offset
+UNKNOWN = -1  # in place of an offset
 
 Rates = npt.NDArray[np.float64]
 Column = TypeVar("Column", bound=npt.NDArray[Any])
 
 
 class Deferred(Mapping[str, Column]):
-    """Topic -> a column that is computed when it is first asked for, and kept.
+    """Topic -> a column that is computed on first access and cached.
 
-    A strategy asks where it runs; the coordinator's loop, which makes the mapping, would stand still for many topics.
+    The coordinator's loop creates the mapping but must not be blocked; the strategy, in another thread, computes it.
     """
 
     def __init__(self, topics: Sequence[str], compute: Callable[[str], Column]) -> None:
-        """Compute nothing yet."""
+        """Store the topics; computes nothing yet."""
         self._compute = compute
         self._columns: dict[str, Column | None] = dict.fromkeys(topics)
 
@@ -45,7 +45,7 @@ class Deferred(Mapping[str, Column]):
 
 
 def to_offsets(topics: Mapping[str, int], found: Mapping[TopicPartition, int]) -> dict[str, Offsets]:
-    """Return for each topic (name -> number of partitions) the offset of each partition, UNKNOWN without one."""
+    """Return topic -> offset of each partition, or UNKNOWN; `topics` maps names to numbers of partitions."""
     offsets = {topic: np.full(count, UNKNOWN, np.int64) for topic, count in topics.items()}
     for (topic, number), offset in found.items():
         if topic in offsets and number < len(offsets[topic]):
@@ -54,29 +54,32 @@ def to_offsets(topics: Mapping[str, int], found: Mapping[TopicPartition, int]) -
 
 
 def pack(offsets: Mapping[str, Offsets]) -> dict[str, bytes]:
-    """Return offsets as they go through a pipe; `unpack` reads them."""
+    """Serialise offsets for a pipe; see `unpack`."""
     return {topic: values.tobytes() for topic, values in offsets.items()}
 
 
 def unpack(packed: Mapping[str, bytes]) -> dict[str, Offsets]:
-    """Return what `pack` has packed."""
+    """Deserialise the output of `pack`."""
     return {topic: np.frombuffer(content, np.int64) for topic, content in packed.items()}
 
 
 def lag_of(ends: Offsets, committed: Offsets) -> Offsets:
-    """Return how many records are still to be read of each partition, 0 where that is not known."""
+    """Return the number of unread records of each partition, 0 where unknown."""
     lag: Offsets = np.where((committed == UNKNOWN) | (ends == UNKNOWN), 0, np.maximum(ends - committed, 0))
     return lag
 
 
 def expected_or(measured: Rates, expected: Sequence[float]) -> Rates:
-    """Return the expected rates, and the measured one of each partition that nothing is expected of."""
+    """Return the expected rates, extended by the measured rates of partitions without an expected one."""
     rates: Rates = np.array(expected, np.float64)
     return np.concatenate((rates, measured[len(rates) :]))
 
 
 def rate_of(before: Offsets, ends: Offsets, elapsed_s: float) -> Rates:
-    """Return how many records came in a second to each partition that was there before, 0 where that is not known."""
+    """Return the records per second written to each partition, 0 where unknown.
+
+    `before` and `ends`: log ends at the beginning and the end of `elapsed_s`; partitions only in one are left out.
+    """
     both = min(len(before), len(ends))
     before, ends = before[:both], ends[:both]
     is_known = (before != UNKNOWN) & (ends != UNKNOWN)

@@ -1,4 +1,4 @@
-"""What a strategy is asked and what it answers: topics with partitions, members with threads, who gets what."""
+"""The input and output of a strategy: a `Problem` (topics, members, their claims) and an `Assignment`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One consumer of a group, its wildcard subscription already resolved to topics.
+    """One consumer of a group; a wildcard subscription is already resolved to topics.
 
-    `threads`: subscribed topic -> number of consumer threads that read it (at least 1): the threads 0, 1, ….
-    `owned`: partition -> consumer thread that holds it now.
-    `generation`: of the claim `owned`; when two members claim one partition, the older generation loses.
-    `capacity`: how much the member can carry relative to others, 1.0 being usual.
+    `threads`: subscribed topic -> number of consumer threads that read it (at least 1), numbered from 0.
+    `owned`: partition -> consumer thread that owns it now: the member's claims.
+    `generation`: of these claims; if two members claim a partition, the newer generation wins.
+    `capacity`: relative to other members, usually 1.0; 0 drains the member.
     """
 
     threads: Mapping[str, int]
@@ -32,9 +32,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Racks:
-    """Which racks hold a replica of each partition: few different sets, because brokers stand in few racks.
+    """The racks of each partition's replicas, as indexes into few distinct sets of racks.
 
-    `sets[0]` is empty: not known. `of_topic`: topic -> the number of its set for each partition, the first ones or all.
+    `sets[0]` is the empty set: unknown. `of_topic`: topic -> index of the set of each partition; it may be shorter than
+    the number of partitions.
     """
 
     sets: tuple[frozenset[str], ...] = (frozenset(),)
@@ -42,7 +43,7 @@ class Racks:
 
 
 def to_racks(topics: Mapping[str, Iterable[Iterable[str]]]) -> Racks:
-    """Return racks from topic -> for each partition the racks that hold a replica."""
+    """Return racks from topic -> racks of each partition's replicas."""
     number_of: dict[frozenset[str], int] = {frozenset(): 0}
     of_topic = {
         topic: np.array([number_of.setdefault(frozenset(names), len(number_of)) for names in partitions], np.int64)
@@ -55,11 +56,11 @@ def to_racks(topics: Mapping[str, Iterable[Iterable[str]]]) -> Racks:
 class Problem:
     """A group to assign: topic -> number of partitions, and consumer -> member.
 
-    A subscribed topic that does not exist gives its subscribers nothing.
-    `lag`: topic -> records that each partition is behind; what is missing counts as 0.
-    `rate`: topic -> records per second that each partition gets; what is missing counts as 0.
-    `racks`: which racks hold a replica of each partition, as far as that is known.
-    `options`: of the strategy; each strategy says which it knows.
+    A subscription may contain topics that do not exist.
+    `lag`: topic -> records that the group still has to read of each partition; missing values count as 0.
+    `rate`: topic -> records per second written to each partition; missing values count as 0.
+    `racks`: of the partitions' replicas, as far as known.
+    `options`: of the strategy, which validates them.
     """
 
     topics: Mapping[str, int]
@@ -70,21 +71,21 @@ class Problem:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def rank(self, consumer: str) -> tuple[bool, str, str]:
-        """Return the key by which `ordered_consumers` orders."""
+        """Return the consumer's sort key in `ordered_consumers`."""
         instance_id = self.members[consumer].instance_id
         return (not instance_id, instance_id or "", consumer)
 
 
-# consumer -> consumer thread -> topic -> sorted partitions; every member appears, with {} when it gets nothing
+# consumer -> consumer thread -> topic -> sorted partitions; members without partitions appear with {}
 Assignment: TypeAlias = dict[str, dict[int, dict[str, tuple[int, ...]]]]
 
 
 def ordered_consumers(problem: Problem) -> list[str]:
-    """Every consumer in the one order that all strategies use: static members by instance id, then the others by name.
+    """Return all consumers in the order that every strategy uses: static members by instance id, then others by name.
 
-    Static members come first because their order survives a restart: a restarted consumer has a new name.
+    Instance ids survive a restart, names do not.
     """
     instances = [(member.instance_id, consumer) for consumer, member in problem.members.items() if member.instance_id]
     others = [consumer for consumer, member in problem.members.items() if not member.instance_id]
-    # Names by themselves: to sort many tuples lets no other thread run for tens of milliseconds.
+    # Sort plain names, not tuples: sorting many tuples holds the GIL for tens of milliseconds.
     return [consumer for _instance, consumer in sorted(instances)] + sorted(others)

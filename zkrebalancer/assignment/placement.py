@@ -1,4 +1,4 @@
-"""From the member that gets each row to the consumer thread, and from both to an `Assignment`."""
+"""Chooses the consumer thread of each row, given its member, and collects both into an `Assignment`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 
 def to_threads(columns: Columns, target: Rows) -> Rows:
-    """Spread each member's rows over those of its threads that read their topics, keeping the thread they are on.
+    """Spread each member's rows evenly over its threads that read their topics; rows stay on their thread if possible.
 
-    `target`: the member that gets each row. Returns the consumer thread, NOBODY where the target is.
+    `target`: the member of each row. Returns the consumer thread of each row, NOBODY where the target is NOBODY.
     """
     if columns.threads.max(initial=0) <= 1:
-        return target >> 31  # 0, and NOBODY, -1, where the target is
+        return target >> 31  # 0, or NOBODY (-1) where the target is NOBODY
     most = columns.threads.max(axis=1)
     is_even = ((columns.threads == 0) | (columns.threads == most[:, np.newaxis])).all(axis=1)
     thread_count = most.astype(np.int64)[columns.subscription]
@@ -39,7 +39,7 @@ def to_threads(columns: Columns, target: Rows) -> Rows:
 
 
 def _over_uneven_threads(columns: Columns, member: int, rows: Offsets, result: Rows) -> None:
-    """Spread the rows of one member, which reads some topics with more threads than others."""
+    """Spread the rows of one member that reads some topics with more threads than others."""
     threads = columns.threads[columns.subscription[member]]
     partitions: dict[str, list[int]] = {}
     claims: dict[int, list[TopicPartition]] = {}
@@ -61,7 +61,7 @@ def _over_uneven_threads(columns: Columns, member: int, rows: Offsets, result: R
 
 
 def to_assignment(columns: Columns, target: Rows, thread: Rows) -> Assignment:
-    """Collect what every member gets, in the form in which the rest of the system has it."""
+    """Collect the member and the thread of each row into an `Assignment`."""
     assignment: Assignment = {consumer: {} for consumer in sorted(columns.consumers)}
     rows = np.flatnonzero(target >= 0)
     rows = rows[np.lexsort((thread[rows], target[rows]))]

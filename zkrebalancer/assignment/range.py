@@ -1,7 +1,7 @@
-"""Range, as the legacy consumer did it: each topic is cut into contiguous pieces, one for each consumer thread.
+"""Range, as in the legacy consumer: cuts each topic into contiguous pieces, one for each consumer thread.
 
 Source: `RangeAssignor` of Kafka's ZooKeeper consumer. Two differences: static members come first, and threads are
-sorted by number (there `c-10` sorted before `c-2`, as text).
+sorted by number (Kafka sorted them as text: `c-10` before `c-2`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from zkrebalancer.assignment.subscribers import consumer_threads
 def cut_ranges(columns: Columns) -> tuple[Rows, Rows]:
     """Give each consumer thread a contiguous range of each topic; the first `partitions mod threads` get one more.
 
-    Returns the member and the consumer thread that get each row.
+    Returns the member and the consumer thread of each row.
     """
     readers = consumer_threads(columns)
     partitions = np.diff(columns.first)
     size, longer_count = np.divmod(partitions, np.maximum(readers.count, 1))
-    # If there are more threads than partitions, nothing is left for the last ones. A topic that nobody reads has one
-    # piece for nobody, who stands behind all others.
+    # With more threads than partitions, the last threads get nothing. An unread topic is one piece for NOBODY, which
+    # is appended to the readers.
     piece_counts = np.maximum(np.minimum(readers.count, partitions), 1)
     begins = offsets(piece_counts)
     position = np.arange(begins[-1]) - np.repeat(begins[:-1], piece_counts)

@@ -1,4 +1,4 @@
-"""What an assignment means for those who hold partitions now: how many stay, how many move, what nobody gets."""
+"""Compares an assignment with the current owners: partitions kept, moved and left unassigned."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WITHHELD = "withheld until revoked"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts of assigned partitions that stay with their owner (`kept`) or had another one (`moved`), and the rest.
+    """How many assigned partitions stay with their owner (`kept`) or come from another one (`moved`).
 
-    Of several who claim a partition in one generation each is its owner.
-    `unassigned`: topic -> sorted (partition, reason), a reason being NO_SUBSCRIBER or WITHHELD.
+    If several members claim a partition in the same generation, each counts as its owner.
+    `unassigned`: topic -> sorted (partition, reason); the reason is NO_SUBSCRIBER or WITHHELD.
     """
 
     kept: int
@@ -27,7 +27,7 @@ class Summary:
 
 
 def summarize(problem: Problem, assignment: Assignment) -> Summary:
-    """Compare an assignment of `problem` with what its members claim."""
+    """Compare an assignment of `problem` with its members' claims."""
     targets = dict(_targets(assignment))
     owners = current_owners(problem)
     kept = sum(_owns(problem, targets.get(partition), partition, owner) for partition, owner in owners.items())
@@ -45,7 +45,7 @@ def summarize(problem: Problem, assignment: Assignment) -> Summary:
 
 
 def _owns(problem: Problem, consumer: str | None, partition: TopicPartition, owner: str) -> bool:
-    """Whether a consumer is the owner of the partition, or claims it in the owner's generation."""
+    """Whether the consumer is the partition's owner, or claims it in the owner's generation."""
     if consumer is None or consumer == owner:
         return consumer == owner
     member = problem.members[consumer]

@@ -1,7 +1,7 @@
-"""Round robin: all partitions in order are dealt, one each, to the consumer threads in a circle.
+"""Round robin: deals all partitions in order, one at a time, to the consumer threads in a circle.
 
-Source: Kafka's `RoundRobinAssignor`, with consumer threads in the place of members. A thread that does not read the
-topic is skipped; the next topic goes on where the last one ended.
+Source: Kafka's `RoundRobinAssignor`, with consumer threads instead of members. Threads that do not read the topic are
+skipped; the next topic continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from zkrebalancer.assignment.subscribers import ConsumerThreads, consumer_thread
 def deal(columns: Columns) -> tuple[Rows, Rows]:
     """Deal all partitions, sorted by topic and number, to the consumer threads, sorted by consumer and number.
 
-    Returns the member and the consumer thread that get each row.
+    Returns the member and the consumer thread of each row.
     """
     readers = consumer_threads(columns)
     partitions = np.diff(columns.first)
-    # The n-th partition of a topic goes to the n-th reader after where the last topic ended, which skips all others.
+    # The n-th partition of a topic goes to the n-th reader after the place where the last topic ended.
     start = _starts(columns, readers, partitions)
     turn = np.arange(len(columns.topic)) + np.repeat(start - columns.first[:-1], partitions)
     turn %= np.repeat(np.maximum(readers.count, 1), partitions)
@@ -31,8 +31,8 @@ def deal(columns: Columns) -> tuple[Rows, Rows]:
 
 
 def _starts(columns: Columns, readers: ConsumerThreads, partitions: Offsets) -> Offsets:
-    """Return for each topic which of its readers, counted from 0, gets its first partition."""
-    circle = offsets(columns.threads.max(axis=1, initial=0)[columns.subscription])  # where each member's threads begin
+    """Return for each topic the index of the reader that gets its first partition."""
+    circle = offsets(columns.threads.max(axis=1, initial=0)[columns.subscription])  # place of each member's thread 0
     place_in_circle = circle[readers.member] + readers.thread
     starts = []
     start, last_begin, next_place = 0, -1, 0

@@ -1,8 +1,8 @@
-"""Sticky: as balanced as the subscriptions allow, and then as few moves as possible.
+"""Sticky: as balanced as the subscriptions allow, then with as few moves as possible.
 
-Members are balanced first (what moves between consumers costs a pause), then each member's share over its own threads.
-Source of the rules: Kafka's `StickyAssignor`; ours is exact where that one is a heuristic, but for the moves of large
-groups whose subscriptions overlap in part: those are few, not proven to be the fewest.
+Partitions are balanced over members first, because moves between members cause pauses; then each member's partitions
+over its threads. Source of the rules: Kafka's `StickyAssignor`. Kafka's is a heuristic, this one is exact, with one
+exception: in large groups with partly overlapping subscriptions, the moves are few but not proven to be the fewest.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from zkrebalancer.assignment.subscribers import Classes, classes_of, kinds_of
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_EXACT_CHOICES = 500  # pairs of member and topic up to which overlapping subscriptions are solved exactly
-MANY = 8  # free rows are sorted if they are fewer than one in so many, and else found in the order of the topics
+MANY = 8  # if fewer than 1/MANY of the rows are free, sorting them is faster than scanning all rows by topic
 
 
 def place_sticky(columns: Columns) -> tuple[Rows, Rows]:
-    """Balance members within one where the subscriptions allow it, with the fewest moves between members.
+    """Balance members within one partition where the subscriptions allow it, with the fewest moves between members.
 
-    A member's partitions are then spread over its threads in the same way. Returns the member and the consumer thread
-    that get each row.
+    Then spread each member's partitions over its threads in the same way. Returns the member and the consumer thread of
+    each row.
     """
     target = sticky(columns)
     return target, to_threads(columns, target)
 
 
 def sticky(columns: Columns) -> Rows:
-    """Return the member that gets each row."""
+    """Return the member of each row."""
     if not columns.consumers:
         return columns.owner
     classes = classes_of(columns)
@@ -51,7 +51,7 @@ def sticky(columns: Columns) -> Rows:
 
 
 def _spread_disjoint(columns: Columns, classes: Classes, claimed: Rows) -> Rows:
-    """Every topic is read by one class, or by none: each class is balanced for itself."""
+    """Balance each class by itself; at most one class reads a topic."""
     partitions = np.diff(columns.first)
     is_read = classes.reads.any(axis=0)
     if len(classes.reads) == 1 and is_read.all():
@@ -66,7 +66,7 @@ def _spread_disjoint(columns: Columns, classes: Classes, claimed: Rows) -> Rows:
 
 
 def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> Rows:
-    """Decide how many rows of each kind of topic each class gets, then which, then spread them within each class."""
+    """Decide how many rows of each kind each class gets, then which ones, then spread them within each class."""
     reads, kind_of_topic = kinds_of(classes.reads)
     partitions = np.diff(columns.first)
     is_read = classes.reads.any(axis=0)
@@ -79,7 +79,7 @@ def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> R
 
     topics = np.flatnonzero(is_read)
     free = _free_rows(columns, topics[np.argsort(kind_of_topic[topics], kind="stable")], claimed)
-    # The free rows stand kind after kind; each class takes a piece of each, and they are wanted class after class.
+    # The free rows are sorted by kind; each class gets a piece of each kind; `spread_alike` needs them sorted by class.
     missing = np.maximum(held - claimed_counts, 0)
     begins = offsets(missing.T.ravel())[:-1].reshape(missing.T.shape).T
     free = free[ranges(begins.ravel(), missing.ravel())]
@@ -87,9 +87,9 @@ def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> R
 
 
 def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tuple[int, int]) -> tuple[Rows, Counts]:
-    """Number the class and kind of each claim; return it for each row, and how many there are: [classes, kinds].
+    """Number the pairs of class and kind; return the number of each claimed row, and the claims: [classes, kinds].
 
-    The number of a row without a claim lies beyond all others.
+    Rows without a claim get a number above all pairs.
     """
     class_count, kind_count = shape
     if columns.owner.max(initial=NOBODY) < 0:
@@ -102,7 +102,7 @@ def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tupl
 
 
 def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
-    """Return the rows of these topics, in their order, that nobody claims."""
+    """Return the unclaimed rows of these topics, in the order of the topics."""
     is_free = claimed < 0
     free_count = np.count_nonzero(is_free)
     if free_count > len(claimed) // MANY:
@@ -116,7 +116,7 @@ def _free_rows(columns: Columns, topics: Offsets, claimed: Rows) -> Offsets:
 
 
 def _release(claimed: Rows, share: Rows, lost_counts: Counts, disputed: Flags | None) -> None:
-    """Free as many rows of each share as it loses, those of its largest members first, and of these disputed ones."""
+    """Free as many rows of each share as it loses: those of its largest members, disputed rows first."""
     is_losing = np.append(lost_counts > 0, np.False_)
     rows = np.flatnonzero(is_losing.take(share, mode="clip"))
     if disputed is not None:
@@ -124,26 +124,26 @@ def _release(claimed: Rows, share: Rows, lost_counts: Counts, disputed: Flags | 
     sizes = np.bincount(claimed + 1)[1:]
     owner = claimed[rows]
     by_owner = np.argsort(owner, kind="stable")
-    height = np.empty(len(rows), np.int64)  # what the member has left when it gives up this row after those below
+    height = np.empty(len(rows), np.int64)  # the member's size when it gives up this row, after those before it
     height[by_owner] = sizes[owner[by_owner]] - rank_in_run(owner[by_owner])
     rows = rows[np.lexsort((-height, share[rows]))]
     claimed[rows[rank_in_run(share[rows]) < lost_counts[share[rows]]]] = NOBODY
 
 
 def _threads(columns: Columns) -> Rows | None:
-    """Return the threads that hold the rows if it makes a difference which."""
+    """Return the owners' threads, None if all are thread 0."""
     return columns.owner_thread if columns.owner_thread.max(initial=0) > 0 else None
 
 
 def _spread_exactly(columns: Columns, members: list[int], target: Rows) -> None:
-    """Spread the topics that these members read, and nobody else does, over them."""
+    """Spread the topics that only these members read, optimally, over them."""
     reads = columns.threads > 0
     topics_of = {member: np.flatnonzero(reads[columns.subscription[member]]).tolist() for member in members}
     index_of = {columns.topics[topic]: topic for topics in topics_of.values() for topic in topics}
     claims: dict[int, list[TopicPartition]] = {}
     for member in members:
         rows = np.flatnonzero(columns.owner == member)
-        if columns.disputed is not None:  # the last ones are given up first
+        if columns.disputed is not None:  # sort disputed rows last, because the last ones are given up first
             rows = rows[np.argsort(columns.disputed[rows], kind="stable")]
         claims[member] = [
             (columns.topics[columns.topic[row]], row - int(columns.first[columns.topic[row]]))
@@ -160,7 +160,7 @@ def _spread_exactly(columns: Columns, members: list[int], target: Rows) -> None:
 
 
 def _threads_in_turn(rows: Offsets, thread: Rows) -> list[int]:
-    """Order what a member holds: one of each thread, then a second one of each, so that full threads give up first."""
+    """Order a member's rows: one of each thread, then a second one of each, …, so that the fullest threads give up."""
     by_thread = np.argsort(thread, kind="stable")
     turn = np.empty(len(rows), np.int64)
     turn[by_thread] = rank_in_run(thread[by_thread])

@@ -1,4 +1,4 @@
-"""Who reads what, in groups: members with equal subscriptions are a class, topics with equal readers are a kind."""
+"""Groups members and topics: members with equal subscriptions form a class, topics with equal readers a kind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from zkrebalancer.assignment.columns import Columns, Flags, Offsets, Rows, offse
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
-    """Members by the topics that they read, however many consumer threads they read them with."""
+    """Classes of members that read the same topics, regardless of their numbers of consumer threads."""
 
     of_member: Rows  # [M]
     reads: Flags  # [classes, T]
 
 
 def classes_of(columns: Columns) -> Classes:
-    """Return the classes of a group with members; their order does not depend on that of the members."""
+    """Return the classes of a group, in an order that does not depend on that of the members."""
     reads = columns.threads > 0
     if len(reads) == 1:
         return Classes(columns.subscription, reads)
@@ -28,16 +28,16 @@ def classes_of(columns: Columns) -> Classes:
 
 
 def kinds_of(reads: Flags) -> tuple[Flags, Rows]:
-    """Return from [classes, T]: the same with a column for each kind of topic, and the kind of each topic."""
+    """Group topics by readers: from [classes, T], return [classes, kinds] and the kind of each topic, [T]."""
     chosen, kind_of_topic = _distinct_rows(reads.T)
     return reads[:, chosen], kind_of_topic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsumerThreads:
-    """Consumer threads that read a topic, in order; topics with equal ones share them.
+    """The consumer threads that read each topic, in order; topics with equal readers share their entries.
 
-    Those of topic t stand at begin[t] … begin[t] + count[t] - 1 of `member` and `thread`.
+    Topic t has the entries begin[t] … begin[t] + count[t] - 1 of `member` and `thread`.
     """
 
     begin: Offsets  # [T]
@@ -65,7 +65,7 @@ def consumer_threads(columns: Columns) -> ConsumerThreads:
 
 
 def _distinct_rows(matrix: npt.NDArray[np.bool_] | npt.NDArray[np.int16]) -> tuple[Offsets, Rows]:
-    """Return where each distinct row stands first, sorted by content, and for each row which of them it equals."""
+    """Return the first index of each distinct row, sorted by content, and for each row the number of its equal."""
     if matrix.size == 0 or (matrix == matrix[:1]).all():
         return np.arange(min(len(matrix), 1)), np.zeros(len(matrix), np.int32)
     packed = np.ascontiguousarray(np.packbits(matrix, axis=1) if matrix.dtype == np.bool_ else matrix)

@@ -1,8 +1,8 @@
-"""From what members hold to what they shall hold: what each has to stop and to start.
+"""From current owners to target owners: the partitions that each consumer has to stop and to start.
 
-Everything that every plan needs and that grows with the group is done here, on columns and away from the coordinator's
-loop; what is left for that loop grows with what changes. Only the index for shares of single consumers, which few plans
-ask for, is made where it is first asked for: one sort of the rows.
+All work of a plan that grows with the group is done here, on columns and outside the coordinator's loop; the remaining
+work of the loop grows with the changes. The exception is the index for `share`, which few plans need: it is built on
+first use, by one sort of the rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from zkrebalancer.assignment.updating import updated
 from zkrebalancer.protocol.fields import TopicPartition
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what few ask for is found when it is asked for, and kept
+@dataclass(frozen=True, eq=False)  # no slots, because of cached_property
 class Transition:
-    """What a strategy decided, by consumer, as the difference to what the problem's members claim.
+    """A strategy's decision by consumer, as the difference from the members' claims.
 
-    `everything`: `starts` are all that each shall have, also where it has it already.
-
-    `stops`: consumer -> partitions that it has to let go. `starts`: consumer -> partition -> consumer thread.
+    `everything`: `starts` contains all partitions of each consumer, also those that it owns already (eager mode).
+    `stops`: consumer -> partitions to revoke. `starts`: consumer -> partition -> consumer thread.
     `moved_count`: partitions that go from one member to another.
-    `withholds`: whether a partition that has readers was taken from its holder and given to nobody yet.
+    `withholds`: whether a partition with readers is revoked but not assigned yet.
     """
 
     everything: bool
@@ -40,11 +39,11 @@ class Transition:
     moved_count: int
     assigned_count: int
     withholds: bool
-    changing: frozenset[str]  # consumers that have to stop or start something that is different from what they hold
+    changing: frozenset[str]  # consumers whose partitions or consumer threads change
 
     @cached_property
     def _index_of(self) -> Mapping[str, int]:
-        """Consumer -> its row of the members."""
+        """Consumer -> index of the member."""
         return {consumer: index for index, consumer in enumerate(self.columns.consumers)}
 
     @cached_property
@@ -53,16 +52,16 @@ class Transition:
 
     @cached_property
     def _rows(self) -> tuple[Offsets, Offsets]:
-        """The rows sorted by member, and where those of each member begin: [P], [M + 1]."""
+        """The rows sorted by member, [P], and the begin of each member's rows, [M + 1]."""
         counts = np.bincount(self.member + 1, minlength=len(self.columns.consumers) + 1)
         return np.argsort(narrow(self.member + 1), kind="stable"), offsets(counts)[1:]
 
     def knows(self, consumer: str) -> bool:
-        """Whether the consumer took part."""
+        """Whether the consumer is a member of the group."""
         return consumer in self._index_of
 
     def receiver(self, partition: TopicPartition) -> str | None:
-        """Return the consumer that shall have the partition, None if nobody shall."""
+        """Return the target owner of the partition, None if it has none."""
         columns, topic = self.columns, self._topic_of.get(partition[0])
         if topic is None or not 0 <= partition[1] < columns.first[topic + 1] - columns.first[topic]:
             return None
@@ -70,7 +69,7 @@ class Transition:
         return columns.consumers[member] if member >= 0 else None
 
     def share(self, consumer: str) -> dict[TopicPartition, int]:
-        """Return all that a consumer shall have, partition -> consumer thread; {} for one that took no part."""
+        """Return a consumer's target assignment, partition -> consumer thread; {} if it is not a member."""
         index = self._index_of.get(consumer)
         if index is None:
             return {}
@@ -85,13 +84,13 @@ def place(
     changed: Collection[str] = (),
     everything: bool = False,
 ) -> Transition:
-    """Decide, and say what it means for everybody.
+    """Run a strategy and return the transition to its result.
 
-    `before`: columns of the same group, of which only the consumers `changed` are different now; None to read all anew.
-    `everything`: every partition is started anew, also where it stays (the eager mode).
+    `before`: earlier columns of the same group, in which only the consumers `changed` differ; None reads everything.
+    `everything`: start every partition, also those that stay (eager mode).
 
     Raises:
-        RebalancerError: what the strategy says about its options.
+        OptionError: one of the problem's options is invalid.
 
     """
     columns = to_columns(problem) if before is None else updated(before, problem, changed)
@@ -99,7 +98,7 @@ def place(
 
 
 def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool = False) -> Transition:
-    """Return what follows from the member and the consumer thread that get each row."""
+    """Return the transition to the given member and consumer thread of each row."""
     moving = np.flatnonzero((columns.holder != member) | (columns.owner_thread != thread))
     giver, receiver = columns.holder[moving], member[moving]
     is_held, is_assigned = giver >= 0, receiver >= 0
@@ -122,7 +121,7 @@ def to_transition(columns: Columns, member: Rows, thread: Rows, everything: bool
 
 
 def _by_consumer(columns: Columns, rows: Offsets, member: Rows, thread: Rows) -> dict[str, dict[TopicPartition, int]]:
-    """Collect these rows by the member that stands there."""
+    """Group rows by their member: consumer -> partition -> consumer thread."""
     rows = rows[np.argsort(narrow(member[rows]), kind="stable")]
     begins = np.flatnonzero(np.diff(member[rows], prepend=np.int32(-1)))
     return {

@@ -1,4 +1,4 @@
-"""Columns that are kept from one rebalance to the next: only the members that have changed are read again."""
+"""Updates the columns of an earlier rebalance, reading only the members that have changed."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from zkrebalancer.assignment.columns import (
 )
 from zkrebalancer.assignment.model import Problem
 
-MANY_CHANGED = 1_000  # members; of more it is quicker to read everything anew
-PIECE = 32_768  # rows
+MANY_CHANGED = 1_000  # with more changed members it is faster to read everything
+PIECE = 32_768  # rows that fit into the processor's cache
 
 
 def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Columns:
-    """Return the columns of a group some of whose members have changed: the others' claims are not read again.
+    """Return the columns of `problem`, reading the claims of changed members only.
 
-    `columns`: of the group before. `changed`: consumers that have joined, left, or say anything else than before. Costs
-    time for what changed, and few passes over the rows in numpy; only other topics, racks that nobody has named before,
-    and claims that contradict each other make it read everything again.
+    `columns`: of the same group before. `changed`: consumers that joined, left or changed. The time is proportional to
+    the changes, plus a few passes of numpy over the rows. Different topics, new racks, contradicting claims and too
+    many changes cause a full read.
     """
     racks = set(rack_names_of(problem, [problem.members[name] for name in changed if name in problem.members]))
     is_new = columns.is_contradicted or len(changed) > MANY_CHANGED or not racks <= set(columns.rack_names)
     if is_new or not _has_topics_of(columns, problem):
         return to_columns(problem)
-    roll = _call_roll(columns, problem, changed)
-    holder, owner, owner_thread = _unchanged_claims(columns, roll)
+    matching = _match_members(columns, problem, changed)
+    holder, owner, owner_thread = _unchanged_claims(columns, matching)
     index_of = {topic: index for index, topic in enumerate(columns.topics)}
-    rows, claimants, claiming_threads = read_claims(problem, roll.row_of, index_of, columns.first)
+    rows, claimants, claiming_threads = read_claims(problem, matching.row_of, index_of, columns.first)
     is_contradicted = (holder[rows] >= 0).any()
     holder[rows], owner_thread[rows] = claimants, claiming_threads
     if is_contradicted or (holder[rows] != claimants).any():
         return to_columns(problem)
-    capacity, rack, subscription, threads = _described(columns, problem, roll, index_of)
+    capacity, rack, subscription, threads = _described(columns, problem, matching, index_of)
     reads = reads_row(columns.topic[rows], claimants, subscription, threads)
     if owner is not holder or not reads.all():
         owner = holder.copy() if owner is holder else owner
@@ -60,8 +60,8 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
         rate=rate,
         rack_sets=rack_sets,
         rack_set=rack_set,
-        consumers=roll.consumers,
-        static_count=roll.static_count,
+        consumers=matching.consumers,
+        static_count=matching.static_count,
         holder=holder,
         owner=owner,
         owner_thread=owner_thread,
@@ -73,11 +73,11 @@ def updated(columns: Columns, problem: Problem, changed: Collection[str]) -> Col
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Roll:
-    """Who is there now, and where they were before.
+class _Matching:
+    """The consumers now, and the mapping from former member indexes.
 
-    `row_now`: of each former member, NOBODY for one that has left; the last entry is NOBODY's.
-    `changed_before`: former rows of those that have changed. `row_of`: rows of those of them that are there now.
+    `row_now`: former index -> index, NOBODY for members that have left; the last entry is for NOBODY.
+    `changed_before`: former indexes of the changed members. `row_of`: indexes of the changed members that are present.
     """
 
     consumers: tuple[str, ...]
@@ -87,8 +87,8 @@ class _Roll:
     row_of: dict[str, int]
 
 
-def _call_roll(columns: Columns, problem: Problem, changed: Collection[str]) -> _Roll:
-    """Find out who has come and gone; a static member that has changed may stand elsewhere, and has done both."""
+def _match_members(columns: Columns, problem: Problem, changed: Collection[str]) -> _Matching:
+    """Match former and present members; a changed static member may have a new place, so it counts as gone and new."""
     before = _rows_before(columns, changed)
     stays = [
         name
@@ -101,12 +101,12 @@ def _call_roll(columns: Columns, problem: Problem, changed: Collection[str]) -> 
     coming = sorted((name for name in changed if name in problem.members and name not in row_of), key=problem.rank)
     going = before.keys() - row_of.keys()
     if not coming and not going:
-        return _Roll(columns.consumers, columns.static_count, row_now, list(before.values()), row_of)
+        return _Matching(columns.consumers, columns.static_count, row_now, list(before.values()), row_of)
 
     consumers = list(columns.consumers)
     for row in sorted((before[name] for name in going), reverse=True):
         del consumers[row]
-    for name in coming:  # in their order: nobody is put before one that has its row
+    for name in coming:  # sorted, so that no later insertion shifts an earlier one
         row_of[name] = bisect_left(consumers, problem.rank(name), key=problem.rank)
         consumers.insert(row_of[name], name)
     is_old = np.ones(len(consumers), np.bool_)
@@ -116,11 +116,11 @@ def _call_roll(columns: Columns, problem: Problem, changed: Collection[str]) -> 
     row_of.update((name, int(row_now[before[name]])) for name in stays)
     static_count = columns.static_count - sum(before[name] < columns.static_count for name in going)
     static_count += sum(1 for name in coming if problem.members[name].instance_id)
-    return _Roll(tuple(consumers), static_count, row_now, list(before.values()), row_of)
+    return _Matching(tuple(consumers), static_count, row_now, list(before.values()), row_of)
 
 
 def _rows_before(columns: Columns, names: Collection[str]) -> dict[str, int]:
-    """Return the rows of those who were there; those that are not static are sorted by name."""
+    """Return the former indexes of these consumers; non-static ones are found by binary search."""
     consumers, static_count = columns.consumers, columns.static_count
     rows = {name: row for row, name in enumerate(consumers[:static_count]) if name in names}
     for name in names:
@@ -130,14 +130,14 @@ def _rows_before(columns: Columns, names: Collection[str]) -> dict[str, int]:
     return rows
 
 
-def _unchanged_claims(columns: Columns, roll: _Roll) -> tuple[Rows, Rows, Rows]:
-    """Return holder, owner and owner_thread of what those claim who have not changed.
+def _unchanged_claims(columns: Columns, matching: _Matching) -> tuple[Rows, Rows, Rows]:
+    """Return `holder`, `owner` and `owner_thread` with the claims of unchanged members only.
 
-    The columns are made in pieces that stay in the processor's cache: each array in between, as long as a column, would
-    be memory that is new to the process, and that costs more than the arithmetic.
+    Works in pieces that fit into the processor's cache, because allocating temporary arrays as long as a column costs
+    more than the arithmetic.
     """
-    row_now = roll.row_now.copy()
-    row_now[roll.changed_before] = NOBODY
+    row_now = matching.row_now.copy()
+    row_now[matching.changed_before] = NOBODY
     holder, owner_thread = np.empty_like(columns.holder), np.empty_like(columns.owner_thread)
     owner = holder if columns.owner is columns.holder else np.empty_like(columns.owner)
     for begin in range(0, len(holder), PIECE):
@@ -145,7 +145,7 @@ def _unchanged_claims(columns: Columns, roll: _Roll) -> tuple[Rows, Rows, Rows]:
         row_now.take(columns.holder[piece], mode="wrap", out=holder[piece])  # NOBODY, -1, is the last entry
         if owner is not holder:
             row_now.take(columns.owner[piece], mode="wrap", out=owner[piece])
-        # Where nobody is left, all bits are set: NOBODY.
+        # Where the holder is NOBODY (-1), the shift sets all bits: the thread becomes NOBODY, too.
         np.bitwise_or(columns.owner_thread[piece], holder[piece] >> 31, out=owner_thread[piece])
     return holder, owner, owner_thread
 
@@ -156,18 +156,18 @@ def _has_topics_of(columns: Columns, problem: Problem) -> bool:
 
 
 def _described(
-    columns: Columns, problem: Problem, roll: _Roll, index_of: Mapping[str, int]
+    columns: Columns, problem: Problem, matching: _Matching, index_of: Mapping[str, int]
 ) -> tuple[npt.NDArray[np.float64], Rows, Rows, npt.NDArray[np.int16]]:
-    """Return capacity, rack and subscription of each member, and the subscriptions, as they are now."""
-    row_now = roll.row_now[:-1]
+    """Return the present capacity, rack and subscription of each member, and the distinct subscriptions."""
+    row_now = matching.row_now[:-1]
     is_there = row_now >= 0
-    capacity = np.empty(len(roll.consumers), np.float64)
-    rack, subscription = np.full((2, len(roll.consumers)), NOBODY, np.int32)
+    capacity = np.empty(len(matching.consumers), np.float64)
+    rack, subscription = np.full((2, len(matching.consumers)), NOBODY, np.int32)
     for column, before in ((capacity, columns.capacity), (rack, columns.rack), (subscription, columns.subscription)):
         column[row_now[is_there]] = before[is_there]
     threads = columns.threads
     seen: dict[int, int] = {}  # as in `_subscriptions`
-    for consumer, row in roll.row_of.items():
+    for consumer, row in matching.row_of.items():
         member = problem.members[consumer]
         capacity[row] = member.capacity
         rack[row] = rack_of(member, columns.rack_names)

@@ -1,6 +1,6 @@
-"""Small random groups and their true optimum: every assignment is tried.
+"""Small random groups and their true optimum, found by trying every assignment.
 
-Written from the formulas of the documentation, with nothing of the code under test but its options.
+Implements the formulas of the documentation; shares only the options with the code under test.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from zkrebalancer.assignment.model import Member, Problem, to_racks
 from zkrebalancer.protocol.fields import TopicPartition
 
 NOBODY = -1
-MAX_ASSIGNMENTS = 20_000  # of one group: more members, fewer partitions
+MAX_ASSIGNMENTS = 20_000  # of one group; with more members, groups have fewer partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """A group that can be solved by trying everything, and the options to do it with."""
+    """A group that is small enough to try every assignment, and the options."""
 
     problem: Problem
     options: BalancedOptions
 
 
 def small_group(seed: int) -> Small:
-    """Draw a group of at most five members; half of them hold what an earlier assignment might have given them."""
+    """Draw a group of at most five members; most groups own partitions from a random earlier assignment."""
     chance = random.Random(seed)
     member_count = chance.randint(2, 5)
     partition_count = int(np.log(MAX_ASSIGNMENTS) / np.log(member_count + 1))
@@ -85,9 +85,10 @@ def _options(chance: random.Random, topics: dict[str, int]) -> BalancedOptions:
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The least that is possible: partitions without a member, then those left with a drained one, then the cost.
+    """The minimum of (unassigned partitions, partitions left on drained members, cost), in this order of priority.
 
-    Which partitions these are is not what the objective weighs: the cost is the least of those where they are the same.
+    The objective does not weigh which partitions are unassigned or left on drained members, so the cost is the minimum
+    over assignments that agree with the plan in this respect.
     """
 
     unassigned: int
@@ -97,7 +98,7 @@ class Optimum:
 
 
 def optimum(judge: Judge, target: npt.NDArray[np.int64]) -> Optimum:
-    """Try every assignment, `target` being the one to compare with."""
+    """Try every assignment; `target` is the plan to compare with."""
     choices = [judge.choices(row) for row in range(len(judge.rows))]
     targets = np.array(list(itertools.product(*choices)), np.int64).reshape(-1, len(choices))
     return judge.best(targets, target)
@@ -135,7 +136,7 @@ class Judge:
         return number in self.options.pinned.get(topic, ()) and self.owner[row] != NOBODY
 
     def choices(self, row: int) -> list[int]:
-        """Members that may have the row at all."""
+        """Return the members that may have the row."""
         if self.is_pinned(row) or not self.readers[row]:
             return [self.owner[row]]
         allowed = list(self.readers[row])

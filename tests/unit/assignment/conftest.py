@@ -1,4 +1,4 @@
-"""The command line as a user meets it, in this process."""
+"""Runs the command line within the test process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run: TypeAlias = Callable[..., Outcome]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run("--json", strategy="range", content="{}")`: `zkrebalancer assign` with the content as standard input."""
+    """`run("--json", strategy="range", content="{}")`: run `zkrebalancer assign` with the content as standard input."""
 
     def run_assign(
         *arguments: str, content: str | bytes = b"", strategy: str = "sticky", input_name: str = "-"

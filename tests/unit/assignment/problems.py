@@ -1,4 +1,4 @@
-"""Random groups for the property tests, and what those tests measure."""
+"""Random groups for the property tests, and measures of their assignments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def problems(
     max_members: int = 5,
     max_threads: int = 3,
 ) -> Problem:
-    """Draw a group: members differ in topics and threads, and hold partitions (some twice, some that do not exist)."""
+    """Draw a group: members differ in topics and threads; their claims may overlap or name missing partitions."""
     topics = draw(_topics(max_partitions))
     consumers = draw(_consumers(max_members))
     subscriptions = _subscriptions(max_threads)
@@ -51,7 +51,7 @@ def problems(
     return Problem(topics, members)
 
 
-# Each made once: to make one for every draw costs more than to draw.
+# Cached, because creating a strategy costs more than drawing from it.
 
 
 @cache
@@ -75,7 +75,7 @@ def _owned(max_partitions: int, max_threads: int) -> st.SearchStrategy[dict[Topi
 
 
 def placed(assignment: Assignment) -> Iterator[tuple[str, int, str, int]]:
-    """Every (consumer, thread, topic, partition) of an assignment."""
+    """Yield every (consumer, thread, topic, partition) of an assignment."""
     for consumer, threads in assignment.items():
         for thread, topics in threads.items():
             for topic, partitions in topics.items():
@@ -84,18 +84,18 @@ def placed(assignment: Assignment) -> Iterator[tuple[str, int, str, int]]:
 
 
 def targets(assignment: Assignment) -> dict[tuple[str, int], str]:
-    """Partition -> consumer."""
+    """Return partition -> consumer."""
     return {(topic, partition): consumer for consumer, _, topic, partition in placed(assignment)}
 
 
 def sizes(assignment: Assignment) -> dict[str, int]:
-    """Consumer -> number of partitions."""
+    """Return consumer -> number of partitions."""
     count_of = Counter(consumer for consumer, _, _, _ in placed(assignment))
     return {consumer: count_of[consumer] for consumer in assignment}
 
 
 def readable(problem: Problem) -> set[tuple[str, int]]:
-    """Every partition that somebody subscribes to."""
+    """Return every partition with a subscriber."""
     subscribed = {topic for member in problem.members.values() for topic in member.threads}
     return {
         (topic, partition)
@@ -106,7 +106,7 @@ def readable(problem: Problem) -> set[tuple[str, int]]:
 
 
 def holding(problem: Problem, assignment: Assignment) -> Problem:
-    """Return the same group after the assignment took effect."""
+    """Return the group after the assignment took effect."""
     owned: dict[str, dict[TopicPartition, int]] = {consumer: {} for consumer in problem.members}
     for consumer, thread, topic, partition in placed(assignment):
         owned[consumer][topic, partition] = thread
@@ -120,7 +120,7 @@ def holding(problem: Problem, assignment: Assignment) -> Problem:
 
 
 def shuffled(problem: Problem, order: Iterable[int]) -> Problem:
-    """Return the same group with every dictionary in another order."""
+    """Return the same group with reordered dictionaries."""
     ranks = itertools.cycle(tuple(order) or (0,))
 
     def reorder(entries: Mapping[Key, Value]) -> dict[Key, Value]:
@@ -139,13 +139,13 @@ def shuffled(problem: Problem, order: Iterable[int]) -> Problem:
 
 
 def best_by_brute_force(problem: Problem, current: Mapping[tuple[str, int], str]) -> tuple[int, int]:
-    """Over all assignments: the smallest (sum of squared sizes, number of `current` owners that lose a partition)."""
+    """Return the smallest cost of all assignments; see `cost`."""
     partitions = sorted(readable(problem))
     readers = [[name for name, member in problem.members.items() if topic in member.threads] for topic, _ in partitions]
     return min(cost(dict(zip(partitions, chosen, strict=True)), current) for chosen in itertools.product(*readers))
 
 
 def cost(target: Mapping[tuple[str, int], str], current: Mapping[tuple[str, int], str]) -> tuple[int, int]:
-    """(sum of squared sizes, how many current owners do not keep their partition)."""
+    """Return (sum of squared sizes, number of `current` partitions that do not stay with their owner)."""
     squares = sum(size * size for size in Counter(target.values()).values())
     return squares, sum(target.get(partition) != owner for partition, owner in current.items())

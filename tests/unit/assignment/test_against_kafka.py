@@ -1,7 +1,7 @@
-"""Random groups through Kafka's own Java assignors and through ours.
+"""Random groups, assigned by Kafka's own Java assignors and by ours.
 
-Where the rule is exact (range, round robin) the assignments are equal. Where it is a goal (sticky), ours are valid,
-never less balanced than Kafka's, and keep no fewer partitions when they are as balanced.
+Range and round robin must give equal assignments. Our sticky assignments must be valid, never less balanced than
+Kafka's, and keep no fewer partitions when equally balanced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def kafka() -> Iterator[KafkaAssignors]:
 
 
 def random_problem(seed: int) -> Problem:
-    """Make a group that subscribes alike, in buckets or as it likes, and holds some of its partitions."""
+    """Return a group with equal, disjoint or arbitrary subscriptions, which owns some of its partitions."""
     chance = random.Random(seed)
     topics = {f"t{number}": chance.randint(1, 9) for number in range(chance.randint(1, 5))}
     choices = [chance.sample(sorted(topics), chance.randint(1, len(topics))) for _ in range(chance.randint(1, 4))]
@@ -65,7 +65,7 @@ def ask(
     owners: Mapping[TopicPartition, str],
     generation: int | None = None,
 ) -> Owners:
-    """Return who gets what when `owners` hold what they do, all in one generation if that is given."""
+    """Return the assignment by Kafka, given the current owners; `generation` overrides that of every member."""
     claims = {name: [partition for partition, owner in owners.items() if owner == name] for name in problem.members}
     return ask_with_claims(kafka, assignor, problem, claims, generation)
 
@@ -77,7 +77,7 @@ def ask_with_claims(
     claims: Mapping[str, Iterable[TopicPartition]],
     generation: int | None = None,
 ) -> Owners:
-    """Return who gets what when members claim this, several of them the same, perhaps."""
+    """Return the assignment by Kafka, given claims, which may overlap."""
     members: dict[str, Any] = {}
     for number, (name, member) in enumerate(problem.members.items()):
         owned: dict[str, list[int]] = {}
@@ -103,13 +103,13 @@ def ask_with_claims(
 
 
 def ask_again(kafka: KafkaAssignors, problem: Problem, first_round: Owners) -> Owners:
-    """Return what cooperative-sticky ends with: whatever a round withholds is revoked, and the next one assigns it."""
+    """Return the final assignment by Kafka's cooperative-sticky, repeating rounds until nothing is withheld."""
     owners = first_round
     for _ in range(MAX_ROUNDS):
         owners, before = ask(kafka, "client cooperative-sticky", problem, owners, generation=5), owners
         if owners == before:
             return owners
-    pytest.fail(f"not settled after {MAX_ROUNDS} rounds")
+    pytest.fail(f"no stable assignment after {MAX_ROUNDS} rounds")
 
 
 def owners_of(assignment: Assignment) -> Owners:
@@ -117,13 +117,13 @@ def owners_of(assignment: Assignment) -> Owners:
 
 
 def quality(owners: Owners, current: Mapping[TopicPartition, str]) -> tuple[int, int]:
-    """(sum of squared sizes, how many do not keep their partition): the smaller the better."""
+    """Return (sum of squared sizes, number of partitions that move): smaller is better."""
     squares = sum(size * size for size in Counter(owners.values()).values())
     return squares, sum(owners.get(partition) != owner for partition, owner in current.items())
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("range", "client range"), ("round_robin", "client round-robin")])
-def test_exact_rules_give_what_kafka_gives(ours: str, theirs: str, kafka: KafkaAssignors) -> None:
+def test_range_and_round_robin_equal_kafkas(ours: str, theirs: str, kafka: KafkaAssignors) -> None:
     for seed in range(PROBLEM_COUNT):
         problem = random_problem(seed)
         assert owners_of(decide(ours, problem)) == ask(kafka, theirs, problem, {}), f"seed {seed}"
@@ -143,7 +143,7 @@ def test_sticky_is_never_worse(theirs: str, kafka: KafkaAssignors) -> None:
         assert quality(ours, current) <= quality(kafkas, current), f"seed {seed}"
 
 
-def test_cooperative_sticky_keeps_as_much_in_its_first_round_and_starts_nothing_that_is_held(
+def test_cooperative_sticky_keeps_as_many_in_its_first_round_and_starts_no_owned_partition(
     kafka: KafkaAssignors,
 ) -> None:
     for seed in range(PROBLEM_COUNT):
@@ -159,7 +159,7 @@ def test_cooperative_sticky_keeps_as_much_in_its_first_round_and_starts_nothing_
             assert kept(ours, current) >= kept(kafkas, current), f"seed {seed}"
 
 
-def test_what_two_claim_in_one_generation_is_given_to_nobody_at_first(kafka: KafkaAssignors) -> None:
+def test_partitions_claimed_twice_in_a_generation_are_withheld_at_first(kafka: KafkaAssignors) -> None:
     for seed in range(PROBLEM_COUNT):
         chance = random.Random(seed)
         partitions = [("t", number) for number in range(chance.randint(1, 9))]

@@ -1,4 +1,4 @@
-"""`zkrebalancer assign`: what it prints, and the one line it says about an input that is wrong."""
+"""`zkrebalancer assign`: its output, and its errors, which are one line each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_example_of_the_documentation(run: Run) -> None:
     assert output | {"elapsed_ms": 0.4} == json.loads(answered)
 
 
-def test_what_is_withheld_stands_in_unassigned(run: Run) -> None:
+def test_withheld_partitions_are_listed_as_unassigned(run: Run) -> None:
     members = {"c1": {"topics": ["t"], "owned": {"t": [0, 1]}}, "c2": {"topics": ["t"]}}
     content = json.dumps({"topics": {"t": 2}, "members": members})
     result = run("--json", strategy="cooperative_sticky", content=content)
@@ -60,7 +60,7 @@ def test_what_is_withheld_stands_in_unassigned(run: Run) -> None:
     assert (output["kept"], output["moved"]) == (1, 0)
 
 
-def test_table_for_people(tmp_path: Path, run: Run) -> None:
+def test_human_readable_table(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "input.json"
     path.write_text(json.dumps(INPUT))
     result = run(strategy="range", input_name=str(path))
@@ -81,7 +81,7 @@ def test_table_for_people(tmp_path: Path, run: Run) -> None:
     assert "kept 1, moved 0" in result.stdout
 
 
-def test_table_shows_hostile_names_as_text(run: Run) -> None:
+def test_hostile_names_are_printed_as_text(run: Run) -> None:
     content = json.dumps(
         {"topics": {"t\x1b[31m": 1, "[red]": 1}, "members": {"c\n": {"topics": ["t\x1b[31m", "[red]"]}}}
     )
@@ -116,72 +116,72 @@ def test_a_pattern_without_a_type_is_a_white_list(run: Run) -> None:
     assert json.loads(result.stdout)["assignment"] == {"c": {"a": [0]}}
 
 
-def test_threads_count_for_range(run: Run) -> None:
+def test_range_uses_threads(run: Run) -> None:
     members = {"c1": {"topics": ["t"], "threads": 3}, "c2": {"topics": ["t"]}}
     content = json.dumps({"topics": {"t": 8}, "members": members})
     result = run("--json", strategy="range", content=content)
     assert json.loads(result.stdout)["assignment"] == {"c1": {"t": [0, 1, 2, 3, 4, 5]}, "c2": {"t": [6, 7]}}
 
 
-def test_partitions_of_several_threads_are_sorted_together(run: Run) -> None:
+def test_partitions_of_several_threads_are_merged_and_sorted(run: Run) -> None:
     content = json.dumps({"topics": {"t": 4}, "members": {"c": {"topics": ["t"], "threads": 2}}})
     result = run("--json", strategy="round_robin", content=content)
     assert json.loads(result.stdout)["assignment"] == {"c": {"t": [0, 1, 2, 3]}}
 
 
 MEMBER_ERRORS = [
-    ({}, "members.c: either topics or pattern is expected"),
-    ({"topics": [], "pattern": "a"}, "members.c: either topics or pattern is expected"),
-    ({"topics": "t"}, 'members.c.topics: a list is expected, not "t"'),
-    ({"topics": ["t", 1]}, "members.c.topics[1]: a string is expected, not 1"),
-    ({"topics": ["t", "u", "t"]}, "members.c.topics[2]: t stands twice in one list"),
-    ({"pattern": 1}, "members.c.pattern: a string is expected, not 1"),
+    ({}, "members.c: must have either topics or pattern"),
+    ({"topics": [], "pattern": "a"}, "members.c: must have either topics or pattern"),
+    ({"topics": "t"}, 'members.c.topics: must be a list, not "t"'),
+    ({"topics": ["t", 1]}, "members.c.topics[1]: must be a string, not 1"),
+    ({"topics": ["t", "u", "t"]}, "members.c.topics[2]: t occurs twice in one list"),
+    ({"pattern": 1}, "members.c.pattern: must be a string, not 1"),
     ({"pattern": "("}, "members.c.pattern: pattern '(' does not compile"),
     ({"pattern": r"(a)\1"}, "members.c.pattern: pattern"),
     ({"pattern": "a", "pattern_type": "regex"}, "members.c.pattern: pattern type 'regex' is not"),
-    ({"pattern": "a", "pattern_type": 1}, "members.c.pattern_type: a string is expected"),
-    ({"topics": [], "threads": 0}, "members.c.threads: an integer from 1 to 1000 is expected, not 0"),
-    ({"topics": [], "threads": 10**30}, "members.c.threads: an integer from 1 to 1000 is expected"),
-    ({"topics": [], "threads": True}, "members.c.threads: an integer from 1 to 1000 is expected, not true"),
-    ({"topics": [], "owned": []}, "members.c.owned: an object is expected, not a list"),
-    ({"topics": [], "owned": {"t": 1}}, "members.c.owned.t: a list is expected, not 1"),
-    ({"topics": [], "owned": {"t": [0, -1]}}, "members.c.owned.t[1]: an integer from 0 to"),
-    ({"topics": [], "owned": {"t": [False]}}, "members.c.owned.t[0]: an integer from 0 to"),
-    ({"topics": [], "owned": {"t": [1.5]}}, "members.c.owned.t[0]: an integer from 0 to"),
-    ({"topics": [], "owned": {"t": [10**20]}}, "members.c.owned.t[0]: an integer from 0 to"),
-    ({"topics": [], "generation": "9"}, "members.c.generation: an integer from -1 to"),
-    ({"topics": [], "instance_id": 1}, "members.c.instance_id: a string is expected"),
-    ({"topics": [], "rack": []}, "members.c.rack: a string is expected, not a list"),
-    ({"topics": [], "capacity": -1}, "members.c.capacity: a number of at least 0 is expected, not -1"),
-    ({"topics": [], "capacity": True}, "members.c.capacity: a number of at least 0 is expected, not true"),
-    ({"topics": [], "capacity": 10**400}, "members.c.capacity: a number of at least 0 is expected"),
+    ({"pattern": "a", "pattern_type": 1}, "members.c.pattern_type: must be a string"),
+    ({"topics": [], "threads": 0}, "members.c.threads: must be an integer from 1 to 1000, not 0"),
+    ({"topics": [], "threads": 10**30}, "members.c.threads: must be an integer from 1 to 1000"),
+    ({"topics": [], "threads": True}, "members.c.threads: must be an integer from 1 to 1000, not true"),
+    ({"topics": [], "owned": []}, "members.c.owned: must be an object, not a list"),
+    ({"topics": [], "owned": {"t": 1}}, "members.c.owned.t: must be a list, not 1"),
+    ({"topics": [], "owned": {"t": [0, -1]}}, "members.c.owned.t[1]: must be an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [False]}}, "members.c.owned.t[0]: must be an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [1.5]}}, "members.c.owned.t[0]: must be an integer from 0 to"),
+    ({"topics": [], "owned": {"t": [10**20]}}, "members.c.owned.t[0]: must be an integer from 0 to"),
+    ({"topics": [], "generation": "9"}, "members.c.generation: must be an integer from -1 to"),
+    ({"topics": [], "instance_id": 1}, "members.c.instance_id: must be a string"),
+    ({"topics": [], "rack": []}, "members.c.rack: must be a string, not a list"),
+    ({"topics": [], "capacity": -1}, "members.c.capacity: must be a number of at least 0, not -1"),
+    ({"topics": [], "capacity": True}, "members.c.capacity: must be a number of at least 0, not true"),
+    ({"topics": [], "capacity": 10**400}, "members.c.capacity: must be a number of at least 0"),
     ({"topics": [], "owned": {"gone": [0]}}, "members.c.owned.gone: the topic is not in `topics`"),
     ({"topics": [], "weight": 2}, "members.c.weight: is unknown; known are capacity, generation, "),
-    ([], "members.c: an object is expected, not a list"),
-    (None, "members.c: an object is expected, not null"),
+    ([], "members.c: must be an object, not a list"),
+    (None, "members.c: must be an object, not null"),
 ]
 DOCUMENT_ERRORS = [
     *(({"topics": {"t": 1}, "members": {"c": member}}, message) for member, message in MEMBER_ERRORS),
-    ([], "input: an object is expected, not a list"),
+    ([], "input: must be an object, not a list"),
     ({"members": {}}, "topics: is missing"),
     ({"topics": {}}, "members: is missing"),
-    ({"topics": [], "members": {}}, "topics: an object is expected, not a list"),
-    ({"topics": {}, "members": []}, "members: an object is expected, not a list"),
-    ({"topics": {"t": -1}, "members": {}}, "topics.t: an integer from 0 to 2147483647 is expected, not -1"),
-    ({"topics": {"t": True}, "members": {}}, "topics.t: an integer from 0"),
-    ({"topics": {"t": 2.0}, "members": {}}, "topics.t: an integer from 0"),
-    ({"topics": {"t": 10**300}, "members": {}}, "topics.t: an integer from 0"),
+    ({"topics": [], "members": {}}, "topics: must be an object, not a list"),
+    ({"topics": {}, "members": []}, "members: must be an object, not a list"),
+    ({"topics": {"t": -1}, "members": {}}, "topics.t: must be an integer from 0 to 2147483647, not -1"),
+    ({"topics": {"t": True}, "members": {}}, "topics.t: must be an integer from 0"),
+    ({"topics": {"t": 2.0}, "members": {}}, "topics.t: must be an integer from 0"),
+    ({"topics": {"t": 10**300}, "members": {}}, "topics.t: must be an integer from 0"),
     ({"topics": {"a": MAX_PARTITIONS, "b": 1}, "members": {}}, "topics: 1000001 partitions in all, at most 1000000"),
-    ({"topics": {"a\nb": -1}, "members": {}}, r'topics."a\nb": an integer from 0'),
+    ({"topics": {"a\nb": -1}, "members": {}}, r'topics."a\nb": must be an integer from 0'),
     (
         {"topics": {}, "members": {"c": {"topics": [str(n) for n in range(20_001)], "threads": 1000}}},
-        "members: 20001000 consumer threads in all, at most 20000000 are served",
+        "members: 20001000 consumer threads in all, at most 20000000 are allowed",
     ),
-    ({"topics": {}, "members": {}, "lag": []}, "lag: an object is expected, not a list"),
-    ({"topics": {}, "members": {}, "lag": {"t": [-5]}}, "lag.t[0]: an integer from 0"),
-    ({"topics": {}, "members": {}, "racks": {"t": ["r1"]}}, "racks.t[0]: a list is expected"),
-    ({"topics": {}, "members": {}, "racks": {"t": [[1]]}}, "racks.t[0][0]: a string is expected, not 1"),
-    ({"topics": {}, "members": {}, "options": None}, "options: an object is expected, not null"),
+    ({"topics": {}, "members": {}, "lag": []}, "lag: must be an object, not a list"),
+    ({"topics": {}, "members": {}, "lag": {"t": [-5]}}, "lag.t[0]: must be an integer from 0"),
+    ({"topics": {}, "members": {}, "racks": {"t": ["r1"]}}, "racks.t[0]: must be a list"),
+    ({"topics": {}, "members": {}, "racks": {"t": [[1]]}}, "racks.t[0][0]: must be a string, not 1"),
+    ({"topics": {}, "members": {}, "options": None}, "options: must be an object, not null"),
     (
         {"topics": {}, "members": {}, "options": {"move_costs": 1}},
         "options.move_costs: is unknown; known are peak_cost",
@@ -192,18 +192,21 @@ TEXT_ERRORS = [
     ("{", "input: not JSON"),
     ("[" * 100_000, "input: not JSON"),
     (b"\xff\xfe\xff", "input: not JSON"),
-    ('{"topics": {"t": NaN}, "members": {}}', "topics.t: an integer from 0 to 2147483647 is expected, not NaN"),
-    ('{"topics": {}, "members": {"c": {"topics": [], "capacity": NaN}}}', "members.c.capacity: a number of at least 0"),
-    ('{"topics": {}, "members": {"c": {"topics": []}, "c": {"topics": []}}}', "members.c: stands twice in one object"),
-    ('{"topics": {}, "members": {}, "lag": {"t": [0, -Infinity]}}', "lag.t[1]: an integer from 0"),
+    ('{"topics": {"t": NaN}, "members": {}}', "topics.t: must be an integer from 0 to 2147483647, not NaN"),
+    (
+        '{"topics": {}, "members": {"c": {"topics": [], "capacity": NaN}}}',
+        "members.c.capacity: must be a number of at least 0",
+    ),
+    ('{"topics": {}, "members": {"c": {"topics": []}, "c": {"topics": []}}}', "members.c: occurs twice in one object"),
+    ('{"topics": {}, "members": {}, "lag": {"t": [0, -Infinity]}}', "lag.t[1]: must be an integer from 0"),
     ('{"topics": {"t": ' + "9" * 5_000 + '}, "members": {}}', "input: not JSON"),
-    ('{"topics": {"t": 1, "t": 2}, "members": {}}', "topics.t: stands twice in one object"),
-    ('{"topics": {}, "members": {}, "options": {"move_cost": NaN}}', "options.move_cost: a number from 0 to"),
-    ('{"topics": {}, "members": {}, "options": {"pinned": {"t": [], "t": [0]}}}', "options.pinned.t: stands twice"),
-    (r'{"topics": {"\ud800": 1}, "members": {}}', "input: a string has half a surrogate pair"),
+    ('{"topics": {"t": 1, "t": 2}, "members": {}}', "topics.t: occurs twice in one object"),
+    ('{"topics": {}, "members": {}, "options": {"move_cost": NaN}}', "options.move_cost: must be a number from 0 to"),
+    ('{"topics": {}, "members": {}, "options": {"pinned": {"t": [], "t": [0]}}}', "options.pinned.t: occurs twice"),
+    (r'{"topics": {"\ud800": 1}, "members": {}}', "input: a string contains a lone surrogate"),
     (
         '{"topics": {}, "members": {"c": {"topics": [], "capacity": 1e999}}}',
-        "members.c.capacity: a number of at least 0",
+        "members.c.capacity: must be a number of at least 0",
     ),
 ]
 
@@ -213,7 +216,7 @@ TEXT_ERRORS = [
     [*((json.dumps(document), message) for document, message in DOCUMENT_ERRORS), *TEXT_ERRORS],
     ids=lambda value: str(value)[:60],
 )
-def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message: str, run: Run) -> None:
+def test_an_input_error_is_one_line_with_the_path(content: str | bytes, message: str, run: Run) -> None:
     result = run("--json", content=content)
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -222,23 +225,23 @@ def test_a_wrong_input_is_one_line_that_says_where(content: str | bytes, message
 
 
 @pytest.mark.parametrize("name", ["no/such/file", "."])
-def test_a_file_that_cannot_be_read_is_one_line(name: str, run: Run) -> None:
+def test_an_unreadable_file_is_one_line(name: str, run: Run) -> None:
     result = run(input_name=name)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: --input {name}: cannot be read (")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_gigabyte_is_refused_before_it_is_read_to_the_end(tmp_path: Path, run: Run) -> None:
+def test_a_huge_file_is_rejected_before_it_is_read_completely(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(1024**3)  # a file with a hole: nothing is written
+        file.truncate(1024**3)  # a sparse file
     result = run(input_name=str(path))
     assert result.exit_code == 2
     assert result.stderr == f"Error: --input {path}: more than {MAX_INPUT_BYTES} bytes\n"
 
 
-def test_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
+def test_the_error_for_an_unknown_strategy_lists_the_known_ones(run: Run) -> None:
     result = run(strategy="fair", content=json.dumps(INPUT))
     assert result.exit_code == 2
     assert result.stderr == (

@@ -1,4 +1,4 @@
-"""What `balanced` promises, one small group each: floors, racks, prices, limits, drains, reasons."""
+"""The properties of `balanced`, each in one small group: floors, racks, prices, limits, drains, reasons."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_load_follows_capacity() -> None:
     assert sizes(decide("balanced", problem)) == {"a": 8, "b": 4, "c": 2}
 
 
-def test_a_hot_partition_has_its_member_for_itself() -> None:
+def test_a_hot_partition_gets_a_member_of_its_own() -> None:
     problem = group(9, {"a": member(), "b": member(), "c": member()}, lag={"t": [5_000, *[10] * 8]})
     assert sorted(sizes(decide("balanced", problem)).values()) == [1, 4, 4]
 
@@ -49,14 +49,14 @@ def test_idle_partitions_do_not_pile_up() -> None:
     assert set(sizes(decide("balanced", problem)).values()) == {10}
 
 
-def test_rate_and_lag_both_count() -> None:
+def test_load_depends_on_rate_and_lag() -> None:
     by_rate = group(4, {"a": member(), "b": member()}, lag={"t": [60, 60, 60, 60]}, rate={"t": [9.0, 0.0, 0.0, 0.0]})
     assert sorted(sizes(decide("balanced", by_rate)).values()) == [1, 3]
     by_lag = dataclasses.replace(by_rate, options={"catch_up_s": 0.001})
     assert sorted(sizes(decide("balanced", by_lag)).values()) == [2, 2]
 
 
-def test_partitions_are_read_in_their_rack_unless_that_costs_balance() -> None:
+def test_partitions_are_read_in_their_rack_unless_balance_costs_more() -> None:
     members = {"a": member(rack="r1"), "b": member(rack="r2")}
     at_home = group(4, members, racks=to_racks({"t": [["r2"], ["r1"], ["r2"], ["r1"]]}))
     assert targets(decide("balanced", at_home)) == {("t", 0): "b", ("t", 1): "a", ("t", 2): "b", ("t", 3): "a"}
@@ -72,7 +72,7 @@ def test_topics_are_spread() -> None:
         assert {topic: len(partitions) for topic, partitions in topics[0].items()} == {"x": 1, "y": 1}
 
 
-def test_a_newcomer_gets_its_part_and_nothing_else_moves() -> None:
+def test_only_the_share_of_a_new_member_moves() -> None:
     settled = {"a": member(0, 1, 2, 3), "b": member(4, 5, 6, 7), "c": member()}
     assignment = decide("balanced", group(8, settled))
     assert sorted(sizes(assignment).values()) == [2, 3, 3]
@@ -89,7 +89,7 @@ def test_a_move_that_gains_less_than_it_costs_is_not_made() -> None:
         assert decision(problem, 0).reason == Reason.NOT_WORTH_THE_MOVE
 
 
-def test_no_more_partitions_move_than_allowed() -> None:
+def test_moves_stay_within_the_limit() -> None:
     members = {"a": member(*range(12)), "b": member()}
     for limit in (0, 1, 4):
         problem = group(12, members, options={"max_moves_per_rebalance": limit})
@@ -97,7 +97,7 @@ def test_no_more_partitions_move_than_allowed() -> None:
         assert decision(problem, 0).reason in {Reason.MOVE_LIMIT, Reason.LEAST_LOADED}
 
 
-def test_the_limit_is_no_limit_for_partitions_without_an_owner() -> None:
+def test_the_limit_of_moves_ignores_partitions_without_an_owner() -> None:
     problem = group(6, {"a": member(0, 1), "b": member()}, options={"max_moves_per_rebalance": 0})
     assert sizes(decide("balanced", problem)) == {"a": 3, "b": 3}
 
@@ -109,7 +109,7 @@ def test_pinned_partitions_stay() -> None:
     assert decision(problem, 0).reason == Reason.PINNED
 
 
-def test_a_drained_member_gives_up_everything_that_somebody_else_reads() -> None:
+def test_a_drained_member_gives_up_all_partitions_that_others_read() -> None:
     members = {"a": member(0, 1, capacity=0.0), "b": member(2), "c": member(3)}
     assert sizes(decide("balanced", group(4, members))) == {"a": 0, "b": 2, "c": 2}
     alone = group(2, {"a": member(0, capacity=0.0)})
@@ -118,7 +118,7 @@ def test_a_drained_member_gives_up_everything_that_somebody_else_reads() -> None
     assert decision(alone, 1).reason == Reason.ALL_DRAINED
 
 
-def test_a_drain_that_may_not_move_everything_at_once_goes_on_next_time() -> None:
+def test_a_drain_limited_in_moves_continues_in_the_next_rebalance() -> None:
     problem = group(6, {"a": member(*range(6), capacity=0.0), "b": member()}, options={"max_moves_per_rebalance": 4})
     first = decide("balanced", problem)
     assert sizes(first) == {"a": 2, "b": 4}
@@ -129,7 +129,7 @@ def test_a_drain_that_may_not_move_everything_at_once_goes_on_next_time() -> Non
     assert sizes(decide("balanced", dataclasses.replace(second, members=drained))) == {"a": 0, "b": 6}
 
 
-def test_what_does_not_fit_is_unassigned_the_lightest_first() -> None:
+def test_the_lightest_partitions_that_do_not_fit_are_unassigned() -> None:
     problem = group(
         7,
         {"a": member(), "b": member()},
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_unassigned_the_lightest_first() -> None:
     assert decision(problem, 0).reason == Reason.NO_ROOM
 
 
-def test_what_is_too_much_for_a_member_leaves_it_within_the_limit_of_moves() -> None:
+def test_excess_partitions_leave_a_member_within_the_limit_of_moves() -> None:
     for moves in (0, 1, 2):
         limits = {"max_partitions_per_member": 2, "max_moves_per_rebalance": moves}
         for partitions in (4, 5, 6):
@@ -152,7 +152,7 @@ def test_what_is_too_much_for_a_member_leaves_it_within_the_limit_of_moves() -> 
     assert sizes(decide("balanced", nowhere)) == {"a": 3, "b": 2}
 
 
-def test_room_is_made_by_members_that_read_more_topics() -> None:
+def test_members_that_read_more_topics_make_room() -> None:
     members = {"a": Member({"x": 1, "y": 1}, {("x", 0): 0, ("x", 1): 0}), "b": Member({"x": 1}, {})}
     problem = Problem({"x": 2, "y": 2}, members, options={"max_partitions_per_member": 2})
     assert targets(decide("balanced", problem)) == {("x", 0): "b", ("x", 1): "b", ("y", 0): "a", ("y", 1): "a"}
@@ -186,7 +186,7 @@ def test_a_rack_can_be_the_reason() -> None:
     )
 
 
-@settings(deadline=None)  # it may run beside much else
+@settings(deadline=None)  # may run on a loaded machine
 @given(problem=problems(), order=st.randoms(use_true_random=False))
 def test_does_not_depend_on_any_order(problem: Problem, order: random.Random) -> None:
     lag = {topic: [order.randrange(100) for _ in range(count)] for topic, count in sorted(problem.topics.items())}
@@ -219,7 +219,7 @@ def _shuffled(problem: Problem, order: random.Random) -> Problem:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
-def test_fewer_steps_give_a_valid_assignment_that_is_no_better(steps: int) -> None:
+def test_fewer_steps_give_a_valid_but_not_a_better_assignment(steps: int) -> None:
     for seed in range(100):
         problem = dataclasses.replace(small_group(seed).problem, options={})
         hurried = plan_problem(dataclasses.replace(problem, options={"max_search_steps": steps}))
@@ -230,7 +230,7 @@ def test_fewer_steps_give_a_valid_assignment_that_is_no_better(steps: int) -> No
 
 
 @pytest.mark.parametrize("steps", [0, 10, 1_000])
-def test_no_partition_moves_for_nothing_whatever_steps_are_allowed(steps: int) -> None:
+def test_no_move_is_useless_for_any_limit_of_steps(steps: int) -> None:
     chance = random.Random(6)
     problem = group(
         400,
@@ -246,7 +246,7 @@ def test_no_partition_moves_for_nothing_whatever_steps_are_allowed(steps: int) -
 
 
 @pytest.mark.parametrize("lag", ["zipf", "equal", "hot"])
-def test_a_settled_group_is_left_alone(lag: str) -> None:
+def test_a_balanced_group_does_not_change(lag: str) -> None:
     chance = random.Random(1)
     lags = [int(chance.paretovariate(1)) if lag == "zipf" else 5 for _ in range(300)]
     lags[7] *= 1_000 if lag == "hot" else 1
@@ -256,7 +256,7 @@ def test_a_settled_group_is_left_alone(lag: str) -> None:
     assert decide("balanced", settled) == assignment
 
 
-def test_huge_and_tiny_numbers_do_no_harm() -> None:
+def test_huge_and_tiny_numbers_are_handled() -> None:
     members = {"a": member(capacity=1e-300), "b": member(capacity=1.7e308), "c": member(capacity=1.0)}
     problem = group(5, members, lag={"t": [2**63 - 1, 0, 1]}, rate={"t": [1e308, 1e308, 1e-308]})
     plan = plan_problem(problem)
@@ -266,7 +266,7 @@ def test_huge_and_tiny_numbers_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize(("unread", "read"), [(1.0, 0.0), (1e308, 1e-308), (1e308, 5e-324), (1.0, 1e-308)])
-def test_what_nobody_reads_leaves_something_of_the_rest(unread: float, read: float) -> None:
+def test_the_load_of_unread_topics_does_not_suppress_the_others(unread: float, read: float) -> None:
     problem = Problem(
         {"t": 4, "unread": 1},
         {"a": member(), "b": member()},

@@ -1,4 +1,4 @@
-"""`zkrebalancer assign --strategy balanced`: lag, rate, racks and options of the document, and what is told."""
+"""`zkrebalancer assign --strategy balanced`: lag, rate, racks and options as input; costs and reasons as output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INPUT: dict[str, Any] = {
 }
 
 
-def test_json_tells_the_objective_and_the_reasons(run: Run) -> None:
+def test_json_contains_the_objective_and_the_reasons(run: Run) -> None:
     result = run("--json", "--reasons", strategy="balanced", content=json.dumps(INPUT))
     assert (result.exit_code, result.stderr) == (0, "")
     output = json.loads(result.stdout)
@@ -34,13 +34,13 @@ def test_json_tells_the_objective_and_the_reasons(run: Run) -> None:
     assert output["reasons"]["orders"] == ["least loaded", "kept", "least loaded", "least loaded"]
 
 
-def test_only_what_is_asked_for_is_told(run: Run) -> None:
+def test_reasons_are_printed_only_on_request(run: Run) -> None:
     output = json.loads(run("--json", strategy="balanced", content=json.dumps(INPUT)).stdout)
     assert "reasons" not in output
     assert "objective" not in json.loads(run("--json", strategy="sticky", content=json.dumps(INPUT)).stdout)
 
 
-def test_text_for_people(run: Run) -> None:
+def test_human_readable_output(run: Run) -> None:
     result = run("--reasons", strategy="balanced", content=json.dumps(INPUT))
     assert result.exit_code == 0
     assert "highest load " in result.stdout
@@ -48,7 +48,7 @@ def test_text_for_people(run: Run) -> None:
     assert "no subscriber: unread 0" in result.stdout
 
 
-def test_options_count(run: Run) -> None:
+def test_options_take_effect(run: Run) -> None:
     content = json.dumps(INPUT | {"options": {"max_partitions_per_member": 2, "max_moves_per_rebalance": 0}})
     output = json.loads(run("--json", strategy="balanced", content=content).stdout)
     assert output["assignment"]["c1"] == {"orders": [0, 1]}
@@ -61,20 +61,20 @@ def test_options_count(run: Run) -> None:
         ({"options": {"move_costs": 1}}, "options.move_costs: is unknown; known are peak_cost, "),
         (
             {"options": {"move_cost": "high"}},
-            'options.move_cost: a number from 0 to 2147483647 is expected, not "high"',
+            'options.move_cost: must be a number from 0 to 2147483647, not "high"',
         ),
-        ({"rate": {"orders": [-1]}}, "rate.orders[0]: a number of at least 0 is expected, not -1"),
-        ({"rate": [1]}, "rate: an object is expected, not a list"),
+        ({"rate": {"orders": [-1]}}, "rate.orders[0]: must be a number of at least 0, not -1"),
+        ({"rate": [1]}, "rate: must be an object, not a list"),
     ],
 )
-def test_a_wrong_input_is_one_line_that_says_where(fields: dict[str, Any], message: str, run: Run) -> None:
+def test_an_input_error_is_one_line_with_the_path(fields: dict[str, Any], message: str, run: Run) -> None:
     result = run("--json", strategy="balanced", content=json.dumps(INPUT | fields))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"Error: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_strategies_without_reasons_say_so(run: Run) -> None:
+def test_reasons_of_another_strategy_are_an_error(run: Run) -> None:
     result = run("--reasons", strategy="range", content=json.dumps(INPUT))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "Error: --reasons works with balanced only, not with range\n"

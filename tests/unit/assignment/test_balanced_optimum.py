@@ -1,4 +1,4 @@
-"""Balanced against the true optimum of small groups, and its own figures against those of the oracle."""
+"""`balanced` compared with the true optimum of small groups, and its costs with those of an oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = range(400)
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A small group, what balanced made of it, and the best there is."""
+    """A small group, its plan by `balanced`, and its optimum."""
 
     small: Small
     plan: Plan
@@ -28,7 +28,7 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """How much more than the optimum it costs, in parts of the optimum."""
+        """The excess of the cost over the optimum, relative to the optimum."""
         return (self.plan.cost.total - self.best.cost) / self.best.cost if self.best.cost else 0.0
 
 
@@ -43,7 +43,7 @@ def solved() -> list[Solved]:
     return [solve(seed) for seed in SEEDS]
 
 
-def test_no_partition_is_left_over_or_with_a_drained_member_that_need_not_be(solved: list[Solved]) -> None:
+def test_as_few_partitions_as_possible_are_unassigned_or_left_on_drained_members(solved: list[Solved]) -> None:
     for number, case in enumerate(solved):
         given = case.plan.target >= 0
         stranded = given & ~case.plan.case.active[case.plan.target]
@@ -51,7 +51,7 @@ def test_no_partition_is_left_over_or_with_a_drained_member_that_need_not_be(sol
         assert left == (case.best.unassigned, case.best.stranded), number
 
 
-def test_nearly_all_are_optimal_and_none_is_far_off(solved: list[Solved]) -> None:
+def test_nearly_all_plans_are_optimal_and_none_is_far_off(solved: list[Solved]) -> None:
     gaps = np.array([case.gap for case in solved])
     assert gaps.min() >= -1e-9
     assert (gaps < 1e-9).mean() >= 0.96
@@ -59,7 +59,7 @@ def test_nearly_all_are_optimal_and_none_is_far_off(solved: list[Solved]) -> Non
     assert gaps.max() < 0.06
 
 
-def test_the_cost_is_what_the_documented_formulas_say(solved: list[Solved]) -> None:
+def test_the_cost_follows_the_documented_formulas(solved: list[Solved]) -> None:
     for number, case in enumerate(solved):
         judge, target = Judge(case.small), case.plan.target[np.newaxis].astype(np.int64)
         owner = np.array(judge.owner, np.int64)
@@ -118,7 +118,7 @@ def test_limits_hold(solved: list[Solved]) -> None:
         assert (plan.target[plan.case.pinned] == owner[plan.case.pinned]).all()
 
 
-def test_both_limits_hold_together_but_for_what_a_member_has_already() -> None:
+def test_both_limits_hold_together_except_for_partitions_that_a_member_owns_already() -> None:
     for seed in range(300):
         small = small_group(seed)
         options = replace(small.options, max_moves_per_rebalance=seed % 3, max_partitions_per_member=1 + seed % 2)
@@ -133,7 +133,7 @@ def test_both_limits_hold_together_but_for_what_a_member_has_already() -> None:
             assert (case.counts(target)[readers] > seed % 2).all(), seed
 
 
-def test_what_an_alternative_would_change_is_the_difference_of_two_costs(solved: list[Solved]) -> None:
+def test_the_changes_of_an_alternative_are_the_difference_of_two_costs(solved: list[Solved]) -> None:
     for case in solved[:100]:
         plan = case.plan
         for row in np.flatnonzero(plan.target >= 0).tolist():

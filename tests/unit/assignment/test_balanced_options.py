@@ -1,4 +1,4 @@
-"""Options of `balanced`: read strictly, with the key in every error."""
+"""Options of `balanced` are validated strictly; every error names the key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from zkrebalancer.assignment.balanced.options import BalancedOptions, OptionError, read_options
 
 
-def test_without_options_the_defaults_hold() -> None:
+def test_without_options_the_defaults_apply() -> None:
     assert read_options({}) == BalancedOptions()
 
 
-def test_every_option_can_be_given() -> None:
+def test_every_option_can_be_set() -> None:
     given: dict[str, Any] = {
         "peak_cost": 2,
         "uneven_cost": 0.5,
@@ -40,30 +40,30 @@ def test_every_option_can_be_given() -> None:
     [
         ("move_costs", 1, "options.move_costs: is unknown; known are peak_cost, uneven_cost, "),
         ("a\nb", 1, r'options."a\nb": is unknown'),
-        ("move_cost", "high", 'options.move_cost: a number from 0 to 2147483647 is expected, not "high"'),
-        ("move_cost", -0.1, "options.move_cost: a number from 0 to 2147483647 is expected, not -0.1"),
-        ("move_cost", True, "options.move_cost: a number from 0 to 2147483647 is expected, not true"),
-        ("move_cost", None, "options.move_cost: a number from 0 to 2147483647 is expected, not null"),
-        ("peak_cost", float("inf"), "options.peak_cost: a number from 0"),
-        ("peak_cost", float("nan"), "options.peak_cost: a number from 0"),
-        ("peak_cost", 10**400, "options.peak_cost: a number from 0"),
-        ("catch_up_s", 0, "options.catch_up_s: a number from 0.001 to 2147483647 is expected, not 0"),
-        ("load_floor", [1], "options.load_floor: a number from 0 to 2147483647 is expected, not a list"),
-        ("max_search_steps", 1.0, "options.max_search_steps: an integer from 0 to 2147483647 is expected, not 1.0"),
-        ("max_search_steps", None, "options.max_search_steps: an integer from 0"),
-        ("max_moves_per_rebalance", -1, "options.max_moves_per_rebalance: an integer from 0"),
-        ("max_partitions_per_member", 2**31, "options.max_partitions_per_member: an integer from 0"),
-        ("pinned", ["orders"], "options.pinned: an object is expected, not a list"),
-        ("pinned", {"orders": 1}, "options.pinned.orders: a list is expected, not 1"),
-        ("pinned", {"orders": [0, -1]}, "options.pinned.orders[1]: an integer from 0 to"),
+        ("move_cost", "high", 'options.move_cost: must be a number from 0 to 2147483647, not "high"'),
+        ("move_cost", -0.1, "options.move_cost: must be a number from 0 to 2147483647, not -0.1"),
+        ("move_cost", True, "options.move_cost: must be a number from 0 to 2147483647, not true"),
+        ("move_cost", None, "options.move_cost: must be a number from 0 to 2147483647, not null"),
+        ("peak_cost", float("inf"), "options.peak_cost: must be a number from 0"),
+        ("peak_cost", float("nan"), "options.peak_cost: must be a number from 0"),
+        ("peak_cost", 10**400, "options.peak_cost: must be a number from 0"),
+        ("catch_up_s", 0, "options.catch_up_s: must be a number from 0.001 to 2147483647, not 0"),
+        ("load_floor", [1], "options.load_floor: must be a number from 0 to 2147483647, not a list"),
+        ("max_search_steps", 1.0, "options.max_search_steps: must be an integer from 0 to 2147483647, not 1.0"),
+        ("max_search_steps", None, "options.max_search_steps: must be an integer from 0"),
+        ("max_moves_per_rebalance", -1, "options.max_moves_per_rebalance: must be an integer from 0"),
+        ("max_partitions_per_member", 2**31, "options.max_partitions_per_member: must be an integer from 0"),
+        ("pinned", ["orders"], "options.pinned: must be an object, not a list"),
+        ("pinned", {"orders": 1}, "options.pinned.orders: must be a list, not 1"),
+        ("pinned", {"orders": [0, -1]}, "options.pinned.orders[1]: must be an integer from 0 to"),
         (
             "pinned",
             {"orders": [{}]},
-            "options.pinned.orders[0]: an integer from 0 to 2147483647 is expected, not an object",
+            "options.pinned.orders[0]: must be an integer from 0 to 2147483647, not an object",
         ),
     ],
 )
-def test_a_wrong_option_is_one_line_with_its_key(key: str, value: object, message: str) -> None:
+def test_an_option_error_is_one_line_with_the_key(key: str, value: object, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_options({key: value})
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""Columns: those kept from one rebalance to the next equal those read anew; what a change means in commands."""
+"""Updated columns equal columns read from scratch; transitions contain the right stops and starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkrebalancer.assignment.updating import updated
 
 
 def contents(columns: Columns) -> Iterator[tuple[str, object]]:
-    """Yield everything; which subscription has which number makes no difference, so threads stand for it."""
+    """Yield all contents, but not the numbering of subscriptions and racks, which may differ."""
     for each in fields(columns):
         value = getattr(columns, each.name)
         if each.name not in {"subscription", "threads", "rack", "rack_names", "rack_sets", "rack_set"}:
@@ -58,7 +58,7 @@ replicas = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.lists(st.sets(st.sam
     rack=st.sampled_from("ab"),
     racks=st.tuples(replicas, replicas),
 )
-def test_updated_columns_are_those_read_anew(
+def test_updated_columns_equal_a_full_read(
     before: Problem, other: Problem, changed: set[str], rack: str, racks: tuple[dict[str, list[set[str]]], ...]
 ) -> None:
     named = {name: replace(m, rack="a") for name, m in before.members.items()}
@@ -69,8 +69,8 @@ def test_updated_columns_are_those_read_anew(
     assert dict(contents(updated(to_columns(before), after, changed))) == dict(contents(to_columns(after)))
 
 
-def test_updated_columns_of_a_settled_group_are_not_read_anew() -> None:
-    """The claims of a member that has not changed are taken from the columns, not from the problem."""
+def test_an_update_does_not_read_unchanged_members() -> None:
+    """The claims of an unchanged member come from the columns, not from the problem."""
     group = Problem({"t": 6}, {"c1": Member({"t": 1}, {}), "c2": Member({"t": 1}, {})})
     settled = holding(group, decide("sticky", group))
     wrong = replace(settled, members={**settled.members, "c1": Member({"t": 1}, {}), "c3": Member({"t": 2}, {})})
@@ -89,7 +89,7 @@ def test_an_old_claim_of_a_changed_member_does_not_beat_a_newer_one() -> None:
 
 
 @given(problem=problems())
-def test_changes_are_what_has_to_be_stopped_and_started(problem: Problem) -> None:
+def test_a_transition_contains_all_stops_and_starts(problem: Problem) -> None:
     columns = to_columns(problem)
     target = sticky(columns)
     transition = to_transition(columns, target, to_threads(columns, target))

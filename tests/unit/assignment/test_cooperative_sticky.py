@@ -1,4 +1,4 @@
-"""Cooperative sticky withholds exactly what another member has to let go, and a second round completes it."""
+"""Cooperative sticky withholds exactly the partitions that another member must revoke; a second round assigns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 
 @given(problem=problems(max_partitions=9))
-def test_withholds_what_would_move_and_nothing_else(problem: Problem) -> None:
+def test_withholds_exactly_the_partitions_that_move(problem: Problem) -> None:
     owners = current_owners(problem)
     disputed = disputed_partitions(problem)
     sticky = targets(decide("sticky", problem))
@@ -26,7 +26,7 @@ def test_withholds_what_would_move_and_nothing_else(problem: Problem) -> None:
 
 
 def disputed_partitions(problem: Problem) -> set[TopicPartition]:
-    """Return what somebody claims in the same generation as its holder."""
+    """Return the partitions that another member claims in the owner's generation."""
     members = problem.members
     return {
         partition
@@ -44,7 +44,7 @@ def test_the_second_round_is_complete_and_moves_nothing(problem: Problem) -> Non
     assert summarize(second, assignment).moved == 0
 
 
-def test_what_two_hold_in_one_generation_is_given_to_neither_before_one_has_let_go() -> None:
+def test_a_partition_claimed_twice_in_a_generation_is_withheld() -> None:
     held = {("t", 0): 0, ("t", 1): 0}
     of_one = {"c1": Member({"t": 1}, held, generation=2), "c2": Member({"t": 1}, {("t", 0): 0}, generation=2)}
     assert decide("sticky", Problem({"t": 2}, of_one)) == {"c1": {0: {"t": (1,)}}, "c2": {0: {"t": (0,)}}}
@@ -57,7 +57,7 @@ def test_what_two_hold_in_one_generation_is_given_to_neither_before_one_has_let_
     }
 
 
-def test_an_owner_that_unsubscribed_has_to_let_go_first() -> None:
+def test_a_partition_of_an_unsubscribed_owner_is_withheld() -> None:
     problem = Problem({"t": 1}, {"c1": Member({}, {("t", 0): 0}), "c2": Member({"t": 1}, {})})
     assignment = decide("cooperative_sticky", problem)
     assert assignment == {"c1": {}, "c2": {}}

@@ -1,4 +1,4 @@
-"""What holds for every strategy: nothing is lost, nothing is given twice, nobody gets what it does not read."""
+"""Properties of every strategy: complete, no partition twice, only to subscribers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ total_strategy = pytest.mark.parametrize("name", ["range", "round_robin", "stick
 
 @total_strategy
 @given(problem=problems())
-def test_gives_everything_that_has_a_subscriber(name: str, problem: Problem) -> None:
+def test_assigns_every_partition_with_a_subscriber(name: str, problem: Problem) -> None:
     assert targets(decide(name, problem)).keys() == readable(problem)
 
 
 @every_strategy
 @given(problem=problems())
-def test_gives_each_partition_once_and_only_to_a_thread_that_reads_it(name: str, problem: Problem) -> None:
+def test_assigns_each_partition_once_to_a_thread_that_reads_it(name: str, problem: Problem) -> None:
     assignment = decide(name, problem)
-    given_out = list(placed(assignment))
-    assert len(given_out) == len({(topic, partition) for _, _, topic, partition in given_out})
-    for consumer, thread, topic, partition in given_out:
+    assigned = list(placed(assignment))
+    assert len(assigned) == len({(topic, partition) for _, _, topic, partition in assigned})
+    for consumer, thread, topic, partition in assigned:
         assert 0 <= thread < problem.members[consumer].threads.get(topic, 0)
         assert 0 <= partition < problem.topics[topic]
 
 
 @every_strategy
 @given(problem=problems())
-def test_names_every_member_and_sorts_partitions(name: str, problem: Problem) -> None:
+def test_contains_every_member_and_sorts_partitions(name: str, problem: Problem) -> None:
     assignment = decide(name, problem)
     assert list(assignment) == sorted(problem.members)
     for threads in assignment.values():
@@ -55,13 +55,13 @@ def test_does_not_depend_on_the_order_of_dictionaries(name: str, problem: Proble
 
 @pytest.mark.parametrize("name", ["round_robin", "sticky"])
 @given(problem=problems(subscribe_alike=True, max_threads=1))
-def test_balances_within_one_when_all_subscribe_alike(name: str, problem: Problem) -> None:
+def test_balances_within_one_for_equal_subscriptions(name: str, problem: Problem) -> None:
     member_sizes = sizes(decide(name, problem)).values()
     assert max(member_sizes, default=0) - min(member_sizes, default=0) <= 1
 
 
 def newest_claimants(problem: Problem, partition: TopicPartition) -> set[str]:
-    """Return the consumers that claim a partition in the newest generation in which anybody does."""
+    """Return the consumers that claim a partition in the newest generation of its claims."""
     claims = {name: m.generation for name, m in problem.members.items() if partition in m.owned}
     return {name for name, generation in claims.items() if generation == max(claims.values())}
 
@@ -71,12 +71,12 @@ def newest_claimants(problem: Problem, partition: TopicPartition) -> set[str]:
 def test_summary_accounts_for_every_partition(name: str, problem: Problem) -> None:
     assignment = decide(name, problem)
     summary = summarize(problem, assignment)
-    given_out, owners = targets(assignment), current_owners(problem)
+    assigned, owners = targets(assignment), current_owners(problem)
     missing = {(topic, number) for topic, entries in summary.unassigned.items() for number, _ in entries}
     everything = {(topic, number) for topic, count in problem.topics.items() for number in range(count)}
-    assert missing == everything - given_out.keys()
+    assert missing == everything - assigned.keys()
     assert summary.kept + summary.moved + len(owners.keys() & missing) == len(owners)
-    assert summary.kept == sum(consumer in newest_claimants(problem, tp) for tp, consumer in given_out.items())
+    assert summary.kept == sum(consumer in newest_claimants(problem, tp) for tp, consumer in assigned.items())
     for topic, entries in summary.unassigned.items():
         has_subscriber = any(topic in member.threads for member in problem.members.values())
         assert {reason for _, reason in entries} == {WITHHELD if has_subscriber else NO_SUBSCRIBER}

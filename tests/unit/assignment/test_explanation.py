@@ -1,4 +1,4 @@
-"""Why a partition is where it is: every strategy has an answer for every partition, and it fits the assignment."""
+"""Every strategy explains every partition, consistently with its assignment."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ GROUP = Problem(
         ("cooperative_sticky", 2, Explanation("c1", None, "withheld until revoked")),
     ],
 )
-def test_what_each_strategy_says(name: str, number: int, expected: Explanation) -> None:
+def test_explanations_of_each_strategy(name: str, number: int, expected: Explanation) -> None:
     assert explain(name, GROUP, ("t", number)) == expected
 
 
-def test_balanced_also_names_the_best_other_consumer_and_what_it_would_change() -> None:
+def test_balanced_also_explains_the_best_alternative() -> None:
     explanation = explain("balanced", GROUP, ("t", 2))
     assert explanation is not None
     assert (explanation.holder, explanation.target, explanation.alternative) == ("c1", "c1", "c2")
@@ -46,7 +46,7 @@ def test_balanced_also_names_the_best_other_consumer_and_what_it_would_change() 
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_who_has_no_choice(name: str) -> None:
+def test_partitions_without_a_choice(name: str) -> None:
     assert explain(name, GROUP, ("only", 0)) == Explanation("c1", "c1", "only subscriber")
     assert explain(name, GROUP, ("unread", 0)) == Explanation(None, None, "no subscriber")
     assert explain(name, GROUP, ("t", 3)) is None
@@ -54,7 +54,7 @@ def test_who_has_no_choice(name: str) -> None:
 
 
 @given(problem=problems(), name=st.sampled_from(sorted(STRATEGIES)))
-def test_who_holds_it_and_who_gets_it_are_those_of_the_assignment(problem: Problem, name: str) -> None:
+def test_holder_and_target_agree_with_the_assignment(problem: Problem, name: str) -> None:
     target, holder = targets(decide(name, problem)), current_owners(problem)
     for partition in [(topic, number) for topic, count in problem.topics.items() for number in range(count)]:
         explanation = explain(name, problem, partition)

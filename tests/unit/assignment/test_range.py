@@ -1,4 +1,4 @@
-"""Range against the legacy consumer's rule for several threads, and its shape."""
+"""Range follows the legacy consumer's rule for several threads."""
 
 from __future__ import annotations
 

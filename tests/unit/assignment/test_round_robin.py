@@ -1,4 +1,4 @@
-"""Round robin against the plain loop that it stands for."""
+"""Round robin equals a straightforward loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_equals_the_plain_loop(problem: Problem) -> None:
     assert set(placed(decide("round_robin", problem))) == deal_by_walking(problem)
 
 
-def test_threads_take_turns_and_the_circle_goes_on_with_the_next_topic() -> None:
+def test_threads_take_turns_and_the_circle_continues_with_the_next_topic() -> None:
     problem = Problem({"a": 2, "b": 3}, {"c1": Member({"a": 2, "b": 2}, {}), "c2": Member({"a": 1, "b": 1}, {})})
     assert decide("round_robin", problem) == {
         "c1": {0: {"a": (0,), "b": (1,)}, 1: {"a": (1,), "b": (2,)}},

@@ -1,4 +1,4 @@
-"""Sticky: balance first, then the fewest moves, both compared with the best of all possible assignments."""
+"""Sticky: balance first, then the fewest moves, compared with the optimum by brute force."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def topics_alike(count: int, topics: dict[str, int]) -> dict[str, Member]:
 
 @settings(max_examples=300)
 @given(problem=small_problems)
-def test_is_the_best_of_all_assignments(problem: Problem) -> None:
+def test_is_optimal(problem: Problem) -> None:
     current = current_owners(problem)
     assert cost(targets(decide("sticky", problem)), current) == best_by_brute_force(problem, current)
 
 
 @settings(max_examples=150)
 @given(problem=small_problems_alike)
-def test_is_the_best_of_all_assignments_when_all_subscribe_alike(problem: Problem) -> None:
+def test_is_optimal_for_equal_subscriptions(problem: Problem) -> None:
     current = current_owners(problem)
     assert cost(targets(decide("sticky", problem)), current) == best_by_brute_force(problem, current)
 
@@ -59,15 +59,15 @@ def test_no_partition_could_move_to_a_reader_with_two_fewer(problem: Problem) ->
 
 @settings(max_examples=200)
 @given(problem=problems(max_partitions=12))
-def test_applied_to_its_own_result_moves_nothing(problem: Problem) -> None:
+def test_its_own_result_is_stable(problem: Problem) -> None:
     first = decide("sticky", problem)
     again = holding(problem, first)
     assert decide("sticky", again) == first
     assert summarize(again, first).moved == 0
 
 
-def test_a_result_of_another_history_is_kept_as_it_is() -> None:
-    """Balanced already, in a way that a fresh assignment would not choose."""
+def test_a_balanced_assignment_of_another_origin_is_kept() -> None:
+    """The group is balanced, but differently from a fresh assignment."""
     members = {
         "c1": Member({"a": 1, "b": 1}, {("b", 1): 0, ("b", 0): 0}),
         "c2": Member({"a": 1}, {("a", 2): 0, ("a", 1): 0}),
@@ -83,7 +83,7 @@ def test_a_result_of_another_history_is_kept_as_it_is() -> None:
 
 @settings(max_examples=200)
 @given(problem=problems(max_partitions=9, subscribe_alike=True))
-def test_a_member_that_leaves_costs_the_others_at_most_what_balance_needs(problem: Problem) -> None:
+def test_a_leaving_member_causes_no_moves_between_the_others(problem: Problem) -> None:
     settled = holding(problem, decide("sticky", problem))
     leaver = min(settled.members, default=None)
     rest = Problem(settled.topics, {name: member for name, member in settled.members.items() if name != leaver})
@@ -91,7 +91,7 @@ def test_a_member_that_leaves_costs_the_others_at_most_what_balance_needs(proble
 
 
 def test_needs_a_chain_of_moves() -> None:
-    """c1 can only be relieved by c3 if c2 passes on one of its own."""
+    """c3 can relieve c1 only if c2 passes on one of its partitions."""
     members = {
         "c1": Member({"a": 1}, {("a", 0): 0, ("a", 1): 0, ("a", 2): 0}),
         "c2": Member({"a": 1, "b": 1}, {("b", 0): 0, ("b", 1): 0}),
@@ -103,11 +103,11 @@ def test_needs_a_chain_of_moves() -> None:
 
 
 def reads(topics: str, **claims: int) -> Member:
-    """Make a member that reads the topics, each a letter, and claims the first partitions of some."""
+    """Return a member that reads the topics (one letter each) and claims the first partitions of some."""
     return Member(dict.fromkeys(topics, 1), {(topic, number): 0 for topic, n in claims.items() for number in range(n)})
 
 
-# Found by comparing random groups with and without one part of the search: why each of them is there.
+# Found by comparing random groups with and without a part of the search; each needs the part in its id.
 HARD_CASES = [
     pytest.param(
         {"a": 2, "b": 3},
@@ -123,7 +123,7 @@ HARD_CASES = [
 
 
 @pytest.mark.parametrize(("topics", "members"), HARD_CASES)
-def test_hard_cases_are_the_best_of_all_assignments(topics: dict[str, int], members: dict[str, Member]) -> None:
+def test_hard_cases_are_optimal(topics: dict[str, int], members: dict[str, Member]) -> None:
     problem = Problem(topics, members)
     current = current_owners(problem)
     assert cost(targets(decide("sticky", problem)), current) == best_by_brute_force(problem, current)
@@ -138,7 +138,7 @@ def test_the_newer_claim_wins_and_the_lower_name_at_equal_generations() -> None:
     assert targets(decide("sticky", Problem({"t": 1}, equal))) == {("t", 0): "c1"}
 
 
-def test_claims_to_what_is_gone_or_no_longer_read_do_not_count() -> None:
+def test_claims_to_missing_or_unsubscribed_partitions_are_ignored() -> None:
     members = {
         "c1": Member({"a": 1}, {("gone", 0): 0, ("a", 7): 0, ("b", 0): 0, ("b", 1): 0}),
         "c2": Member({"a": 1, "b": 1}, {}),
@@ -166,7 +166,7 @@ def test_threads_of_a_member_are_as_balanced_as_their_topics_allow(problem: Prob
 
 
 @given(problem=problems(max_partitions=9, subscribe_alike=True))
-def test_threads_of_a_member_are_balanced_within_one_when_all_topics_have_the_same(problem: Problem) -> None:
+def test_threads_of_a_member_are_balanced_within_one_if_they_read_the_same_topics(problem: Problem) -> None:
     members = {
         name: replace(member, threads=dict.fromkeys(member.threads, 3)) for name, member in problem.members.items()
     }
@@ -176,7 +176,7 @@ def test_threads_of_a_member_are_balanced_within_one_when_all_topics_have_the_sa
         assert max(by_thread) - min(by_thread) <= 1
 
 
-def test_a_member_keeps_its_threads_and_gives_up_from_the_full_ones() -> None:
+def test_a_member_keeps_its_threads_and_gives_up_rows_of_the_fullest_ones() -> None:
     members = {
         "c1": Member({"t": 2}, {("t", 0): 1, ("t", 1): 1, ("t", 2): 1, ("t", 3): 0}),
         "c2": Member({"t": 2}, {}),
@@ -187,7 +187,7 @@ def test_a_member_keeps_its_threads_and_gives_up_from_the_full_ones() -> None:
     }
 
 
-def test_a_thread_that_no_longer_exists_hands_over_within_its_member() -> None:
+def test_partitions_of_a_removed_thread_stay_with_the_member() -> None:
     member = Member({"t": 2}, {("t", 0): 0, ("t", 1): 1, ("t", 2): 2, ("t", 3): 2})
     assert decide("sticky", Problem({"t": 4}, {"c": member})) == {"c": {0: {"t": (0, 2)}, 1: {"t": (1, 3)}}}
 
@@ -195,10 +195,10 @@ def test_a_thread_that_no_longer_exists_hands_over_within_its_member() -> None:
 @pytest.mark.parametrize("disputed", [0, 1])
 @pytest.mark.parametrize("max_exact_choices", [0, 500])
 @pytest.mark.parametrize("topics", ["t", "tu"])
-def test_what_two_claim_in_one_generation_is_given_up_first(
+def test_partitions_claimed_twice_in_a_generation_are_given_up_first(
     disputed: int, max_exact_choices: int, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether all subscribe alike, a small group overlaps in part, or a large one does."""
+    """For equal subscriptions, and for partly overlapping ones in small and large groups."""
     monkeypatch.setattr("zkrebalancer.assignment.sticky.MAX_EXACT_CHOICES", max_exact_choices)
     members = {
         "c1": Member({"t": 1}, {("t", 0): 0, ("t", 1): 0}),
@@ -210,7 +210,7 @@ def test_what_two_claim_in_one_generation_is_given_up_first(
 
 
 @pytest.mark.parametrize("member_count", [1, 3, 7])
-def test_one_joining_member_takes_only_its_share(member_count: int) -> None:
+def test_a_joining_member_gets_only_its_share(member_count: int) -> None:
     topics = {"a": 20, "b": 22}
     group = Problem(topics, topics_alike(member_count, topics))
     settled = holding(group, decide("sticky", group))
@@ -222,14 +222,14 @@ def test_one_joining_member_takes_only_its_share(member_count: int) -> None:
 
 @pytest.fixture
 def by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solve overlapping subscriptions as for a large group, however small it is."""
+    """Solve overlapping subscriptions as in a large group."""
     monkeypatch.setattr("zkrebalancer.assignment.sticky.MAX_EXACT_CHOICES", 0)
 
 
 @pytest.mark.usefixtures("by_classes")
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=small_problems)
-def test_classes_are_as_balanced_as_the_best_of_all_assignments(problem: Problem) -> None:
+def test_classes_are_optimally_balanced(problem: Problem) -> None:
     current = current_owners(problem)
     assignment = decide("sticky", problem)
     assert targets(assignment).keys() == readable(problem)
@@ -243,13 +243,13 @@ def test_classes_are_as_balanced_as_the_best_of_all_assignments(problem: Problem
 @pytest.mark.usefixtures("by_classes")
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(max_partitions=12))
-def test_classes_applied_to_their_own_result_move_nothing(problem: Problem) -> None:
+def test_the_result_by_classes_is_stable(problem: Problem) -> None:
     first = decide("sticky", problem)
     assert decide("sticky", holding(problem, first)) == first
 
 
 @pytest.mark.usefixtures("by_classes")
-def test_a_class_gives_up_what_its_largest_members_hold() -> None:
+def test_a_class_gives_up_rows_of_its_largest_members() -> None:
     members = {
         "c1": Member({"a": 1, "b": 1}, {("b", number): 0 for number in range(6)}),
         "c2": Member({"a": 1, "b": 1}, {("b", 6): 0, ("b", 7): 0}),
@@ -262,8 +262,8 @@ def test_a_class_gives_up_what_its_largest_members_hold() -> None:
 
 
 @pytest.mark.parametrize(("old_count", "new_count"), [(200, 1), (200, 40), (40, 200)])
-def test_classes_of_a_large_group_move_only_what_the_new_members_get(old_count: int, new_count: int) -> None:
-    """Each class reads three of ten blocks of topics, so what a new member gets may have to be passed on."""
+def test_classes_of_a_large_group_move_only_the_shares_of_new_members(old_count: int, new_count: int) -> None:
+    """Each class reads three of ten topics, so a new member's share may come through a chain."""
     topics = {f"t{number}": 8 * (old_count + new_count) // 10 for number in range(10)}
     reading = [{f"t{(number + offset) % 10}": 1 for offset in range(3)} for number in range(10)]
     group = Problem(topics, {f"old{number}": Member(reading[number % 10], {}) for number in range(old_count)})
@@ -273,12 +273,12 @@ def test_classes_of_a_large_group_move_only_what_the_new_members_get(old_count: 
     assignment = decide("sticky", grown)
     by_size = Counter(sizes(assignment).values())
     assert max(by_size) - min(by_size) <= 1
-    given_to_new = sum(count for consumer, count in sizes(assignment).items() if consumer.startswith("new"))
-    assert summarize(grown, assignment).moved == given_to_new
+    share_of_new = sum(count for consumer, count in sizes(assignment).items() if consumer.startswith("new"))
+    assert summarize(grown, assignment).moved == share_of_new
 
 
 def test_large_overlapping_group_stays_exact() -> None:
-    """More members than one search serves: every topic is handed on in each of several rounds."""
+    """More members than one search can serve, so every topic moves in several rounds."""
     topics = {f"t{number}": 60 for number in range(5)}
     members = {f"old{number}": Member(dict.fromkeys(topics.keys() - {f"t{number}"}, 1), {}) for number in range(5)}
     settled = holding(Problem(topics, members), decide("sticky", Problem(topics, members)))

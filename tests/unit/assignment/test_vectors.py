@@ -1,4 +1,4 @@
-"""Known cases from the public behaviour of Kafka's assignors, run through the command as a user would."""
+"""Known cases of Kafka's assignors, run through the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTATIONS = {"expect", "sizes", "member_sizes", "kept", "must_hold"}
 def test_vector(case: dict[str, Any], run: Run) -> None:
     expected = case.keys() - {"name", "strategy", "input"}
     assert expected, "a case without an expectation proves nothing"
-    assert expected <= EXPECTATIONS, "a case with an expectation that this test does not know"
+    assert expected <= EXPECTATIONS, "a case with an expectation that this test does not check"
 
     outcome = run("--json", strategy=case["strategy"], content=json.dumps(case["input"]))
     assert outcome.exit_code == 0, outcome.stderr

@@ -1,4 +1,4 @@
-"""`balanced`: one objective over load, racks, moves and spread. Read `objective.py` first, then `plan.py`."""
+"""Strategy `balanced`: one objective over load, racks, moves and spread. Read `objective.py` first, then `plan.py`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zkrebalancer.assignment.placement import to_assignment, to_threads
 
 
 def place_balanced(columns: Columns, options: Mapping[str, object]) -> tuple[Rows, Rows]:
-    """Place at the least cost that is found, by lag, rate, racks, capacities and options.
+    """Place at the lowest cost found, by lag, rate, racks, capacities and options.
 
-    Returns the member and the consumer thread that get each row.
+    Returns the member and the consumer thread of each row.
 
     Raises:
-        OptionError: for an option that does not exist or has a wrong value.
+        OptionError: an option does not exist or has a wrong value.
 
     """
     target = plan_balanced(columns, read_options(options)).target
@@ -25,11 +25,11 @@ def place_balanced(columns: Columns, options: Mapping[str, object]) -> tuple[Row
 
 
 def plan_problem(problem: Problem) -> Plan:
-    """Decide, and tell what it costs. Raises OptionError."""
+    """Return the plan of a problem, with its cost; raises OptionError."""
     return plan_balanced(to_columns(problem), read_options(problem.options))
 
 
 def plan_assignment(plan: Plan) -> Assignment:
-    """Return a plan in the form that all strategies answer in, each member's share spread over its threads."""
+    """Return a plan as an `Assignment`, with each member's partitions spread over its threads."""
     columns = plan.case.columns
     return to_assignment(columns, plan.target, to_threads(columns, plan.target))

@@ -1,7 +1,8 @@
-"""A problem in the units in which `balanced` weighs it: everything relative to an average member that is not drained.
+"""A problem in the units of `balanced`: everything is relative to an average active member.
 
-Such a member has strength 1 and carries load 1, whatever the size of the group and the unit of lag. So a utilisation
-(load over strength) of 1.2 is 20 % above the mean, and the terms of the objective can be added.
+A member is active unless it is being drained. The average one has strength 1 and load 1, regardless of the size of the
+group and the unit of lag. Thus a utilisation (load / strength) of 1.2 is 20 % above the mean, and the terms of the
+objective can be added.
 """
 
 from __future__ import annotations
@@ -20,47 +21,47 @@ from zkrebalancer.assignment.subscribers import kinds_of
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indexes: TypeAlias = npt.NDArray[np.intp]
 
-MIN_STRENGTH = 1e-6  # of a member that is not drained, relative to the strongest: keeps quotients finite
+MIN_STRENGTH = 1e-6  # of an active member, relative to the strongest one: keeps quotients finite
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """P partitions, M members, R racks; K kinds of topics, those of one kind having the same readers.
+    """P partitions, M members, R racks; K kinds of topics: topics with the same subscribers are of one kind.
 
-    A reader is a subscriber that is not being drained. Loads add up to the number of members that are not.
+    A reader is an active subscriber. Loads add up to the number of active members.
     """
 
     columns: Columns
     options: BalancedOptions
-    strength: Floats  # [M] capacity; 0 = is being drained
+    strength: Floats  # [M] normalised capacity; 0: being drained
     load: Floats  # [P]
     kind: Rows  # [P] kind of the row's topic
     reads: Flags  # [S, K] whether a subscription reads a kind
-    pinned: Flags  # [P] stays with its owner
+    pinned: Flags  # [P] must stay with its owner
 
     @cached_property
     def active(self) -> Flags:
-        """Members that are not being drained, [M]."""
+        """Whether each member is active, [M]."""
         return self.strength > 0
 
     @cached_property
     def average_load(self) -> float:
-        """Return the load of an average partition that has a reader."""
+        """The mean load of the partitions that have a reader."""
         count = np.count_nonzero(self.load)
         return float(self.load.sum() / count) if count else 0.0
 
     @cached_property
     def price(self) -> Floats:
-        """What it costs to take each row from its owner, [P]; 0 for a row that nobody owns."""
+        """The cost of moving each row away from its owner, [P]; 0 for rows without an owner."""
         options = self.options
         cost = options.move_cost * self.load + options.min_gain * self.average_load
         return np.where(self.columns.owner >= 0, cost, 0.0)
 
     @cached_property
     def crosses(self) -> Flags:
-        """Whether a reader in a rack reads the row across racks, [P, R + 1]; the last column is of members without one.
+        """Whether a member in each rack would read the row across racks, [P, R + 1].
 
-        A row whose racks are not known is read across racks by nobody.
+        False for rows whose racks are unknown, and for members without a rack (the last column).
         """
         holds = self.columns.rack_sets
         is_known = holds.any(axis=1, keepdims=True)
@@ -83,12 +84,12 @@ class Case:
 
     @cached_property
     def free_to_move(self) -> Flags:
-        """Rows whose member is ours to choose, [P]: not pinned, and with a reader."""
+        """Rows that may be placed freely, [P]: not pinned, and with a reader."""
         return ~self.pinned & (self.reader_count > 0)[self.kind]
 
     @cached_property
     def even_share(self) -> npt.NDArray[np.int64]:
-        """How many partitions of each topic a member has when they are spread evenly, [T], rounded up."""
+        """The partitions of each topic per reader in an even spread, rounded up, [T]."""
         columns = self.columns
         counts = np.diff(columns.first)
         kinds = np.zeros(len(counts), np.int32)
@@ -98,7 +99,7 @@ class Case:
 
     @cached_property
     def components(self) -> tuple[Rows, Rows]:
-        """Number of the part of the group that each member [M] and each kind [K] belong to; parts share no topic."""
+        """The component of each member, [M], and of each kind, [K]; different components share no topic."""
         kind_count = self.reads.shape[1]
         of_kind = np.arange(kind_count, dtype=np.int32)
         while True:
@@ -110,26 +111,26 @@ class Case:
             of_kind = linked
 
     def carried(self, target: Rows) -> Floats:
-        """Return what each member carries under a target, [M]."""
+        """Return the load of each member under a target, [M]."""
         given = target >= 0
         return np.bincount(target[given], self.load[given], len(self.strength)).astype(np.float64, copy=False)
 
     def counts(self, target: Rows) -> Indexes:
-        """Return how many partitions each member has under a target, [M]."""
+        """Return the number of partitions of each member under a target, [M]."""
         return np.bincount(target[target >= 0], minlength=len(self.strength))
 
     def is_moved(self, target: Rows) -> Flags:
-        """Tell which rows a target takes from their owner for another member, [P]."""
+        """Return the rows that a target moves from their owner to another member, [P]."""
         moved: Flags = (target >= 0) & (self.columns.owner >= 0) & (target != self.columns.owner)
         return moved
 
     def has_left(self, target: Rows) -> Flags:
-        """Tell which rows a target takes from their owner, also those that nobody gets for want of room, [P]."""
+        """Return the rows that leave their owner under a target, including those left unassigned, [P]."""
         left: Flags = (self.columns.owner >= 0) & (target != self.columns.owner)
         return left
 
     def is_across(self, rows: Indexes, members: Rows) -> Flags:
-        """Tell for each row whether its member reads it across racks; a row of NOBODY is not."""
+        """Return for each row whether its member reads it across racks; False for NOBODY."""
         if not len(self.strength):
             return np.zeros(len(rows), np.bool_)
         across: Flags = self.crosses[rows, self.columns.rack[members]] & (members >= 0)
@@ -145,7 +146,7 @@ def to_case(columns: Columns, options: BalancedOptions) -> Case:
     kind = kind_of_topic[columns.topic]
     is_read: Flags = np.any(reads[np.unique(columns.subscription[active])], axis=0)[kind]
     load = np.where(is_read, _loads(columns, options), 0.0)
-    # What nobody reads may have so much more that nothing is left of the rest.
+    # Scale again, because unread rows may have had so much more load that nothing is left of the others.
     load = load / load.max() if load.any() else is_read.astype(np.float64)
     if active.any():
         strength *= active.sum() / strength.sum()
@@ -155,7 +156,7 @@ def to_case(columns: Columns, options: BalancedOptions) -> Case:
 
 
 def _loads(columns: Columns, options: BalancedOptions) -> Floats:
-    """Return the load of each row, in parts of the greatest one: its rate and its lag, and not less than the floor."""
+    """Return the load of each row, from rate and lag, relative to the greatest one and not below the floor."""
     load: Floats = columns.rate + columns.lag / options.catch_up_s
     if not load.any():
         return np.ones(len(load))

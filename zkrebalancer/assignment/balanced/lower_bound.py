@@ -1,12 +1,13 @@
-"""What no target can be below, found without search: how good a target is at least.
+"""Lower bounds of the cost, found without search, to judge the quality of a target.
 
-Parts of the group that share no topic are bounded each by itself. In a part with load W, strength S, strongest member
-c and partitions of loads w, for every level t (duality: L^2 / s >= 2 t L - t^2 s for every load L on strength s):
+Components of the group (which share no topic) are bounded separately. In a component with load W, strength S,
+strongest member c and partitions of loads w, for every level t (duality: L^2 / s >= 2 t L - t^2 s for every load L on
+strength s):
 
     sum over members of L^2 / s  >=  2 t W - t^2 S + sum over partitions of max(0, w - t c)^2 / c
 
-because each partition above the level is at best alone on a strongest member. The best t is the level that the other
-members reach when those partitions are set aside; it is also what the greedy start fills members up to.
+because a partition above the level is at best alone on a strongest member. The best t is the level that the other
+members reach when those partitions are set aside; the greedy start fills members up to the same level.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from zkrebalancer.assignment.balanced.case import Case, Floats, Indexes
 from zkrebalancer.assignment.balanced.objective import Cost
 from zkrebalancer.assignment.columns import Flags, Rows
 
-MAX_LEVEL_ROUNDS = 60  # each sets aside at least one more partition; the bound holds wherever it stops
+MAX_LEVEL_ROUNDS = 60  # each round sets aside at least one more partition; the bound is valid after any round
 
 
 def levels(case: Case) -> Floats:
-    """Return the level of each part of the group: the utilisation of members that hold no partition above it."""
-    return _Parts(case, np.flatnonzero(case.load > 0)).level
+    """Return the level of each component: the utilisation of its members without a partition above the level."""
+    return _Components(case, np.flatnonzero(case.load > 0)).level
 
 
 def lower_bound(case: Case, target: Rows) -> Cost:
-    """Return terms that no target for the rows that this one gives to members that are not drained can be below."""
+    """Return lower bounds of the terms for all targets that give active members the same rows as this one."""
     options = case.options
     rows = np.flatnonzero(target >= 0)
     rows = rows[case.active[target[rows]]]
-    parts = _Parts(case, rows)
+    parts = _Components(case, rows)
     unevenness = float((parts.squares() - 2 * parts.load + parts.strength).clip(min=0).sum())
     peak = float(parts.peaks().max(initial=0.0))
     crossing = float(case.load[rows[_must_cross(case, rows)]].sum())
@@ -40,8 +41,8 @@ def lower_bound(case: Case, target: Rows) -> Cost:
     return Cost(peak, unevenness, crossing, moving, 0.0, total)
 
 
-class _Parts:
-    """The rows and members of each part of the group: [C] of each, C the highest number of a part + 1."""
+class _Components:
+    """Rows and members by component; arrays [C], C being above the highest number of a component."""
 
     def __init__(self, case: Case, rows: Indexes) -> None:
         of_member, of_kind = case.components
@@ -69,26 +70,26 @@ class _Parts:
         return level
 
     def squares(self) -> Floats:
-        """Return a lower bound of the sum of L^2 / s of each part."""
+        """Return a lower bound of the sum of L^2 / s in each component."""
         strongest = np.where(self.strongest > 0, self.strongest, 1.0)
         above = np.maximum(self.rows_load - (self.level * strongest)[self.rows_part], 0.0)
         apart = np.bincount(self.rows_part, above**2, self.count) / strongest
         return 2 * self.level * self.load - self.level**2 * self.strength + apart
 
     def peaks(self) -> Floats:
-        """Return a lower bound of the highest utilisation of each part.
+        """Return a lower bound of the highest utilisation in each component.
 
-        The mean; the heaviest partition on the strongest member; and of the k n + 1 heaviest, n being the number of
-        members, some k + 1 share a member: at least the lightest k + 1 of them.
+        It is the greatest of the mean, the heaviest partition on the strongest member, and, for each k, the lightest
+        k + 1 of the heaviest k n + 1 partitions: with n members, some k + 1 of these share a member.
         """
         mean = np.divide(self.load, self.strength, out=np.zeros(self.count), where=self.strength > 0)
         highest = np.zeros(self.count)
-        order = np.argsort(-self.rows_load)  # rows of equal load may stand in any order
+        order = np.argsort(-self.rows_load)  # the order of equal loads does not matter
         if self.count > 1:
             order = order[np.argsort(self.rows_part[order], kind="stable")]
         load, part = self.rows_load[order], self.rows_part[order]
         begin = np.searchsorted(part, np.arange(self.count))
-        place = np.arange(len(order)) - begin[part]  # 0 is the heaviest of its part
+        place = np.arange(len(order)) - begin[part]  # 0: the heaviest of its component
         sharing, last = np.divmod(place, np.maximum(self.member_count, 1)[part].astype(np.int64))
         at = np.flatnonzero(last == 0)
         total = np.concatenate(([0.0], np.cumsum(load)))
@@ -98,7 +99,7 @@ class _Parts:
 
 
 def _must_cross(case: Case, rows: Indexes) -> Flags:
-    """Rows that every reader reads across racks."""
+    """Return the rows that every reader would read across racks."""
     has_rack = np.zeros((len(case.readers), case.crosses.shape[1]), np.bool_)
     for kind, readers in enumerate(case.readers):
         has_rack[kind, case.columns.rack[readers]] = True

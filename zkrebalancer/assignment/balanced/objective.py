@@ -1,13 +1,13 @@
-"""What `balanced` minimises: the terms of the objective for one target, each in units of utilisation.
+"""The objective that `balanced` minimises: the terms for one target, each in units of utilisation.
 
-    peak        the highest load over strength of a member
-    unevenness  the sum of strength * (utilisation - 1)^2: what the peak does not see, the members below it
+    peak        the highest utilisation (load / strength) of a member
+    unevenness  the sum of strength * (utilisation - 1)^2, which also covers the members below the peak
     crossing    the load that is read across racks
-    moving      the price of every partition that leaves its owner: a part for the load that waits, and a fixed part
-    crowding    partitions above their topic's even share on a member, in loads of an average partition
+    moving      the price of every partition that moves: one part proportional to its load, one part fixed
+    crowding    the partitions above their topic's even share on a member, in loads of an average partition
 
 The cost is `peak_cost * peak + uneven_cost * unevenness + rack_cost * crossing + moving + spread_cost * crowding`.
-Members that are being drained count in none of the first two terms: what stays with them is told, not weighed.
+The first two terms include active members only; partitions that remain on drained members are reported, not weighed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cost:
 
 
 def cost_of(case: Case, target: Rows) -> Cost:
-    """Return what a target costs."""
+    """Return the cost of a target."""
     options = case.options
     strength = case.strength[case.active]
     utilisation = case.carried(target)[case.active] / strength
@@ -53,7 +53,7 @@ def cost_of(case: Case, target: Rows) -> Cost:
 
 
 def crowded_count(case: Case, target: Rows) -> int:
-    """Count the partitions above their topic's even share on a member."""
+    """Return the number of partitions above their topic's even share, over all members."""
     given = target >= 0
     places = case.columns.topic[given].astype(np.int64) * len(case.strength) + target[given]
     places.sort()

@@ -1,4 +1,4 @@
-"""What a user can say about `balanced`: what each term of its objective costs, and which limits hold."""
+"""The options of `balanced`: the cost of each term of its objective, and limits."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ MIN_SECONDS = 0.001
 
 
 class OptionError(RebalancerError, ValueError):
-    """An option that does not exist or has a wrong value; names its key."""
+    """An option does not exist or has a wrong value; the message names its key."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BalancedOptions:
-    """Costs and limits of one group. Costs are in units of utilisation, of what `objective.py` says."""
+    """Costs and limits of one group. Costs are in units of utilisation; see `objective.py` for the terms."""
 
-    peak_cost: float = 10.0  # of the highest load over capacity
-    uneven_cost: float = 1.0  # of the squared distances from the mean, below that peak
-    rack_cost: float = 0.5  # of reading across racks, in proportion to the load that is read so
-    move_cost: float = 0.1  # of a pause, in proportion to the load that waits
-    min_gain: float = 0.05  # of a pause, the same for every partition, in loads of an average one
-    spread_cost: float = 0.01  # of a partition above its topic's even share, in loads of an average one
-    catch_up_s: float = 60.0  # lag counts as the rate at which it would be worked off in this time
-    load_floor: float = 0.1  # no partition counts for less than this part of the mean
+    peak_cost: float = 10.0  # of the highest utilisation
+    uneven_cost: float = 1.0  # of the squared differences from the mean utilisation
+    rack_cost: float = 0.5  # of reading across racks, per load read
+    move_cost: float = 0.1  # of moving a partition, per its load
+    min_gain: float = 0.05  # of moving any partition, per load of an average one
+    spread_cost: float = 0.01  # of each partition above its topic's even share, per load of an average one
+    catch_up_s: float = 60.0  # lag counts as the rate that would consume it in this time
+    load_floor: float = 0.1  # smallest load of a partition, relative to the mean
     max_moves_per_rebalance: int | None = None
     max_partitions_per_member: int | None = None
-    max_search_steps: int = 200  # members looked at by the local search, from each start
-    pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)  # topic -> partitions that stay where they are
+    max_search_steps: int = 200  # of the local search from each start
+    pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)  # topic -> partitions that stay with their owner
 
 
 def read_options(entries: Mapping[str, object]) -> BalancedOptions:
-    """Read options as they stand in JSON.
+    """Decode and validate options from JSON values.
 
     Raises:
-        OptionError: one line with the key, `options.move_cost: a number of at least 0 is expected, not "high"`.
+        OptionError: one line with the key: `options.move_cost: must be a number from 0 to 2147483647, not "high"`.
 
     """
     for key in entries:
@@ -54,7 +54,7 @@ def read_options(entries: Mapping[str, object]) -> BalancedOptions:
 
 def _error(path: str, expected: str, value: object) -> OptionError:
     shown = "an object" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else json.dumps(value)
-    return OptionError(f"{path}: {expected} is expected, not {shown:.60}")
+    return OptionError(f"{path}: must be {expected}, not {shown:.60}")
 
 
 def _printable(key: str) -> str:

@@ -1,4 +1,4 @@
-"""`balanced` from columns to a plan: a greedy start, a local search, and how far the result is from a lower bound."""
+"""From columns to a plan of `balanced`: greedy starts, a local search from each, and a lower bound to compare with."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from zkrebalancer.assignment.columns import Columns, Rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What was decided, and how good it is.
+    """The decision and its quality.
 
-    `target`: the member that gets each row, NOBODY for none.
-    `bound`: no target that assigns the same rows costs less, term by term and in total.
-    `search_steps`: members that the search looked at to find it; if they are less than allowed, it ended by itself.
+    `target`: the member of each row, NOBODY for unassigned rows.
+    `bound`: lower bounds of the cost, by term and in total, of any target that assigns the same rows.
+    `search_steps`: number of steps of the local search; if below the limit, the search ended by itself.
     """
 
     case: Case
@@ -30,7 +30,7 @@ class Plan:
 
 
 def plan_balanced(columns: Columns, options: BalancedOptions) -> Plan:
-    """Decide who gets what. The same columns and options give the same plan."""
+    """Return the plan for a group; deterministic."""
     case = to_case(columns, options)
     targets = list(starts(case)) if case.active.any() else [columns.owner.copy()]
     if len(columns.owner) > MAX_SMALL_ROWS:

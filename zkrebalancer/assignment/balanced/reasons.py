@@ -1,7 +1,7 @@
-"""Why this member: for any partition of any target, the reason, and what the best other member would have changed.
+"""Explains a target: for any partition, the reason for its member, and how the best other member would change the cost.
 
-Nothing is recorded while deciding. A target is judged as it stands: each partition against every other member, the
-rest staying where it is. One partition takes time in proportion to the members.
+Nothing is recorded during planning. The finished target is evaluated: one partition against every other member, with
+all other partitions in place. The time per partition is proportional to the number of members.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from zkrebalancer.assignment.balanced.case import Case, Floats
 from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
-ROUNDING = 1e-9  # of costs that are equal
+ROUNDING = 1e-9  # largest difference of costs that count as equal
 
 
 class Reason(StrEnum):
-    """Why a partition is where it is, or nowhere."""
+    """Why a partition is with its member, or unassigned."""
 
     NO_SUBSCRIBER = "no subscriber"
     ALL_DRAINED = "all subscribers are being drained"
@@ -29,17 +29,17 @@ class Reason(StrEnum):
     KEPT = "kept"
     NOT_WORTH_THE_MOVE = "not worth the move"
     MOVE_LIMIT = "move limit"
-    SEARCH_ENDED = "search ended"  # a better member was not looked at
+    SEARCH_ENDED = "search ended"  # there is a better member, which the search did not examine
     LEAST_LOADED = "least loaded"
     RACK = "rack"
-    BEST_FIT = "best fit"  # with what else its members carry
+    BEST_FIT = "best fit"  # lowest total cost, although others are less loaded
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about one partition, and the best other member that may have it, if any.
+    """The decision about one partition, and the best other member that may have it, if any.
 
-    The changes are those of the cost, by term, if the partition were there: above 0 is worse.
+    The changes are those of the cost, by term, if the alternative had the partition; above 0 is worse.
     """
 
     reason: Reason
@@ -53,24 +53,24 @@ class Decision:
 
 
 def explain(case: Case, target: Rows, row: int) -> Decision:
-    """Tell why a row is where it is."""
+    """Explain why a row is with its member."""
     return _Judgement(case, target).explain(row)
 
 
 def reasons(case: Case, target: Rows, rows: Iterable[int]) -> list[Reason]:
-    """Return the reason of each of some rows, in time in proportion to rows times members."""
+    """Return the reason for each of these rows; the time is proportional to rows times members."""
     judgement = _Judgement(case, target)
     return [judgement.explain(row).reason for row in rows]
 
 
 def changes_of(case: Case, target: Rows, row: int) -> Changes:
-    """Return what the cost would change if a row, now with an active member, were with each active member."""
+    """Return how the cost would change if each active member had the row, which an active member has now."""
     return _Judgement(case, target).changes(row)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the cost would change if a row were with each member, by term, [M]."""
+    """How the cost would change, by term, if each member had the row, [M]."""
 
     load: Floats
     rack: Floats
@@ -79,12 +79,12 @@ class Changes:
 
     @property
     def total(self) -> Floats:
-        """Sum of the terms."""
+        """The sum of all terms."""
         return self.load + self.rack + self.move + self.spread
 
 
 class _Judgement:
-    """One target, with what is the same for all its rows."""
+    """One target, with intermediate results that all its rows share."""
 
     def __init__(self, case: Case, target: Rows) -> None:
         self.case, self.target = case, target
@@ -115,7 +115,7 @@ class _Judgement:
         return Decision(reason, name, owner_name, names[best], *of_best)
 
     def _plain_reason(self, row: int, member: int) -> Reason | None:
-        """Return the reason where there was nothing to choose."""
+        """Return the reason if there was no choice."""
         case = self.case
         reader_count = int(case.reader_count[case.kind[row]])
         if case.pinned[row]:
@@ -138,7 +138,7 @@ class _Judgement:
         return Reason.SEARCH_ENDED if self.is_move_left else Reason.MOVE_LIMIT
 
     def _reason_to_go(self, row: int, others: Flags) -> Reason:
-        """Return why a row came to a member that does not own it."""
+        """Return why a row goes to a member that does not own it."""
         member = self.target[row]
         after = (self.carried + self.case.load[row]) / self.strength
         lighter = np.flatnonzero(others & (after < self.utilisation[member] - ROUNDING))
@@ -148,7 +148,7 @@ class _Judgement:
         return Reason.RACK if not crosses[member] and crosses[lighter].all() else Reason.BEST_FIT
 
     def _may_have(self, row: int) -> Flags:
-        """Members that read the row and have room for it."""
+        """Return the members that read the row and have room for it."""
         case = self.case
         may_have: Flags = case.reads[case.columns.subscription, case.kind[row]] & case.active
         if case.options.max_partitions_per_member is not None:
@@ -156,7 +156,7 @@ class _Judgement:
         return may_have
 
     def changes(self, row: int) -> Changes:
-        """Return what the cost would change if a row, now with an active member, were with each active member."""
+        """See `changes_of`."""
         case, options = self.case, self.case.options
         member, load = int(self.target[row]), float(case.load[row])
         here = (self.carried[member] - load) / self.strength[member]

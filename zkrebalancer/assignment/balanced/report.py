@@ -1,4 +1,4 @@
-"""A plan of `balanced` as data: what it costs, what nobody gets, and why each partition is where it is."""
+"""A plan of `balanced` as data: its cost, its unassigned partitions, and the reason for each partition."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from zkrebalancer.assignment.columns import NOBODY
 
 
 def objective(plan: Plan) -> dict[str, object]:
-    """Return the terms of the objective, their lower bounds, and how far the total is above its own.
+    """Return the terms of the objective, their lower bounds, and the gap between the totals.
 
-    `gap` is a part of the bound: 0.02 says that no plan for the same partitions can be more than 2 % cheaper.
+    `gap` is relative to the bound: 0.02 means that the plan costs at most 2 % more than the best one for the same
+    partitions.
     """
     bound = plan.bound.total
     return {
@@ -27,7 +28,7 @@ def objective(plan: Plan) -> dict[str, object]:
 
 
 def unassigned(plan: Plan) -> dict[str, tuple[tuple[int, str], ...]]:
-    """Return what nobody gets: topic -> sorted (partition, reason)."""
+    """Return the unassigned partitions: topic -> sorted (partition, reason)."""
     columns = plan.case.columns
     rows = np.flatnonzero(plan.target == NOBODY).tolist()
     missing: dict[str, list[tuple[int, str]]] = {}
@@ -38,7 +39,7 @@ def unassigned(plan: Plan) -> dict[str, tuple[tuple[int, str], ...]]:
 
 
 def reasons_by_topic(plan: Plan) -> dict[str, list[str]]:
-    """Return topic -> the reason of each of its partitions, in time in proportion to partitions times members."""
+    """Return topic -> reason of each partition; the time is proportional to partitions times members."""
     of_rows = [reason.value for reason in reasons(plan.case, plan.target, range(len(plan.target)))]
     first = plan.case.columns.first.tolist()
     return {topic: of_rows[first[n] : first[n + 1]] for n, topic in enumerate(plan.case.columns.topics)}

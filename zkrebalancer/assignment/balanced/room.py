@@ -1,8 +1,8 @@
-"""Room for what did not fit: members at `max_partitions_per_member` hand partitions on along chains to those below it.
+"""Makes room for unassigned rows: members at `max_partitions_per_member` pass partitions on to members below it.
 
-A chain is an augmenting path (breadth first, so the shortest): a reader of the row that has no member gives one of its
-partitions to a member that reads it, this one gives one to a next one, and so on, until somebody has room. When no
-chain is left, no other assignment has room for more rows.
+The moves form a chain, an augmenting path found breadth first: a reader gets the unassigned row and gives one of its
+partitions to another reader of it, which gives one to a third, and so on, until a member has room. When no chain is
+left, no assignment has room for more rows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from zkrebalancer.assignment.columns import NOBODY, Rows
 
 
 def make_room(case: Case, target: Rows) -> None:
-    """Give the rows of NOBODY to readers that have room, or can get it, in `target`.
+    """Give unassigned rows to readers that have room, or can get it, in `target`.
 
-    A member that is being drained keeps what it has, up to the limit, only if a row would have nobody otherwise.
+    A drained member keeps its own rows, up to the limit, only if they would be unassigned otherwise.
     """
     limit = case.options.max_partitions_per_member
     if limit is None:
@@ -35,7 +35,7 @@ def make_room(case: Case, target: Rows) -> None:
 
 
 def _shortest_chain(case: Case, target: Rows, row: int, limit: int, *, with_drained: bool) -> list[tuple[int, int]]:
-    """Return (row, its new member), the row that has nobody being last; [] if no chain leads to a member with room."""
+    """Return a chain of (row, its new member), the unassigned row last; [] if none leads to a member with room."""
     owner, counts = case.columns.owner, case.counts(target)
     reached: dict[int, tuple[int, int]] = dict.fromkeys(case.readers[case.kind[row]].tolist(), (row, NOBODY))
     if with_drained and owner[row] != NOBODY:
@@ -64,7 +64,7 @@ def _chain_to(member: int, reached: Mapping[int, tuple[int, int]]) -> list[tuple
 
 
 def _gifts(case: Case, rows: Indexes, *, with_drained: bool) -> Iterator[tuple[int, int]]:
-    """Yield (row, member that may take it), the first of these rows of each kind, and rows back to drained owners."""
+    """Yield (row, possible new member): the first row of each kind with every reader, rows with drained owners."""
     kinds, firsts = np.unique(case.kind[rows], return_index=True)
     for kind, first in zip(kinds.tolist(), firsts.tolist(), strict=True):
         for taker in case.readers[kind].tolist():

@@ -1,9 +1,9 @@
-"""The local search: a member gives one partition away, or exchanges one with another member, as long as that gains.
+"""The local search: members give away or exchange single partitions as long as that lowers the cost.
 
-A step looks at one member, the one that promises most first, and weighs all its exchanges with a few partners at once:
-for each of its partitions (or none) each of theirs (or none). The best one is made, if it lowers the cost. A member
-that gained nothing is not looked at again until it changes. The search ends when nobody is left to look at, after many
-fruitless steps in a row, or after the steps that it may take.
+A step examines one member, the most promising first, and evaluates all its exchanges with a few partners at once: each
+of its partitions (or none) for each of theirs (or none). The best exchange is applied if it lowers the cost. A member
+without a gain is not examined again until it changes. The search ends when no member is left to examine, after many
+fruitless steps in a row, or at the limit of steps.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from zkrebalancer.assignment.balanced.case import Case, Floats, Indexes
 from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
-ALL_PARTNERS = 16  # in a group of at most so many members, each is a partner of each
+ALL_PARTNERS = 16  # in a group of at most so many members, every other member is a partner
 LIGHTEST_PARTNERS = 6
-OWNER_PARTNERS = 4  # members to which something may go back
-RACK_PARTNERS = 4  # the lightest of so many racks, where something would be read within the rack
-KINDS_LOOKED_AT = 4  # of the partitions of one member, those with the most rows
-MAX_ROWS = 32  # of one member that take part in an exchange
-PATIENCE = 32  # members in a row from which nothing was gained, before the search gives up
-MIN_GAIN = 1e-9  # below it is rounding
+OWNER_PARTNERS = 4  # owners to which a partition may return
+RACK_PARTNERS = 4  # racks whose lightest member is a partner, because it would read a partition within its rack
+MAX_KINDS = 4  # kinds of a member's partitions to examine: those with the most rows
+MAX_ROWS = 32  # of one member to examine in an exchange
+PATIENCE = 32  # fruitless steps in a row before the search ends
+MIN_GAIN = 1e-9  # smaller gains are rounding errors
 
 
 def improve(case: Case, target: Rows) -> int:
-    """Lower the cost of a target by local search, in place; return the number of steps taken."""
+    """Lower the cost of a target by local search, in place; return the number of steps."""
     if not case.free_to_move.any() or np.count_nonzero(case.active) < 2:
         return 0
     search = _Search(case, target)
     steps = search.run(case.options.max_search_steps)
-    search.return_what_gains_nothing()
+    search.undo_useless_moves()
     return steps
 
 
@@ -40,11 +40,11 @@ class _Search:
     case: Case
     target: Rows
     carried: Floats = field(init=False)  # [M]
-    utilisation: Floats = field(init=False)  # [M] load over strength; -1 of a drained member
+    utilisation: Floats = field(init=False)  # [M] load / strength; -1 for a drained member
     counts: Indexes = field(init=False)  # [M]
-    left: int = field(init=False)  # partitions that are not with their owner
-    held: dict[int, Indexes] = field(init=False)  # rows of members that were looked at
-    order: Indexes = field(init=False)  # rows by their member at the beginning
+    left: int = field(init=False)  # number of partitions that are not with their owner
+    held: dict[int, Indexes] = field(init=False)  # rows of the members examined so far
+    order: Indexes = field(init=False)  # rows sorted by member at the beginning
     begins: Indexes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,11 +73,8 @@ class _Search:
             waiting = in_order[np.argsort(-self.utilisation[in_order], kind="stable")]
         return steps
 
-    def return_what_gains_nothing(self) -> None:
-        """Give partitions back to their owners where the move gains less than its price, until there is none.
-
-        This holds whatever steps are allowed: a search that ended early leaves moves undone, none without a gain.
-        """
+    def undo_useless_moves(self) -> None:
+        """Return partitions to their owners while a move gains less than its price; not limited in steps."""
         case, owner = self.case, self.case.columns.owner
         is_found = True
         while is_found:
@@ -86,7 +83,7 @@ class _Search:
             is_found = any(returned)
 
     def _return_from(self, giver: int) -> bool:
-        """Give back the partitions of one member that gain nothing, the worst first; tell whether there was one."""
+        """Undo the moves to one member that gain nothing, the worst first; return whether there was one."""
         case, owner = self.case, self.case.columns.owner
         is_found = False
         while True:
@@ -105,7 +102,7 @@ class _Search:
             is_found = True
 
     def _promising(self) -> Indexes:
-        """Return the members from which something could be gained at the most optimistic, the best promise first."""
+        """Return the members with a positive upper bound of the gain, highest first."""
         case, options = self.case, self.case.options
         utilisation = self.utilisation
         lowest = utilisation[case.active].min()
@@ -130,7 +127,7 @@ class _Search:
         return self.held[member]
 
     def _exchangeable(self, member: int) -> Indexes:
-        """Return the rows of a member that may move, at most MAX_ROWS: an even choice from the heavy to the light."""
+        """Return at most MAX_ROWS movable rows of a member, chosen evenly from heavy to light."""
         rows = self._rows_of(member)
         rows = rows[self.case.free_to_move[rows]]
         if len(rows) > MAX_ROWS:
@@ -139,7 +136,7 @@ class _Search:
         return rows
 
     def _step(self, giver: int) -> set[int]:
-        """Make the best exchange of one member; return the members that changed."""
+        """Apply the best exchange of one member; return the members that changed."""
         rows = self._exchangeable(giver)
         partners = self._partners(giver, rows)
         if not len(partners):
@@ -158,7 +155,7 @@ class _Search:
         if np.count_nonzero(case.active) <= ALL_PARTNERS:
             return np.setdiff1d(np.flatnonzero(case.active), [giver])
         kinds, counts = np.unique(case.kind[rows], return_counts=True)
-        kinds = kinds[np.argsort(-counts, kind="stable")][:KINDS_LOOKED_AT]
+        kinds = kinds[np.argsort(-counts, kind="stable")][:MAX_KINDS]
         if not len(kinds):
             return np.empty(0, np.intp)
         pool = (
@@ -180,7 +177,7 @@ class _Search:
     def _best_exchange(
         self, giver: int, rows: Indexes, partners: Indexes, *, with_rows: bool
     ) -> tuple[int, int, int] | None:
-        """Return (row given or NOBODY, row taken or NOBODY, partner) of the exchange that lowers the cost most."""
+        """Return the exchange that lowers the cost most: (row given or NOBODY, row taken or NOBODY, partner)."""
         theirs = [self._exchangeable(partner) if with_rows else np.empty(0, np.intp) for partner in partners.tolist()]
         given = np.append(rows, NOBODY)
         taken = np.concatenate([np.append(of_partner, NOBODY) for of_partner in theirs])
@@ -193,9 +190,9 @@ class _Search:
         return int(given[row]), int(taken[column]), int(partner[column])
 
     def _change_of_cost(self, giver: int, given: Indexes, taken: Indexes, partner: Indexes) -> Floats:
-        """Return what each exchange changes, [given, taken]; infinite where it is not allowed."""
+        """Return the change of the cost by each exchange, [given, taken]; infinite if it is not allowed."""
         case, options = self.case, self.case.options
-        # NOBODY, as an index, is the last element: a null row, made to weigh nothing below.
+        # As an index, NOBODY is the last element; `is_given` and `is_taken` make it weigh nothing.
         is_given, is_taken = given != NOBODY, taken != NOBODY
         given_load, taken_load = case.load[given] * is_given, case.load[taken] * is_taken
         net = given_load[:, None] - taken_load
@@ -226,7 +223,7 @@ class _Search:
         return change
 
     def _change_of_load(self, giver: int, partner: Indexes, net: Floats) -> Floats:
-        """Return what peak and unevenness change when `net` load goes from the giver to each partner."""
+        """Return the change of the cost of peak and unevenness if `net` load goes from the giver to each partner."""
         options, strength = self.case.options, self.case.strength
         utilisation = self.utilisation
         giver_after = (self.carried[giver] - net) / strength[giver]
@@ -244,7 +241,7 @@ class _Search:
         return change
 
     def _change_of_crowding(self, giver: int, given: Indexes, taken: Indexes, partner: Indexes) -> Floats | float:
-        """Return by how much the number of partitions above their topic's even share grows, [given, taken]."""
+        """Return the change of the number of partitions above their topic's even share, [given, taken]."""
         case = self.case
         if case.options.spread_cost == 0:
             return 0.0
@@ -287,7 +284,7 @@ class _Search:
 
 
 def _lightest(members: Indexes | Rows, utilisation: Floats, count: int) -> Indexes:
-    """Return the `count` members of lowest utilisation, the first ones of equal."""
+    """Return the `count` members with the lowest utilisation; ties go to the first ones."""
     at = utilisation[members]
     if len(members) > count:
         bound = np.partition(at, count - 1)[count - 1]

@@ -1,8 +1,8 @@
-"""The greedy starts: owners keep what fits under the level of the load, and the rest goes where it costs least.
+"""Greedy starts: owners keep the partitions that fit under the load level; the others go where they cost least.
 
-What is let go of, and what nobody owns, is placed one by one, the heaviest first (Graham's longest processing time
-first); an owner takes its own back unless another member is better by more than the price of the move. If more
-partitions move than may, the moves that gain least are taken back.
+Released and unowned partitions are placed one by one, the heaviest first (Graham's longest processing time first). A
+released one returns to its owner unless another member is better by more than the price of the move. If more partitions
+move than allowed, the moves that gain least are undone.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from zkrebalancer.assignment.balanced.lower_bound import levels
 from zkrebalancer.assignment.balanced.room import make_room
 from zkrebalancer.assignment.columns import NOBODY, Flags, Rows
 
-MAX_SMALL_ROWS = 1_000  # of a group for which there is time to try everything from every start
-TAKEN_BACK_AT_ONCE = 1 / 8  # of the moves above the limit, before the rest is judged anew
-LOOKED_AT = 7  # of a shelf, for one that has few of the topic: the first entry and, in the tree, the two levels below
+MAX_SMALL_ROWS = 1_000  # up to this size there is time for all starts, and for a search from each
+UNDONE_AT_ONCE = 1 / 8  # share of the moves above the limit to undo before the others are evaluated again
+EXAMINED = 7  # entries of a heap to examine for a member with few partitions of the topic: its first three levels
 ROUNDING = 1e-9  # of sums of loads
 
 
 def starts(case: Case) -> Iterator[Rows]:
-    """Yield targets within all limits; NOBODY where a row has no reader, or none with room."""
+    """Yield targets within all limits; rows without a reader, or without one with room, are unassigned."""
     for kept in _ways_to_keep(case):
         target = np.where(kept, case.columns.owner, np.int32(NOBODY))
         _place(case, target, np.flatnonzero(~kept & case.free_to_move))
         make_room(case, target)
-        _take_back(case, target)
+        _undo_moves(case, target)
         yield target
 
 
 def _ways_to_keep(case: Case) -> Iterator[Flags]:
-    """Yield for each row whether its owner keeps it, in up to four ways.
+    """Yield up to four choices of the rows that their owners keep, [P] each.
 
-    A member above its level lets go of the lightest single partition that brings it below, or of its heaviest ones
-    until it is below, or of none; in a small group also everybody of everything. Partitions that are above the level
-    even alone are the last ones to go.
+    A member above its level releases the lightest single partition that brings it below, or its heaviest ones until it
+    is below, or none. In a small group, a fourth choice releases everything. Partitions that exceed the level by
+    themselves are released last.
     """
     owner = case.columns.owner
     choosable = (owner >= 0) & case.free_to_move & case.active[owner]
@@ -78,7 +78,7 @@ def _ways_to_keep(case: Case) -> Iterator[Flags]:
 
 
 def _place(case: Case, target: Rows, rows: Indexes) -> None:
-    """Give rows that nobody has to readers, in `target`: those of the kinds with the fewest readers first."""
+    """Give unassigned rows to readers, in `target`; kinds with the fewest readers first."""
     if len(rows):
         kinds = case.kind[rows]
         order = np.lexsort((rows, -case.load[rows], kinds, case.reader_count[kinds]))
@@ -89,27 +89,27 @@ def _place(case: Case, target: Rows, rows: Indexes) -> None:
 
 @dataclass(slots=True)
 class _Board:
-    """What each member carries while rows are placed. Plain lists, because one element is read at a time.
+    """The load of each member while rows are placed. Plain lists, because elements are accessed one at a time.
 
-    The readers of a kind stand on shelves, one for each rack and class of capacity: heaps of (utilisation, member). The
-    first entries of a shelf are its best members, as in one class no capacity is twice another one.
+    The readers of a kind are on shelves, one for each rack and capacity class: heaps of (utilisation, member). Within a
+    class, capacities differ by less than a factor of two, so the first entries of a shelf are its best members.
     """
 
     case: Case
     carried: list[float]
     counts: list[int]
-    held: dict[int, Counter[int]] = field(default_factory=dict)  # topic -> member -> partitions, once it is asked for
+    held: dict[int, Counter[int]] = field(default_factory=dict)  # topic -> member -> partitions, filled on first use
     strength: list[float] = field(init=False)
     even_share: list[int] = field(init=False)
     shelves: list[tuple[int, list[tuple[float, int]]]] = field(init=False)  # (rack, heap)
-    utilisation: dict[int, float] = field(init=False)  # of the readers; entries of the heaps may be older
+    utilisation: dict[int, float] = field(init=False)  # of the readers; heap entries may be outdated
     peak: float = field(init=False)
-    room: int = field(init=False)  # partitions that a member may have
-    topic: int = field(init=False)  # of the row that is being placed
+    room: int = field(init=False)  # most partitions of a member
+    topic: int = field(init=False)  # of the row being placed
     crowding_cost: float = field(init=False)  # of one more partition above its topic's even share
 
     def place(self, target: Rows, rows: Indexes) -> None:
-        """Place rows of one kind, in their order."""
+        """Place rows of one kind, in the given order."""
         case = self.case
         limit = case.options.max_partitions_per_member
         self.room = limit if limit is not None else len(case.load)
@@ -151,7 +151,7 @@ class _Board:
         self.shelves = [(rack, shelves[rack, capacity_class]) for rack, capacity_class in sorted(shelves)]
 
     def _best_reader(self, load: float, crosses: list[bool]) -> tuple[int, float]:
-        """Return the reader that takes a row at the least cost, and this cost; NOBODY if none has room."""
+        """Return the reader that can have the row at the lowest cost, and this cost; NOBODY if none has room."""
         best, best_cost = NOBODY, float("inf")
         for rack, shelf in self.shelves:
             while shelf:
@@ -162,7 +162,7 @@ class _Board:
                     heapq.heapreplace(shelf, (self.utilisation[member], member))
                 else:
                     break
-            for seen, member in shelf[:LOOKED_AT]:
+            for seen, member in shelf[:EXAMINED]:
                 if seen == self.utilisation[member] and self.counts[member] < self.room:
                     cost = self._cost(load, member, is_across=crosses[rack])
                     if cost < best_cost:
@@ -172,7 +172,7 @@ class _Board:
         return best, best_cost
 
     def _cost(self, load: float, member: int, *, is_across: bool) -> float:
-        """Return by how much the cost grows when the member takes the load too, but for a constant."""
+        """Return the increase of the cost, up to a constant, if the member gets the load."""
         options, carried, strength = self.case.options, self.carried[member], self.strength[member]
         cost = options.uneven_cost * load * (2 * carried + load) / strength
         if (carried + load) / strength > self.peak:
@@ -185,10 +185,10 @@ class _Board:
         return self.held[self.topic].get(member, 0) >= self.even_share[self.topic]
 
 
-def _take_back(case: Case, target: Rows) -> None:
-    """Give partitions back to their owners, in `target`, until no more leave than may: first where it costs least.
+def _undo_moves(case: Case, target: Rows) -> None:
+    """Return partitions to their owners, in `target`, until the moves are within the limit; the cheapest returns first.
 
-    An owner may then have more of its own than fit, but nothing else.
+    An owner may then have more of its own partitions than `max_partitions_per_member`, but no others besides.
     """
     limit = case.options.max_moves_per_rebalance
     if limit is None:
@@ -196,7 +196,7 @@ def _take_back(case: Case, target: Rows) -> None:
     owner = case.columns.owner
     left = np.flatnonzero(case.has_left(target))
     while len(left) > limit:
-        count = max(1, int((len(left) - limit) * TAKEN_BACK_AT_ONCE))
+        count = max(1, int((len(left) - limit) * UNDONE_AT_ONCE))
         back = left[_cheapest_returns(case, target, left)[:count]]
         target[back] = owner[back]
         left = np.setdiff1d(left, back, assume_unique=True)
@@ -206,7 +206,7 @@ def _take_back(case: Case, target: Rows) -> None:
 
 
 def _make_way(case: Case, target: Rows, room: int) -> None:
-    """Take from members above the limit what is not their own, the lightest first: it goes back, or to nobody."""
+    """Remove the lightest foreign partitions from members above the limit; they return to their owner, if any."""
     owner = case.columns.owner
     while True:
         surplus = case.counts(target) - room
@@ -220,7 +220,7 @@ def _make_way(case: Case, target: Rows, room: int) -> None:
 
 
 def _cheapest_returns(case: Case, target: Rows, moved: Indexes) -> Indexes:
-    """Return the order in which rows should go back; to an owner that should not have them only the last ones."""
+    """Return the indexes of moved rows in the order to return them; owners that are drained or full come last."""
     owner, load = case.columns.owner[moved], case.load[moved]
     across = case.is_across(moved, target[moved]).astype(np.float64) - case.is_across(moved, owner)
     loss = _lost_evenness(case, case.carried(target), target[moved], owner, load)
@@ -232,7 +232,7 @@ def _cheapest_returns(case: Case, target: Rows, moved: Indexes) -> Indexes:
 
 
 def _lost_evenness(case: Case, carried: Floats, giver: Rows, taker: Rows, load: Floats) -> Floats:
-    """Return by how much each move alone would raise the unevenness's cost; nothing is known of a drained taker: 0."""
+    """Return by how much each move alone would raise the cost of unevenness; 0 for a drained taker."""
     strength = np.where(case.active, case.strength, 1.0)
     utilisation = carried / strength
     loss = load * (2 * (utilisation[taker] - utilisation[giver]) + load / strength[giver] + load / strength[taker])
