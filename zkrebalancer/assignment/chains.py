@@ -46,7 +46,7 @@ class _State:
     readers: Mapping[str, Sequence[int]]  # topic -> owners that read it
     claimed: Sequence[Mapping[str, int]]  # owner -> topic -> claims
     held: list[Counter[str]]  # owner -> topic -> partitions
-    size_weight: int  # cost of one unit of squared size, in lost claims: more than there are claims
+    size_weight: int  # cost of one unit of squared size, in lost claims; above the number of claims
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:

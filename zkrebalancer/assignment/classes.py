@@ -162,7 +162,7 @@ class _Flow:
         return unclaimed if unclaimed > 0 else held
 
     def _worthwhile(self, source: int, sink: int, sizes: Counts) -> int:
-        """Return how many rows to move from source to sink to level their members: at least one."""
+        """Return how many rows to move from source to sink until their members are level: at least one."""
         source_size, source_width = int(sizes[source]), int(self.widths[source])
         sink_size, sink_width = int(sizes[sink]), int(self.widths[sink])
 

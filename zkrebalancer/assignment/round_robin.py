@@ -32,7 +32,9 @@ def deal(columns: Columns) -> tuple[Rows, Rows]:
 
 def _starts(columns: Columns, readers: ConsumerThreads, partitions: Offsets) -> Offsets:
     """Return for each topic the index of the reader that gets its first partition."""
-    circle = offsets(columns.threads.max(axis=1, initial=0)[columns.subscription])  # place of each member's thread 0
+    circle = offsets(
+        columns.threads.max(axis=1, initial=0)[columns.subscription]
+    )  # place of each member's thread 0 in it
     place_in_circle = circle[readers.member] + readers.thread
     starts = []
     start, last_begin, next_place = 0, -1, 0

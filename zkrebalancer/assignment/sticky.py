@@ -87,9 +87,9 @@ def _spread_overlapping(columns: Columns, classes: Classes, widths: Counts) -> R
 
 
 def _shares(columns: Columns, classes: Classes, kind_of_topic: Rows, shape: tuple[int, int]) -> tuple[Rows, Counts]:
-    """Number the pairs of class and kind; return the number of each claimed row, and the claims: [classes, kinds].
+    """Number the pairs of class and kind; return the number of each row's pair, and the claims of each pair.
 
-    Rows without a claim get a number above all pairs.
+    The claims are [classes, kinds]. Rows without a claim get a number above all pairs.
     """
     class_count, kind_count = shape
     if columns.owner.max(initial=NOBODY) < 0:

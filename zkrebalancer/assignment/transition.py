@@ -52,7 +52,7 @@ class Transition:
 
     @cached_property
     def _rows(self) -> tuple[Offsets, Offsets]:
-        """The rows sorted by member, [P], and the begin of each member's rows, [M + 1]."""
+        """The rows sorted by member, [P], and the index where each member's rows begin, [M + 1]."""
         counts = np.bincount(self.member + 1, minlength=len(self.columns.consumers) + 1)
         return np.argsort(narrow(self.member + 1), kind="stable"), offsets(counts)[1:]
 

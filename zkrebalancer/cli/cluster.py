@@ -74,11 +74,11 @@ def up(
     """
     if broker == "none" and broker_port is not None:
         raise click.UsageError("--broker-port has no meaning with --broker none")
-    wish = standing.Wish(int(zookeepers), broker, chroot, cache, kafka_home, zookeeper_port, broker_port)
+    wanted = standing.ClusterOptions(int(zookeepers), broker, chroot, cache, kafka_home, zookeeper_port, broker_port)
     directory = standing.standing_directory()
     with _progress() as report:
         report("starting the cluster")
-        state, is_new = standing.begin(directory, wish, report)
+        state, is_new = standing.begin(directory, wanted, report)
     if as_json:
         click.echo(json.dumps(_address(directory, state)))
         return

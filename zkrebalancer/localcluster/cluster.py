@@ -25,7 +25,7 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
-from zkrebalancer.localcluster.programs import MAX_PORTS, Workshop, place_fixed
+from zkrebalancer.localcluster.programs import MAX_PORTS, ProgramFactory, place_fixed
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Create, ListChildren, Multi, Refusal, Refused
@@ -64,17 +64,17 @@ class LocalCluster:
         kafka_home: Path | None = None,
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """Describe a cluster; nothing is started yet.
+        """Configure a cluster; `start` starts it.
 
-        `broker`: "kafka-3.9" keeps its metadata in ZooKeeper below the same chroot, "kafka-4" runs in KRaft mode with a
-        topic mirror (unless `mirror` is false), "none" leaves ZooKeeper alone. `directory` must not exist yet; without
-        it a temporary folder is made. `tick_ms` bounds how short a session may be: two ticks. The two `…_properties`
-        add to the servers' own configuration files or replace parts of them. Jars come from `kafka_home` (default: the
-        environment's KAFKA_HOME) or the folder `cache` (default: the user's). Each server listens on a free port unless
-        `broker_port` or `zookeeper_port` names one (of an ensemble, the first of three). `report` gets progress lines.
+        `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
+        topic mirror if `mirror` is true; "none" starts ZooKeeper only. `directory` must not exist yet; the default is a
+        temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add or override
+        properties of the servers. `zookeeper_port` (the first of three in an ensemble) and `broker_port`: by default
+        free ports. Jars come from `kafka_home` (default: the environment's KAFKA_HOME), or else the folder `cache`
+        (default: the user's). `report` receives progress lines.
 
         Raises:
-            ConfigurationError: a setting out of its range.
+            ConfigurationError: a setting is out of range.
 
         """
         if zookeepers not in ENSEMBLE_SIZES:
@@ -103,7 +103,7 @@ class LocalCluster:
         self._broker: Server | None = None
         self._programs: list[Program] = []
         self._guard: subprocess.Popen[bytes] | None = None
-        self._reserved: list[socket.socket] = []  # ports that belong to this cluster also while a server is down
+        self._reserved: list[socket.socket] = []  # keep the ports for this cluster while a server is down
 
     @property
     def directory(self) -> Path:
@@ -165,7 +165,7 @@ class LocalCluster:
             self._guard = _begin_guard(self._directory)
             self._reserved = reserve_ports(MAX_PORTS, self._ports.all())
             ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
-            self._start_servers(Workshop.in_folder(self._directory, java, class_paths, self._write_state, ports))
+            self._start_servers(ProgramFactory.in_folder(self._directory, java, class_paths, self._write_state, ports))
         except BaseException:
             self.stop()
             raise
@@ -203,8 +203,8 @@ class LocalCluster:
         """Keep the servers running when this process ends; `state.end_cluster` kills them."""
         self._forget(RELEASE)
 
-    def _start_servers(self, workshop: Workshop) -> None:
-        self.zookeeper_servers = workshop.zookeepers(
+    def _start_servers(self, factory: ProgramFactory) -> None:
+        self.zookeeper_servers = factory.zookeepers(
             self._ensemble_size, self._tick_ms, self._zookeeper_heap_mb, self._zookeeper_properties
         )
         self._programs = [*self.zookeeper_servers]
@@ -213,20 +213,20 @@ class LocalCluster:
         for server in self.zookeeper_servers:
             server.spawn()
         if self._kind == "kafka-4":
-            self._begin_kraft_broker(workshop)
+            self._begin_kraft_broker(factory)
         for server in self.zookeeper_servers:
             server.wait_ready()
         _create_chroot(hosts, self.chroot)
         if self._kind == "kafka-3.9":
-            broker = workshop.zookeeper_mode_broker(self.zookeeper, self._kafka_heap_mb, self._kafka_properties)
+            broker = factory.zookeeper_mode_broker(self.zookeeper, self._kafka_heap_mb, self._kafka_properties)
             self._begin_broker(broker)
         if self._broker is not None:
             self._broker.wait_ready()
         if self._kind == "kafka-4" and self._mirror:
-            self._start_mirror(workshop)
+            self._start_mirror(factory)
 
-    def _begin_kraft_broker(self, workshop: Workshop) -> None:
-        storage_tool, broker = workshop.kraft_broker(self._kafka_heap_mb, self._kafka_properties)
+    def _begin_kraft_broker(self, factory: ProgramFactory) -> None:
+        storage_tool, broker = factory.kraft_broker(self._kafka_heap_mb, self._kafka_properties)
         self._programs.append(storage_tool)
         storage_tool.spawn()
         storage_tool.wait_end(FORMAT_DEADLINE_S)
@@ -239,8 +239,8 @@ class LocalCluster:
         self._programs.append(broker)
         broker.spawn()
 
-    def _start_mirror(self, workshop: Workshop) -> None:
-        mirror = workshop.mirror(self.bootstrap, self.zookeeper)
+    def _start_mirror(self, factory: ProgramFactory) -> None:
+        mirror = factory.mirror(self.bootstrap, self.zookeeper)
         self._programs.append(mirror)
         mirror.spawn()
         with BlockingZk(self.zookeeper) as client:

@@ -10,6 +10,7 @@ import struct
 import time
 from pathlib import Path
 
+from zkrebalancer.localcluster import processes
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.server import Server
 from zkrebalancer.localcluster.zookeeper import split_hosts
@@ -18,7 +19,7 @@ EFFECT_DEADLINE_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 ASK_INTERVAL_S = 0.005
 EXPIRE_TRIES = 30  # the session's owner may reconnect at once, which defeats a try
-HOLD_S = 0.01  # shorter than a client needs to reconnect if it pauses after trying all servers
+HOLD_S = 0.01  # a client that pauses after it has tried all servers is away for longer
 _SESSION_TIMEOUT_MS = 10_000
 _CLOSE_SESSION = -11
 _MAX_REPLY_BYTES = 1024
@@ -28,11 +29,7 @@ def kill(pid: int) -> None:
     """Send SIGKILL to a process and wait for its end (our own child stays a zombie until it is reaped)."""
     handle = os.pidfd_open(pid)
     try:
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        if not poller.poll(EFFECT_DEADLINE_S * 1000):
-            raise LocalClusterError(f"process {pid} did not end within {EFFECT_DEADLINE_S:g} s of SIGKILL")
+        processes.kill(handle, pid, EFFECT_DEADLINE_S)
     finally:
         os.close(handle)
 

@@ -102,9 +102,9 @@ class BrokerProbe:
 class ZooKeeperModeBroker(Server):
     """A 3.9 broker; after a kill, it can start again only when its old ZooKeeper session has expired."""
 
-    def __init__(self, command: list[str], log: Path, on_begin: Callable[[], None], port: int, zookeeper: str) -> None:
+    def __init__(self, command: list[str], log: Path, on_spawn: Callable[[], None], port: int, zookeeper: str) -> None:
         """Prepare the broker; `zookeeper` is "HOST:PORT[,…][/CHROOT]"."""
-        super().__init__("kafka", command, log, on_begin, port=port, is_ready=BrokerProbe(f"{HOST}:{port}"))
+        super().__init__("kafka", command, log, on_spawn, port=port, is_ready=BrokerProbe(f"{HOST}:{port}"))
         self._zookeeper = zookeeper
 
     def spawn(self) -> None:

@@ -1,8 +1,8 @@
 """Free TCP ports on the loopback address.
 
 They lie below the system's range for outgoing connections: a port in that range may be in use by a client's connection
-just when a restarted server needs it again.
-A reserved port stays reserved while its server is down, so that several clusters can live beside each other.
+just when a restarted server needs it again. A port stays reserved while its server is down, so that several clusters
+can run at the same time.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @dataclass(frozen=True, slots=True)
 class FixedPorts:
-    """Ports that the user has chosen: the client port of each ZooKeeper server, and the broker's; empty for any."""
+    """Ports chosen by the user: the client port of each ZooKeeper server, and the broker's; empty or None for any."""
 
     zookeepers: tuple[int, ...] = ()
     broker: int | None = None
 
     def all(self) -> tuple[int, ...]:
-        """Return them in one sequence."""
+        """Return all chosen ports."""
         return (*self.zookeepers, *(() if self.broker is None else (self.broker,)))
 
 
 def reserve_ports(count: int, fixed: Collection[int] = ()) -> list[socket.socket]:
-    """Return `count` sockets, each bound to another free port of HOST, none of them `fixed`, while they stay open.
+    """Return `count` sockets, each bound to a different free port of HOST that is not `fixed`.
 
-    A server can listen on such a port, as it sets SO_REUSEADDR; another `reserve_ports` does not choose it.
+    While a socket is open, a server with SO_REUSEADDR can listen on its port, but no other call chooses it.
     """
     above = int(_OUTGOING_RANGE.read_text().split()[0])
     candidates = range(LOWEST_PORT, above) if above > LOWEST_PORT + MAX_TRIES else range(LOWEST_PORT, 65_536)
@@ -60,7 +60,7 @@ def reserve_ports(count: int, fixed: Collection[int] = ()) -> list[socket.socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that nobody listens on now and that no cluster has reserved."""
+    """Return `count` different ports that are free now and not reserved by a cluster."""
     reserved = reserve_ports(count)
     ports = [one.getsockname()[1] for one in reserved]
     for one in reserved:

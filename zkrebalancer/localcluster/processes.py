@@ -51,7 +51,7 @@ def end(process: ProcessRecord, timeout_s: float = END_TIMEOUT_S) -> None:
     """Kill the recorded process, if it still runs, and wait for its end.
 
     Raises:
-        LocalClusterError: it did not end within `timeout_s`.
+        LocalClusterError: the process did not end within `timeout_s`.
 
     """
     try:
@@ -60,10 +60,20 @@ def end(process: ProcessRecord, timeout_s: float = END_TIMEOUT_S) -> None:
         return
     try:
         if is_alive(process):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            poller = select.poll()
-            poller.register(handle, select.POLLIN)
-            if not poller.poll(timeout_s * 1000):
-                raise LocalClusterError(f"process {process.pid} did not end within {timeout_s:g} s of SIGKILL")
+            kill(handle, process.pid, timeout_s)
     finally:
         os.close(handle)
+
+
+def kill(handle: int, pid: int, timeout_s: float) -> None:
+    """Send SIGKILL through a pidfd and wait for the end of the process; `pid` is for the message only.
+
+    Raises:
+        LocalClusterError: the process did not end within `timeout_s`.
+
+    """
+    signal.pidfd_send_signal(handle, signal.SIGKILL)
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    if not poller.poll(timeout_s * 1000):
+        raise LocalClusterError(f"process {pid} did not end within {timeout_s:g} s of SIGKILL")

@@ -18,7 +18,7 @@ _LOGGING = Path(__file__).parent / "log4j.properties"
 
 
 def place_fixed(fixed: FixedPorts, ports: Sequence[int]) -> list[int]:
-    """Return the ports for a `Workshop`, with those that the user has chosen in their places."""
+    """Return `ports` for a `ProgramFactory`, with the fixed ones in their places."""
     placed = [*ports]
     if fixed.broker is not None:
         placed[0] = fixed.broker
@@ -28,13 +28,13 @@ def place_fixed(fixed: FixedPorts, ports: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ProgramFactory:
     """Sets up programs in one folder, without starting them."""
 
     directory: Path
     java: str
     class_paths: Mapping[str, str]  # Kafka version -> class path
-    on_begin: Callable[[], None]
+    on_spawn: Callable[[], None]
     ports: Sequence[int]
 
     @classmethod
@@ -43,12 +43,12 @@ class Workshop:
         directory: Path,
         java: str,
         class_paths: Mapping[str, str],
-        on_begin: Callable[[], None],
+        on_spawn: Callable[[], None],
         ports: Sequence[int],
-    ) -> Workshop:
-        """Prepare the folder; `ports` are MAX_PORTS free ones, of which each server gets its own."""
+    ) -> ProgramFactory:
+        """Prepare the folder; `ports` are MAX_PORTS free ports, enough for all servers."""
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
-        return cls(directory, java, class_paths, on_begin, ports)
+        return cls(directory, java, class_paths, on_spawn, ports)
 
     def zookeepers(self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str]) -> list[Server]:
         """Return the servers of one ensemble."""
@@ -70,7 +70,7 @@ class Workshop:
         text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / "kafka-data", extra)
         config = self._config("kafka", text)
         command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, config)
-        return kafka.ZooKeeperModeBroker(command, self._log("kafka"), self.on_begin, port, zookeeper_hosts)
+        return kafka.ZooKeeperModeBroker(command, self._log("kafka"), self.on_spawn, port, zookeeper_hosts)
 
     def kraft_broker(self, heap_mb: int, extra: Mapping[str, str]) -> tuple[Program, Server]:
         """Return a Kafka 4 broker and the tool that formats its folder: (tool, broker). Run the tool first."""
@@ -102,10 +102,10 @@ class Workshop:
         return [self.java, *options, "-cp", self.class_paths[version], *main]
 
     def _program(self, name: str, command: list[str]) -> Program:
-        return Program(name, command, self._log(name), self.on_begin)
+        return Program(name, command, self._log(name), self.on_spawn)
 
     def _server(self, name: str, command: list[str], port: int, is_ready: Callable[[], bool]) -> Server:
-        return Server(name, command, self._log(name), self.on_begin, port=port, is_ready=is_ready)
+        return Server(name, command, self._log(name), self.on_spawn, port=port, is_ready=is_ready)
 
     def _log(self, name: str) -> Path:
         return self.directory / f"{name}.log"

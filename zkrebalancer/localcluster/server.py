@@ -34,12 +34,12 @@ class Program:
         name: str,
         command: list[str],
         log: Path,
-        on_begin: Callable[[], None],
+        on_spawn: Callable[[], None],
         environment: Mapping[str, str] | None = None,
         *,
         takes_orders: bool = False,
     ) -> None:
-        """Prepare a program; `on_begin` is called after each spawn, to record the process.
+        """Prepare a program; `on_spawn` is called after each spawn, to record the process.
 
         `environment` adds to this process's own. With `takes_orders`, the program reads lines from its standard input.
         """
@@ -47,7 +47,7 @@ class Program:
         self.log = log
         self.process: ProcessRecord | None = None
         self._command = command
-        self._on_begin = on_begin
+        self._on_spawn = on_spawn
         self._environment = dict(environment or {})
         self._takes_orders = takes_orders
         self.has_failed = False
@@ -68,7 +68,7 @@ class Program:
                 start_new_session=True,
             )
             self.process = record(self._child.pid)
-            self._on_begin()
+            self._on_spawn()
 
     @property
     def is_running(self) -> bool:
@@ -159,13 +159,13 @@ class Server(Program):
         name: str,
         command: list[str],
         log: Path,
-        on_begin: Callable[[], None],
+        on_spawn: Callable[[], None],
         *,
         port: int,
         is_ready: Callable[[], bool],
     ) -> None:
         """Prepare a server; `is_ready` probes it once and must return within about two seconds."""
-        super().__init__(name, command, log, on_begin)
+        super().__init__(name, command, log, on_spawn)
         self.port = port
         self._is_ready = is_ready
 

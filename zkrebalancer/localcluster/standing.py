@@ -21,7 +21,7 @@ LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClusterOptions:
     """The options of a standing cluster."""
 
     zookeepers: int
@@ -38,7 +38,7 @@ def standing_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
 
 
-def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bool]:
+def begin(directory: Path, options: ClusterOptions, report: Report) -> tuple[ClusterState, bool]:
     """Start the cluster unless it runs already; return its state and whether this call started it.
 
     Raises:
@@ -47,14 +47,14 @@ def begin(directory: Path, wish: Wish, report: Report) -> tuple[ClusterState, bo
 
     """
     cluster = LocalCluster(
-        zookeepers=wish.zookeepers,
-        broker=wish.broker,
-        chroot=wish.chroot,
+        zookeepers=options.zookeepers,
+        broker=options.broker,
+        chroot=options.chroot,
         directory=directory,
-        cache=wish.cache,
-        kafka_home=wish.kafka_home,
-        zookeeper_port=wish.zookeeper_port,
-        broker_port=wish.broker_port,
+        cache=options.cache,
+        kafka_home=options.kafka_home,
+        zookeeper_port=options.zookeeper_port,
+        broker_port=options.broker_port,
         report=report,
     )
     with _only_one(directory, report):

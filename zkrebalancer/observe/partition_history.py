@@ -50,7 +50,7 @@ class PartitionHistory:
     delivered: RangeSet = field(default_factory=RangeSet)
     stopped: Interval | None = None  # the last one that ended with a stop, until the next start
     stopped_to_leave: bool = False  # whether that stop had the reason `closed`
-    released_us: int | None = None  # when the partition lost its last owner, None while it has one
+    released_us: int | None = None  # when it lost its last owner; None while it has one, or never had one
     skipped: RangeSet = field(default_factory=RangeSet)  # need not be delivered
     _repeatable: RangeSet = field(default_factory=RangeSet)  # may be delivered once more
 
@@ -81,7 +81,7 @@ class PartitionHistory:
             self.revert_stop(member)  # it died between its stop and its ack
 
     def revert_stop(self, member: str) -> None:
-        """Treat the consumer's last stop as missing, unless another consumer has started since."""
+        """Ignore the consumer's last stop, unless another consumer has started since."""
         if self.stopped is not None and self.stopped.member == member:
             self._allow_repeats(self.stopped)
             self.stopped = None

@@ -24,7 +24,7 @@ class RangeSet:
         return sum(self._ends) - sum(self._begins)
 
     def add(self, begin: int, end: int) -> None:
-        """Add [begin, end), which may be empty."""
+        """Add all integers in [begin, end)."""
         if begin >= end:
             return
         first = bisect_left(self._ends, begin)  # the first range that ends at `begin` or later
@@ -34,10 +34,10 @@ class RangeSet:
         self._begins[first:last], self._ends[first:last] = [begin], [end]
 
     def discard(self, begin: int, end: int) -> None:
-        """Remove [begin, end), as far as it is in the set."""
+        """Remove all integers in [begin, end)."""
         if begin >= end:
             return
-        first, last = self._meeting(begin, end)
+        first, last = self._overlapping(begin, end)
         if first >= last:
             return
         left, right = self._begins[first], self._ends[last - 1]
@@ -47,7 +47,7 @@ class RangeSet:
 
     def common(self, begin: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [begin, end) that are in the set."""
-        first, last = self._meeting(begin, end)
+        first, last = self._overlapping(begin, end)
         pairs = zip(self._begins[first:last], self._ends[first:last], strict=True)
         return [(max(b, begin), min(e, end)) for b, e in pairs]
 
@@ -63,9 +63,9 @@ class RangeSet:
         return gaps
 
     def at_or_above(self, begin: int) -> list[tuple[int, int]]:
-        """Return the ranges of all integers of at least `begin`."""
+        """Return the parts of the set at or above `begin`."""
         return self.common(begin, max(begin, self._ends[-1])) if self._ends else []
 
-    def _meeting(self, begin: int, end: int) -> tuple[int, int]:
+    def _overlapping(self, begin: int, end: int) -> tuple[int, int]:
         """Return the index range [first, last) of the ranges that overlap [begin, end)."""
         return bisect_right(self._ends, begin), bisect_left(self._begins, end)

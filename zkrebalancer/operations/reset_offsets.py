@@ -126,7 +126,7 @@ def _writes(
         if change.in_zookeeper is not None
     ]
     fence = Check(paths.group(group), settings_version)
-    while True:  # at least once: what is stored in Kafka is only written after the fence was checked
+    while True:  # at least once, because offsets in Kafka are written only after the fence was checked
         fitting = limit.fitting(operations[:MAX_WRITES_PER_TRANSACTION], (fence,))
         yield (fence, *operations[:fitting])
         operations = operations[fitting:]

@@ -1,6 +1,6 @@
-"""Create a topic, and write records into it: for trying things out.
+"""Creates a topic, and writes records into it, for trying things out.
 
-`kafka` are the settings of a Kafka client, with `bootstrap.servers` among them (`runtime/kafka.py`).
+`kafka` always means the settings of a Kafka client, `bootstrap.servers` included (`runtime/kafka.py`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 
 REQUEST_TIMEOUT_S = 10.0
-VISIBLE_TIMEOUT_S = 15.0  # for a new topic to have a leader in every partition
+VISIBLE_TIMEOUT_S = 15.0  # until every partition of a new topic has a leader
 ASK_INTERVAL_S = 0.1
 DELIVERY_TIMEOUT_MS = 30_000  # a record that no broker acknowledges within this time has failed
 Note = Callable[[KafkaError | None, Message], None]
-BROKERS_DEFAULT = -1  # the replication factor that the brokers are configured with
+BROKERS_DEFAULT = -1  # Kafka's value for the replication factor in the brokers' configuration
 
 
 class TopicError(RebalancerError):
@@ -31,7 +31,7 @@ class TopicError(RebalancerError):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """How many records were acknowledged, and in how many partitions the topic keeps them."""
+    """Numbers of acknowledged records and of the topic's partitions."""
 
     records: int
     partitions: int
@@ -42,7 +42,7 @@ def create_topic(kafka: Mapping[str, str], topic: str, partitions: int, replicat
     """Create a topic and return when each of its partitions has a leader.
 
     Raises:
-        TopicError: Kafka does not answer, refuses (the topic exists), or elects no leader in time.
+        TopicError: Kafka does not answer, rejects the topic (it may exist), or elects no leader in time.
 
     """
     errors = ConnectionErrors()
@@ -60,10 +60,10 @@ def create_topic(kafka: Mapping[str, str], topic: str, partitions: int, replicat
 
 
 def produce(kafka: Mapping[str, str], topic: str, values: Iterable[bytes], per_second: float | None) -> Produced:
-    """Write records without keys to the partitions in turn, and return when the brokers have acknowledged all.
+    """Write records without keys, to the partitions in turn; return when the brokers have acknowledged all of them.
 
-    `per_second`: how fast, None for as fast as the brokers take them. `values` may be endless: when KeyboardInterrupt
-    ends it, what was sent is still waited for.
+    `per_second`: the rate, None for no limit. `values` may be endless: after KeyboardInterrupt, the call still waits
+    for the acknowledgement of the records that it has sent.
 
     Raises:
         TopicError: Kafka does not answer, the topic does not exist, or records were not acknowledged.
@@ -94,14 +94,14 @@ def produce(kafka: Mapping[str, str], topic: str, values: Iterable[bytes], per_s
 
 
 def _send(producer: Producer, topic: str, value: bytes, partition: int, note: Note) -> None:
-    """Hand one record to the client, waiting while its queue is full."""
+    """Send one record; wait while the client's queue is full."""
     while True:
         try:
             producer.produce(topic, value, partition=partition, on_delivery=note)
         except BufferError:
-            producer.poll(ASK_INTERVAL_S)  # records leave the queue when they are acknowledged, or time out
+            producer.poll(ASK_INTERVAL_S)  # records leave the queue when they are acknowledged or time out
         except KafkaException as error:
-            raise TopicError(f"topic {topic}: a record was refused: {error.args[0].str()}") from None
+            raise TopicError(f"topic {topic}: a record was rejected: {error.args[0].str()}") from None
         else:
             producer.poll(0)
             return

@@ -87,7 +87,7 @@ class Refusal(Enum):
     NODE_EXISTS = "node exists"
     BAD_VERSION = "bad version"
     NOT_EMPTY = "not empty"
-    TOO_LARGE = "too large"  # for a request: it was not sent
+    TOO_LARGE = "too large"  # the request was not sent
     NOT_ALLOWED = "not allowed"
     CONNECTION_LOST = "connection lost"  # writes may have been applied
     SESSION_EXPIRED = "session expired"  # writes may have been applied; ephemeral nodes are gone

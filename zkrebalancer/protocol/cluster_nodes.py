@@ -11,7 +11,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
-MAX_MISSING_PARTITIONS = 1_000  # strategies count up to the highest partition; Kafka leaves none out
+MAX_MISSING_PARTITIONS = 1_000  # Kafka leaves no partition out, and strategies loop up to the highest one
 MAX_COUNTER = 10**18 - 1  # one more can still be counted and stored
 
 
@@ -70,7 +70,7 @@ def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
             raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
     highest = max(map(int, partitions), default=-1)
     if highest >= len(partitions) + MAX_MISSING_PARTITIONS:
-        raise NodeContentError(f"topic: partition {highest} is named among {len(partitions)}: far too many are missing")
+        raise NodeContentError(f"topic: partition {highest} of only {len(partitions)}: too many are missing")
     return partitions
 
 

@@ -39,7 +39,7 @@ class NodeContentError(RebalancerError, ValueError):
 
 
 class TooManyPartitionsError(NodeContentError):
-    """A node names far more partitions than exist; it is rejected before they are expanded."""
+    """A node names far more partitions than exist; it is rejected before its ranges are expanded."""
 
 
 class CommandError(NodeContentError):
@@ -53,7 +53,7 @@ class ZooKeeperUnavailableError(RebalancerError):
 
 
 class RequestTooLargeError(RebalancerError):
-    """A transaction is larger than ZKREBALANCER_MAX_REQUEST_BYTES; it was not sent."""
+    """A transaction exceeds ZKREBALANCER_MAX_REQUEST_BYTES; it was not sent."""
 
 
 class ChrootMissingError(RebalancerError):

@@ -15,11 +15,11 @@ MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
 MAX_THREAD = 999_999
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
-MAX_ABSENT_PARTITIONS = 10_000  # more than exist: those of deleted topics, until their consumers have stopped
+MAX_ABSENT_PARTITIONS = 10_000  # partitions of deleted topics, which consumers own until they have stopped them
 
 TopicPartition = tuple[str, int]
 RangeList = list[list[int]]
-PartitionCount = Callable[[str], int]  # topic -> how many partitions it has, 0 if it does not exist
+PartitionCount = Callable[[str], int]  # topic -> number of partitions, 0 if it does not exist
 
 
 def read_document(what: str, content: bytes) -> dict[str, Any]:
@@ -114,21 +114,21 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
 
 @dataclass(slots=True)
 class Bound:
-    """How many partitions one node may name: of each topic those that exist, and a few that do not.
+    """The partitions that one node may name: all that exist, and at most `absent` others.
 
-    Checked while they are still ranges: 80 bytes may name a million partitions, which take 340 MB once expanded.
+    Checked before ranges are expanded: 80 bytes can name a million partitions, which need 340 MB.
     """
 
     partition_count: PartitionCount
-    absent: int = MAX_ABSENT_PARTITIONS  # how many more may be named that do not exist
+    absent: int = MAX_ABSENT_PARTITIONS  # how many more partitions that do not exist may be named
 
     def count_absent(self, what: str, topic: str, first: int, last: int, existing: int) -> None:
-        """Count a range that passes the `existing` partitions of its topic; raises TooManyPartitionsError."""
+        """Count the part of a range beyond the topic's `existing` partitions; raises TooManyPartitionsError."""
         self.absent -= last + 1 - max(first, existing)
         if self.absent < 0:
             raise TooManyPartitionsError(
                 f"{what}: {topic}: names partition {last} of {existing}; "
-                f"at most {MAX_ABSENT_PARTITIONS} partitions that do not exist are accepted"
+                f"at most {MAX_ABSENT_PARTITIONS} partitions that do not exist are allowed"
             )
 
 

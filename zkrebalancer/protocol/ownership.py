@@ -57,7 +57,7 @@ def encode_owners(record: OwnersRecord) -> bytes:
 
 
 def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
-    """Decode an ownership record; with `bound`, no more partitions than it allows. Raises NodeContentError."""
+    """Decode an ownership record, with at most the partitions that `bound` allows; raises NodeContentError."""
     document = fields.read_document("owners", content)
     fields.require_version("owners", document, VERSION)
     return OwnersRecord(
@@ -83,7 +83,7 @@ def encode_eviction(record: EvictionRecord) -> bytes:
 
 
 def decode_eviction(content: bytes, bound: Bound | None = None) -> EvictionRecord:
-    """Decode an eviction record; with `bound`, no more partitions than it allows. Raises NodeContentError."""
+    """Decode an eviction record, with at most the partitions that `bound` allows; raises NodeContentError."""
     document = fields.read_document("evicted", content)
     fields.require_version("evicted", document, VERSION)
     topics = document.get("topics", [])
@@ -111,7 +111,7 @@ def encode_static(member: StaticMember) -> bytes:
 
 
 def decode_static(content: bytes, bound: Bound | None = None) -> StaticMember:
-    """Decode a static member; with `bound`, no more partitions than it allows. Raises NodeContentError."""
+    """Decode a static member, with at most the partitions that `bound` allows; raises NodeContentError."""
     document = fields.read_document("static", content)
     fields.require_version("static", document, VERSION)
     deadline = None if document.get("deadline_ms") is None else fields.integer("static", document, "deadline_ms")
@@ -123,7 +123,7 @@ def decode_static(content: bytes, bound: Bound | None = None) -> StaticMember:
 
 
 def decode_static_consumer(content: bytes) -> str:
-    """Return which consumer a static member was last, and expand no partitions; raises NodeContentError."""
+    """Return the last consumer of a static member, without decoding its partitions; raises NodeContentError."""
     document = fields.read_document("static", content)
     fields.require_version("static", document, VERSION)
     return fields.text("static", document, "consumer")

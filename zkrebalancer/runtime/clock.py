@@ -1,4 +1,4 @@
-"""The clocks: a monotonic one that includes suspend, and the wall clock."""
+"""The clocks: a monotonic one that also runs while the machine is suspended, and the wall clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_us() -> int:
-    """Microseconds of a monotonic clock that includes suspend (CLOCK_BOOTTIME on Linux)."""
+    """Microseconds of a monotonic clock that also runs while the machine is suspended (CLOCK_BOOTTIME on Linux)."""
     return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000
 
 

@@ -4,8 +4,8 @@ Every event (replies, watches, session changes) goes to one callback, in order, 
 started the client. Calls are pipelined, at most MAX_IN_FLIGHT at once.
 
 A call belongs to the session in which it was made. While the session is suspended or lost, calls fail at once, so none
-is replayed into a new session. kazoo drops all watches with the connection; after `Connected`, read everything that is
-watched again.
+is replayed into a new session. kazoo drops all watches with the connection; after `Connected`, read again what you
+watch.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Handler(SequentialGeventHandler):
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Poll the kernel without waiting; wait on the hub only if nothing is ready.
 
-        gevent's `select` is no choice: it begins with select(2), which accepts no descriptor above 1,023, and a process
+        gevent's own `select` cannot be used: it begins with select(2), which accepts no descriptor above 1,023, and a process
         with a hundred consumers has more.
         """
         asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
@@ -136,10 +136,7 @@ def patient_hosts(hosts: str) -> str:
 
 
 def request_limit(hosts: str) -> RequestLimit:
-    """Return the limit of requests to `hosts`, by the environment variable ZKREBALANCER_MAX_REQUEST_BYTES if it is set.
-
-    Raises ConfigurationError.
-    """
+    """Return the request limit for `hosts`, from ZKREBALANCER_MAX_REQUEST_BYTES if set; raises ConfigurationError."""
     chroot = "/" + hosts.partition("/")[2].rstrip("/")
     largest = number_setting(
         REQUEST_VARIABLE, os.environ.get(REQUEST_VARIABLE), MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, MAX_JUTE_MAXBUFFER
@@ -203,7 +200,7 @@ class ZkClient:
             self._send(call_id, call)
 
     def _refuse_size(self, call_id: int, call: Multi) -> None:
-        """Refuse what would make the server drop the connection, again and again if it is repeated."""
+        """Fail a transaction that is too large, because the server would close the connection; log the first one."""
         if not self._was_too_large:
             self._was_too_large = True
             _log.error(
@@ -323,7 +320,7 @@ class BlockingZk:
 
     @property
     def request_limit(self) -> RequestLimit:
-        """The largest transaction that is sent."""
+        """The largest transaction to send."""
         return self._client.request_limit
 
     def perform(self, call: Call) -> Reply:
@@ -331,7 +328,7 @@ class BlockingZk:
 
         Raises:
             ZooKeeperUnavailableError: the connection broke; the outcome is unknown.
-            RequestTooLargeError: the server would refuse to read it; nothing was done.
+            RequestTooLargeError: the transaction is too large and was not sent.
 
         """
         return self.perform_all([call])[0]

@@ -93,18 +93,18 @@ def test_an_ensemble_of_two_is_an_error() -> None:
         LocalCluster(zookeepers=2)
 
 
-def test_ports_that_a_user_names_tell_one_cluster_from_another() -> None:
+def test_fixed_ports_are_settings_of_the_cluster() -> None:
     settings = LocalCluster(zookeeper_port=2181, broker_port=9092).settings
     assert (settings["zookeeper-port"], settings["broker-port"]) == ("2181", "9092")
     assert "broker-port" not in LocalCluster().settings
 
 
-def test_two_servers_cannot_have_one_port() -> None:
+def test_two_servers_cannot_share_a_port() -> None:
     with pytest.raises(ConfigurationError, match="cannot both listen on port 2183"):
         LocalCluster(zookeepers=3, zookeeper_port=2181, broker_port=2183)
 
 
-def test_a_port_that_a_user_names_is_given_to_no_other_server() -> None:
+def test_a_fixed_port_is_not_reserved_for_another_server() -> None:
     (one,) = ports.reserve_ports(1)
     port = one.getsockname()[1]
     one.close()

@@ -1,4 +1,4 @@
-"""Reading loads over nodes that anybody may have written."""
+"""Reading loads from nodes that any program may have written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR_TOO_LONG = "9" * 5_000
 
 
 class Client:
-    """What reading loads uses of a `BlockingZk`."""
+    """The part of `BlockingZk` that reading loads uses, on a model of ZooKeeper."""
 
     def __init__(self) -> None:
         self.model = ZkModel()
@@ -31,7 +31,7 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def kafka_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def kafka_has_no_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(_kafka: object, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 10)
 
@@ -39,7 +39,7 @@ def kafka_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_offsets.StoredInKafka, "read", lambda _self: {})
 
 
-def test_numbers_of_any_length_hide_only_themselves() -> None:
+def test_invalid_numbers_do_not_affect_valid_ones() -> None:
     client, offsets = Client(), paths.offsets("g")
     created = [Create(path) for path in (paths.CONSUMERS, paths.GROUPS, paths.group("g"), offsets, f"{offsets}/t")]
     created += [Create(f"{offsets}/t/0", b"7"), Create(f"{offsets}/t/1", FAR_TOO_LONG.encode())]

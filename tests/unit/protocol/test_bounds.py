@@ -1,4 +1,4 @@
-"""What a node can cost is bounded by what exists: it is refused before anything is made of its ranges."""
+"""A node that names far more partitions than exist is rejected before its ranges are expanded."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_million_partitions_in_a_few_bytes_are_not_expanded(
     tracemalloc.stop()
 
 
-def test_who_a_static_member_was_is_read_without_its_partitions() -> None:
+def test_a_static_members_consumer_is_decoded_without_its_partitions() -> None:
     tracemalloc.start()
     assert ownership.decode_static_consumer(as_json(STATIC)) == "c-1"
     assert tracemalloc.get_traced_memory()[1] < MAX_COST_BYTES
@@ -68,7 +68,7 @@ def named(topics: dict[str, list[list[int]]]) -> int:
     return len(topics_from_ranges("test", topics, Bound(existing)))
 
 
-def test_whatever_exists_may_be_named_and_so_may_a_deleted_topic() -> None:
+def test_all_existing_partitions_and_some_of_deleted_topics_are_allowed() -> None:
     absent = MAX_ABSENT_PARTITIONS
     assert named({"u": [[0, 19_999]], "gone": [[0, absent - 1]]}) == 20_000 + absent
     assert named({"u": [[0, 19_999 + absent]]}) == 20_000 + absent
@@ -77,24 +77,24 @@ def test_whatever_exists_may_be_named_and_so_may_a_deleted_topic() -> None:
 @pytest.mark.parametrize(
     "topics",
     [
-        pytest.param({"u": [[0, 19_999 + MAX_ABSENT_PARTITIONS + 1]]}, id="one too many of a topic"),
-        pytest.param({"gone": [[7, 7 + MAX_ABSENT_PARTITIONS]]}, id="one too many of none"),
-        pytest.param({f"gone-{n}": [[0, 999]] for n in range(11)}, id="a few of each of many topics"),
-        pytest.param({"gone": [[n, n] for n in range(0, 30_000, 2)]}, id="one by one"),
+        pytest.param({"u": [[0, 19_999 + MAX_ABSENT_PARTITIONS + 1]]}, id="one too many of an existing topic"),
+        pytest.param({"gone": [[7, 7 + MAX_ABSENT_PARTITIONS]]}, id="one too many of a deleted topic"),
+        pytest.param({f"gone-{n}": [[0, 999]] for n in range(11)}, id="too many over several topics"),
+        pytest.param({"gone": [[n, n] for n in range(0, 30_000, 2)]}, id="too many single partitions"),
     ],
 )
-def test_what_does_not_exist_is_counted_over_all_topics(topics: dict[str, list[list[int]]]) -> None:
+def test_missing_partitions_are_counted_over_all_topics(topics: dict[str, list[list[int]]]) -> None:
     with pytest.raises(NodeContentError, match="that do not exist"):
         named(topics)
 
 
-def test_what_does_not_exist_is_counted_over_all_threads() -> None:
+def test_missing_partitions_are_counted_over_all_threads() -> None:
     threads = {str(thread): {f"gone-{thread}": [[0, 999]]} for thread in range(11)}
     with pytest.raises(NodeContentError, match="that do not exist"):
         ownership.decode_owners(as_json({**OWNERS, "threads": threads}), Bound(existing))
 
 
-def test_a_topic_with_one_far_partition_is_not_counted_up_to_it() -> None:
-    with pytest.raises(NodeContentError, match="partition 999999 is named among 1"):
+def test_a_topic_with_a_single_huge_partition_number_is_rejected() -> None:
+    with pytest.raises(NodeContentError, match="partition 999999 of only 1"):
         cluster_nodes.decode_topic(b'{"partitions":{"999999":[1]}}', 1)
     assert cluster_nodes.decode_topic(b'{"partitions":{"0":[1],"7":[1]}}', 1).count == 8

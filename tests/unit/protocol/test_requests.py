@@ -1,4 +1,4 @@
-"""Transactions are counted whole; the real server's word on it is in tests/integration/test_request_size.py."""
+"""The size of transactions; tests/integration/test_request_size.py compares it with a real server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE_OF_EACH: tuple[Operation, ...] = (
 )
 
 
-def test_every_path_and_content_counts() -> None:
+def test_the_size_includes_every_path_and_content() -> None:
     header = 4 + 1 + 4  # of each operation: type, done, error
     create = header + (4 + 2) + (4 + 5) + (4 + 4 + 4 + len("world") + 4 + len("anyone")) + 4
     written = header + (4 + len("/ü".encode())) + (4 + 3) + 4
@@ -28,20 +28,20 @@ def test_every_path_and_content_counts() -> None:
     assert [RequestLimit(limit).fits(ONE_OF_EACH) for limit in (whole - 1, whole)] == [False, True]
 
 
-def test_as_many_operations_as_fit_beside_others() -> None:
+def test_fitting_operations_next_to_others() -> None:
     deletes = [Delete(f"/n/{number}") for number in range(10, 20)]
     fence = (Check("/epoch", 3),)
     for count in range(1, 11):
         exact = RequestLimit().size([*fence, *deletes[:count]])
         assert RequestLimit(exact).fitting(deletes, fence) == count
         assert RequestLimit(exact + 1).fitting(deletes, fence) == count
-    assert RequestLimit(1).fitting(deletes, fence) == 1, "an operation alone goes out, and is refused there"
+    assert RequestLimit(1).fitting(deletes, fence) == 1, "a single operation is sent even if it is too large"
     assert RequestLimit().fitting([], fence) == 0
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "9", "21", "9" * 5_000, "1e6"])
-def test_a_setting_that_is_no_number_in_its_range(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"SIZE=.*: an integer from 10 to 20 is expected"):
+def test_a_setting_that_is_not_a_number_in_range(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"SIZE=.*: must be an integer from 10 to 20"):
         number_setting("SIZE", text, 15, 10, 20)
 
 
