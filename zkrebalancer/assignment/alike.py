@@ -126,8 +126,8 @@ class _Places:
     def deal(self, room: Counts) -> Rows:
         """Return the owners in dealing order, bucket after bucket: in circles of the owners that still have room.
 
-        A circle changes only when an owner is full, so equal rounds are written at once. The loop ends soon: rooms add up
-        to the number of rows n, so at most about sqrt(2 n) of them differ.
+        A circle changes only when an owner is full, so equal rounds are written at once. The loop ends soon: rooms add
+        up to the number of rows n, so at most about sqrt(2 n) of them differ.
         """
         served = np.empty(room.sum(), np.int32)
         begins = offsets(room)[self.begins[:-1]]

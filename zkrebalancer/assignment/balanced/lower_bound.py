@@ -79,8 +79,8 @@ class _Components:
     def peaks(self) -> Floats:
         """Return a lower bound of the highest utilisation in each component.
 
-        It is the greatest of: the mean; the heaviest partition on the strongest member; and, for each k, the total of the
-        lightest k + 1 among the k n + 1 heaviest partitions, because with n members some k + 1 of these share a member.
+        It is the greatest of: the mean; the heaviest partition on the strongest member; and, for each k, the total of
+        the lightest k + 1 among the k n + 1 heaviest partitions, because some k + 1 of these share one of n members.
         """
         mean = np.divide(self.load, self.strength, out=np.zeros(self.count), where=self.strength > 0)
         highest = np.zeros(self.count)
