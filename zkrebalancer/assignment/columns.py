@@ -35,8 +35,8 @@ class Columns:
     `holder`: the current owner, which has to stop the row before another member may start it.
     `owner`: the current owner if it still subscribes to the topic, so that a sticky strategy may keep the row there.
     The same array object as `holder` if they are equal.
-    `subscription`: for each member, an index into `threads`. `threads`: consumer threads of a subscription for a topic, 0 if
-    it does not include the topic.
+    `subscription`: for each member, an index into `threads`. `threads`: consumer threads of a subscription for a topic,
+    0 if it does not include the topic.
     `rack`, and the second index of `rack_sets`: index into `rack_names`. `rack_set`: for each row, the index of one of
     the S' sets of racks with a replica; the empty set means unknown.
     """

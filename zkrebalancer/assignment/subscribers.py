@@ -65,7 +65,7 @@ def consumer_threads(columns: Columns) -> ConsumerThreads:
 
 
 def _distinct_rows(matrix: npt.NDArray[np.bool_] | npt.NDArray[np.int16]) -> tuple[Offsets, Rows]:
-    """Return the first index of each distinct row, sorted by content, and for each row the number of its distinct row."""
+    """Return the first index of each distinct row, sorted by content, and the number of each row's distinct row."""
     if matrix.size == 0 or (matrix == matrix[:1]).all():
         return np.arange(min(len(matrix), 1)), np.zeros(len(matrix), np.int32)
     packed = np.ascontiguousarray(np.packbits(matrix, axis=1) if matrix.dtype == np.bool_ else matrix)

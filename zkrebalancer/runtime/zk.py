@@ -105,8 +105,8 @@ class _Handler(SequentialGeventHandler):
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Poll the kernel without waiting; wait on the hub only if nothing is ready.
 
-        gevent's own `select` cannot be used: it begins with select(2), which accepts no descriptor above 1,023, and a process
-        with a hundred consumers has more.
+        gevent's own `select` cannot be used: it begins with select(2), which accepts no descriptor above 1,023, and a
+        process with a hundred consumers has more.
         """
         asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
         ready = _polled(select.poll(), asked, 0)
