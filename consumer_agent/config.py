@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Everything that can be set; times in milliseconds.
+    """The settings of a consumer. Times are in milliseconds.
 
     Raises:
         ConfigurationError: values are of the wrong type or out of their range; the text names every such key.
@@ -67,25 +67,45 @@ class ConsumerConfig:
     """
 
     zookeeper: str
+    """The ZooKeeper servers, with the chroot that Kafka uses: `HOST:PORT[,…][/CHROOT]`."""
     bootstrap: str
+    """The Kafka brokers: `HOST:PORT[,…]`."""
     group: str
+    """The consumer group."""
     client_id: str = field(default_factory=socket.gethostname)
+    """First part of the member's name. Default: the host name."""
     group_instance_id: str | None = None
+    """Makes this a static member: its partitions wait for it while it restarts."""
     rack: str | None = None
+    """Where this consumer runs; the strategy `balanced` avoids reads across racks."""
     capacity: float = 1.0
-    session_timeout_ms: int = 10_000  # asked of ZooKeeper; what it grants counts
-    max_poll_records: int = 500  # -1: no limit
+    """Share of the load relative to other members, for `balanced`. 0 drains the member."""
+    session_timeout_ms: int = 10_000
+    """ZooKeeper session timeout to request. The lease lasts two thirds of the timeout that ZooKeeper grants."""
+    max_poll_records: int = 500
+    """Most records that a poll returns; -1 for no limit."""
     poll_fairness: str = Fairness.GREEDY.value
+    """`greedy` fills a batch partition by partition; `proportional` gives each partition the same share."""
     max_poll_interval_ms: int = 300_000
+    """Longest time between polls; after that the consumer leaves the group by itself."""
     prefetch: str = Prefetch.TOTAL.value
+    """`total` fetches until a batch is buffered; `per_partition` buffers for every partition, so none starves."""
     enable_auto_commit: bool = True
-    enable_auto_finish: bool = True  # False: only what `Consumer.finish` names is finished
+    """Store finished offsets by itself, every `auto_commit_interval_ms`, at a revoke and at close."""
+    enable_auto_finish: bool = True
+    """Treat the records of a poll as finished at the next poll. If false, only `Consumer.finish` finishes records."""
     auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: str = "earliest"  # or "latest", "none", or a time: "2026-01-31T12:00:00+00:00"
-    offsets_storage: str = "zookeeper"  # or "kafka", or "dual": both
+    """Time between automatic commits."""
+    auto_offset_reset: str = "earliest"
+    """Start without a usable offset: `earliest`, `latest`, `none` (an error), or a time with its zone."""
+    offsets_storage: str = "zookeeper"
+    """Where offsets are stored: `zookeeper`, `kafka`, or `dual` for both."""
     suspended_policy: str = "pause"
+    """While ZooKeeper is unreachable: `pause` stops reading, `continue` reads until the session has expired."""
     events_directory: str | Path | None = None
-    kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # librdkafka's; has passwords
+    """Folder to write telemetry events to."""
+    kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
+    """Further librdkafka settings, such as `security.protocol`."""
 
     def __post_init__(self) -> None:
         """Check every value."""

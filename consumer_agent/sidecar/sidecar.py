@@ -41,16 +41,24 @@ class StoppedInFlightError(ConsumerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
-    """How the child is run; times in milliseconds."""
+    """How the child is run. Times are in milliseconds."""
 
     command: str
+    """The command line of the child."""
     frames: str = "json"
+    """Format of the frames: `json` lines, or length-prefixed `msgpack`."""
     max_in_flight_records: int = 500
+    """Most records fetched for the child and not yet acknowledged."""
     max_in_flight_bytes: int = 16 * 1024 * 1024
-    max_failures: int = 3  # of one record
-    max_restarts: int = 10  # in a row, without a single answer
-    revoke_timeout_ms: int = 20_000  # has to be below the group's rebalance_timeout_ms; `settings.fit_revoke_timeout`
+    """Most bytes given to the child and not yet acknowledged, approximately."""
+    max_failures: int = 3
+    """Failures of one record before it goes to `dead_letter`. At most `max_restarts`."""
+    max_restarts: int = 10
+    """Children in a row that may end without a single answer."""
+    revoke_timeout_ms: int = 20_000
+    """Time for the child to answer a revoke; below the group's `rebalance_timeout_ms`, by default two thirds of it."""
     drain_timeout_ms: int = 5_000
+    """Time for the child to acknowledge its records when the agent stops."""
 
 
 class Sidecar:

@@ -15,18 +15,28 @@ INCREMENTAL = "incremental"
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a group is rebalanced."""
+    """How a group is rebalanced. Times are in milliseconds."""
 
     strategy: str = "sticky"
+    """The assignment strategy: `sticky`, `cooperative_sticky`, `range`, `round_robin` or `balanced`."""
     mode: str = INCREMENTAL
+    """`incremental` stops only the partitions that move; `eager` stops all of them first."""
     frozen: bool = False
-    starts_paused: bool = False  # no starts are sent while offsets are being reset
-    rebalance_timeout_ms: int = 30_000  # for the acknowledgement of one command
+    """If true, no owned partition moves; partitions without an owner are still assigned."""
+    starts_paused: bool = False
+    """If true, no starts are sent. Set while offsets are being reset."""
+    rebalance_timeout_ms: int = 30_000
+    """Time for a member to acknowledge one command before it is evicted."""
     max_rebalance_retries: int = 4
-    rebalance_debounce_ms: int = 50  # quiet time after a change, so that one rebalance covers several
-    rebalance_debounce_cap_ms: int = 500  # longest delay of a rebalance by further changes
-    static_grace_ms: int = 30_000  # how long the partitions of a static member stay reserved after it is gone
-    options: Mapping[str, object] = field(default_factory=dict)  # for the strategy, which validates them
+    """How often a late start is cancelled and sent again."""
+    rebalance_debounce_ms: int = 50
+    """Quiet time after a change during a rebalance, so that one plan covers several changes."""
+    rebalance_debounce_cap_ms: int = 500
+    """Longest delay of a plan by further changes."""
+    static_grace_ms: int = 30_000
+    """How long the partitions of a static member stay reserved after it is gone."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of the strategy, which validates them."""
 
 
 _LIMITS = {

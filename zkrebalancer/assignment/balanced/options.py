@@ -24,18 +24,30 @@ class OptionError(RebalancerError, ValueError):
 class BalancedOptions:
     """Costs and limits of one group. Costs are in units of utilisation; see `objective.py` for the terms."""
 
-    peak_cost: float = 10.0  # of the highest utilisation
-    uneven_cost: float = 1.0  # of the squared differences from the mean utilisation
-    rack_cost: float = 0.5  # of reading across racks, per load read
-    move_cost: float = 0.1  # of moving a partition, per its load
-    min_gain: float = 0.05  # of moving any partition, per load of an average one
-    spread_cost: float = 0.01  # of each partition above its topic's even share, per load of an average one
-    catch_up_s: float = 60.0  # lag counts as the rate that would consume it in this time
-    load_floor: float = 0.1  # smallest load of a partition, relative to the mean
+    peak_cost: float = 10.0
+    """Cost of the highest load over capacity of a member; 1 is the mean."""
+    uneven_cost: float = 1.0
+    """Cost of the squared distances from the mean, below that peak."""
+    rack_cost: float = 0.5
+    """Cost of reading across racks, per load read that way."""
+    move_cost: float = 0.1
+    """Cost of moving a partition, per load that waits meanwhile."""
+    min_gain: float = 0.05
+    """Cost of moving any partition, in loads of an average one."""
+    spread_cost: float = 0.01
+    """Cost of each partition above the even share of its topic, in loads of an average one."""
+    catch_up_s: float = 60.0
+    """Lag is weighed as the rate that would clear it in this many seconds."""
+    load_floor: float = 0.1
+    """No partition weighs less than this part of the mean."""
     max_moves_per_rebalance: int | None = None
+    """Most partitions that may leave their owner in one rebalance."""
     max_partitions_per_member: int | None = None
-    max_search_steps: int = 200  # of the local search from each start
-    pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)  # topic -> partitions that stay with their owner
+    """Most partitions of one member; the rest stays unassigned."""
+    max_search_steps: int = 200
+    """Members that the local search looks at, from each start; 0 for the greedy start alone."""
+    pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Topic -> partitions that stay with their owner while it lives and subscribes."""
 
 
 def read_options(entries: Mapping[str, object]) -> BalancedOptions:

@@ -1,0 +1,20 @@
+"""Write the generated pages: `python -m tests.docs`."""
+
+from __future__ import annotations
+
+from tests.docs.generated import pages
+from tests.style.sources import ROOT
+
+
+def main() -> None:
+    """Write every generated page and name those that changed."""
+    for path, text in pages().items():
+        file = ROOT / path
+        if not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            print(path)
+
+
+if __name__ == "__main__":
+    main()
