@@ -9,8 +9,9 @@ SEEDS ?= 2000
 MINUTES ?= 5
 OUT ?= experiments
 SCENARIOS ?= scale-out crash
+DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations interruptions model campaign experiments clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations interruptions model campaign experiments clean
 
 setup: $(STAMP)
 
@@ -37,6 +38,18 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_STAMP)
+
+# The pages that are generated from the code, and the site, in site/: every link, every example and every generated page is checked.
+docs-generated: setup
+	$(BIN)/python -m tests.docs
+
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m pytest -q tests/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks.rebalance
@@ -93,5 +106,5 @@ experiments: setup
 	$(BIN)/zkrebalancer experiment compare $(OUT) --out $(OUT)/report
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

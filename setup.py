@@ -3,6 +3,7 @@
 from setuptools import find_packages, setup
 
 CLUSTER = ["pyspark>=4.0,<5"]  # a local cluster fetches Kafka's jars through the Ivy that PySpark ships
+DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.2,<5"]  # from 4.2 on a Python source may bound its batches
 EXPERIMENTS = [*SPARK, "matplotlib"]
 DEV = [
@@ -56,6 +57,7 @@ setup(
         "spark": SPARK,
         "experiments": EXPERIMENTS,
         "docker": ["docker"],
+        "docs": DOCS,
         "dev": EXPERIMENTS + DEV,
     },
     entry_points={

@@ -1,7 +1,7 @@
 """What the agent and its child say to each other, as JSON lines or as length-prefixed msgpack. Pure.
 
-`docs/consumer.md` writes the frames down. A codec keeps the beginning of a frame whose rest has not come yet, so each
-child needs one of its own.
+`docs/how-to/sidecar.md` describes the frames. A codec keeps the first part of an incomplete frame, so each child needs its
+own codec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deliberate bugs, which the simulation has to find. Every rule of `docs/protocol.md` is switched off at least once.
+"""Deliberate bugs that the simulation has to find: each rule of `docs/reference/protocol.md` is off at least once.
 
 A mutation names the rule, and either the number of seeds within which it is found, or why nothing breaks without it.
 """
@@ -15,7 +15,7 @@ class Mutation:
     """One bug."""
 
     name: str
-    rule: int | None  # of `docs/protocol.md`, None: of the code
+    rule: int | None  # of `docs/reference/protocol.md`, None: of the code
     edits: tuple[Edit, ...]
     seeds: int = 3  # within which it has to be found
     redundant: str = ""  # why nothing breaks: then no seed may find it

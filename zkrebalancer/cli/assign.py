@@ -37,11 +37,14 @@ BAR_WIDTH = 40
 def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
     """Run one strategy on a group that a JSON document describes; no real group is touched.
 
+    The document names at least the topics with their partition counts, and the members:
+
+    \b
+      {"topics": {"orders": 3}, "members": {"c1": {"topics": ["orders"]}, "c2": {"pattern": "^ord"}}}
+
     \b
     Example:
       zkrebalancer assign --strategy sticky --input group.json
-    where group.json names at least the topics with their partition counts, and the members:
-      {"topics": {"orders": 3}, "members": {"c1": {"topics": ["orders"]}, "c2": {"pattern": "^ord"}}}
     """
     is_balanced = strategy(strategy_name) is place_balanced
     if with_reasons and not is_balanced:

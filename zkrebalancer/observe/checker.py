@@ -1,7 +1,7 @@
 """Judges a run by its events: records lost, duplicated or out of order, partitions that two consumers owned at once.
 
-`check` reads a folder, `judge` is pure. For the definitions see `docs/events.md` and `partition_history.py`. Times are
-those of the monotonic clock that the processes of one host share.
+`check` reads a folder, `judge` is pure. For the definitions see `docs/reference/events.md` and `partition_history.py`.
+Times are those of the monotonic clock that the processes of one host share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Telemetry: JSON lines, appended to one file per process (`docs/events.md`)."""
+"""Telemetry: JSON lines, appended to one file per process (`docs/reference/events.md`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""PySpark analysis of run events: turns event files into tables (`docs/pipeline.md`)."""
+"""PySpark analysis of run events: turns event files into tables (`docs/reference/tables.md`)."""

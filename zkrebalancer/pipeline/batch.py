@@ -29,7 +29,7 @@ Keep = Callable[[str, DataFrame], DataFrame]  # writes a table under a name, ret
 
 
 def tables(events: DataFrame, keep: Keep) -> None:
-    """Build every table of `docs/pipeline.md` from events as returned by `ingest.read_events`."""
+    """Build every table of `docs/reference/tables.md` from events as returned by `ingest.read_events`."""
     blocks = keep("blocks", ingest.blocks(events))
     rejected = keep(REJECTS, ingest.rejects(events, blocks))
     started, deletions = ownership.starts(events), eras(events)

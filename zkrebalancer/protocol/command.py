@@ -1,4 +1,4 @@
-"""The two commands and their strict msgpack codec (`docs/protocol.md`, Commands).
+"""The two commands and their strict msgpack codec (`docs/reference/protocol.md`, Commands).
 
 A start adds partitions to those that a consumer owns, a stop removes them.
 """

@@ -35,7 +35,7 @@ class UnknownStrategyError(RebalancerError, ValueError):
 
 
 class NodeContentError(RebalancerError, ValueError):
-    """The content of a ZooKeeper node violates `docs/protocol.md`; the node is rejected."""
+    """The content of a ZooKeeper node violates `docs/reference/protocol.md`; the node is rejected."""
 
 
 class TooManyPartitionsError(NodeContentError):

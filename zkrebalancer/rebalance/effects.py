@@ -101,7 +101,7 @@ class ReadLoads:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Write one telemetry event (`docs/events.md`)."""
+    """Write one telemetry event (`docs/reference/events.md`)."""
 
     kind: str
     group: str | None

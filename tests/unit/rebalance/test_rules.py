@@ -1,4 +1,4 @@
-"""The rules of `docs/protocol.md`, "Why a partition never has two owners": a test for each that the coordinator keeps.
+"""A test for each rule of `docs/reference/protocol.md` that keeps a partition from having two owners in the coordinator.
 
 Each test fails when its rule is switched off; the docstring says what to take out to see it.
 """

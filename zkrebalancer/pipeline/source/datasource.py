@@ -12,7 +12,7 @@ from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 
 
 class ConsumerGroupSource(DataSource):
-    """Kafka topics, shared with the other members of a consumer group (`docs/spark-source.md`)."""
+    """Kafka topics, shared with the other members of a consumer group (`docs/how-to/spark.md`)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Check the options.
