@@ -1,7 +1,7 @@
 """What the agent and its child say to each other, as JSON lines or as length-prefixed msgpack. Pure.
 
-`docs/how-to/sidecar.md` describes the frames. A codec keeps the first part of an incomplete frame, so each child needs its
-own codec.
+`docs/how-to/sidecar.md` describes the frames. A codec keeps the first part of an incomplete frame, so each child needs
+its own codec.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The columns of events, and what makes a line invalid.
 
-`EVENT` has every key of `docs/reference/events.md`, all optional. A kind requires the keys that `observe.reading` requires,
+`EVENT` has every key of `docs/reference/events.md`, all optional. Each kind requires what `observe.reading` requires,
 so the plain checker and this pipeline reject the same lines. `run`, `file`, `block` and `row` say where a row came
 from; `block` and `row` order the lines of a file.
 

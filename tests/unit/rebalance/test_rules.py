@@ -1,4 +1,4 @@
-"""A test for each rule of `docs/reference/protocol.md` that keeps a partition from having two owners in the coordinator.
+"""A test for each rule by which the coordinator keeps a partition from two owners (`docs/reference/protocol.md`).
 
 Each test fails when its rule is switched off; the docstring says what to take out to see it.
 """
