@@ -13,11 +13,13 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.simulation import transitions
-from tests.simulation.plan import Scenario, make_plan
+from tests.simulation.known import WORKING
+from tests.simulation.plan import HOSTILE_WEIGHTS, Scenario, make_plan
 from tests.simulation.run import Failure, Result, run
 from tests.simulation.shrink import shrink
 
@@ -28,10 +30,10 @@ CHUNK = 4
 DEFAULT_SEEDS = 200
 
 
-def perform(seed: int) -> tuple[Result, Failure | None]:
+def perform(seed: int, hostile: Collection[str] = ()) -> tuple[Result, Failure | None]:
     """Run one seed, in a process of the pool."""
     with transitions.counted() as taken:
-        result, failure = run(make_plan(seed))
+        result, failure = run(make_plan(seed, hostile))
     result.transitions += taken
     return result, failure
 
@@ -41,12 +43,14 @@ def _prepare() -> None:
     logging.disable(logging.WARNING)
 
 
-def run_many(seeds: Iterable[int], seconds: float | None) -> tuple[Result, Failure | None]:
+def run_many(seeds: Iterable[int], seconds: float | None, hostile: Collection[str]) -> tuple[Result, Failure | None]:
     """Run seeds until one fails, all are done, or the time is over."""
     total, began_s, told_s = Result(), time.monotonic(), 0.0
     context = multiprocessing.get_context("fork")
     with context.Pool(initializer=_prepare) as pool:
-        for result, failure in pool.imap_unordered(perform, _while(seeds, began_s, seconds), chunksize=CHUNK):
+        for result, failure in pool.imap_unordered(
+            partial(perform, hostile=hostile), _while(seeds, began_s, seconds), chunksize=CHUNK
+        ):
             total.add(result)
             elapsed_s = time.monotonic() - began_s
             if failure is not None:
@@ -97,8 +101,8 @@ def tell(failure: Failure, lines: int) -> Iterator[str]:
     yield failure.text
 
 
-def _tell_one(seed: int, path: Path | None) -> int:
-    result, failure = run(make_plan(seed), tells=True)
+def _tell_one(seed: int, path: Path | None, hostile: Collection[str]) -> int:
+    result, failure = run(make_plan(seed, hostile), tells=True)
     story = failure.story if failure is not None else result.story
     if path is not None:
         path.write_text("\n".join(story) + "\n")
@@ -119,12 +123,20 @@ def main() -> int:
     what.add_argument("--seed", type=int, help="run one seed and tell its story")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--story", type=Path, help="with --seed: write the whole story into this file")
+    parser.add_argument(
+        "--hostile", action="store_true", help="with hostile faults too, but for those of known defects"
+    )
+    parser.add_argument("--kind", action="append", help="of the hostile faults this one only, also of a known defect")
     arguments = parser.parse_args()
+    unknown = set(arguments.kind or ()) - HOSTILE_WEIGHTS.keys()
+    if unknown:
+        parser.error(f"--kind {min(unknown)} is unknown; there are {', '.join(HOSTILE_WEIGHTS)}")
+    hostile = arguments.kind or (WORKING if arguments.hostile else ())
     if arguments.seeds is not None and arguments.seeds < 1:
         parser.error("--seeds has to be at least 1")
     logging.disable(logging.WARNING)
     if arguments.seed is not None:
-        return _tell_one(arguments.seed, arguments.story)
+        return _tell_one(arguments.seed, arguments.story, hostile)
     began_s = time.monotonic()
     endless = arguments.seconds is not None
     seeds = (
@@ -133,7 +145,7 @@ def main() -> int:
         else range(arguments.first, arguments.first + (arguments.seeds or DEFAULT_SEEDS))
     )
     try:
-        total, failure = run_many(seeds, arguments.seconds)
+        total, failure = run_many(seeds, arguments.seconds, hostile)
         print("\n".join(report(total, time.monotonic() - began_s)))
         if failure is not None:
             print(f"seed {failure.plan.seed} fails: {failure.text}\nmaking it shorter …", flush=True)

@@ -23,9 +23,9 @@ from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefe
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.simulation.host import Host
-from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.kafka import Brokers, Client
 from tests.simulation.network import Connection, Ensemble
+from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import SimulatedStore
 from tests.simulation.threads import SwitchingLock

@@ -11,12 +11,15 @@ from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.emission import EmissionInvariants
-from tests.simulation.invariants import OPERATOR, BrokenPromiseError, TreeInvariants
+from tests.simulation.hostile_invariants import CallRates, OffsetInvariants
+from tests.simulation.invariants import OPERATOR, TreeInvariants
 from tests.simulation.kafka import Brokers
 from tests.simulation.network import Ensemble
 from tests.simulation.plan import GROUPS, Plan, Scenario
+from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
 from tests.simulation.store import CHOICES
+from tests.support.zk_model import Session
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
@@ -53,11 +56,23 @@ class Cluster:
         self.agents: list[AgentHost] = []
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
-        self.emission = EmissionInvariants(self.ensemble, self.is_sound, lambda: self.agents)
+        self.emission = EmissionInvariants(self.ensemble, self.is_sound, self.life, lambda: self.agents)
+        self.offsets = OffsetInvariants(self.ensemble, self.brokers, self.life)
+        if plan.is_hostile:
+            self.ensemble.on_request = CallRates(self.schedule).requested
         self.brokers.tell_commit = self.emission.kafka_committed
         self.events: Counter[str] = Counter()  # telemetry, by kind
         self.faults: Counter[str] = Counter()
         self.incarnations = dict.fromkeys(TOPICS, 0)
+        self.topic_ids: dict[str, str] = {}  # topic -> the id that its node has, "" for none
+        self.share_of_ids = self.random.choice((0.0, 0.5, 1.0)) if plan.is_hostile else 1.0
+        self.lives: dict[str, str] = {}  # what a mark may call a topic -> the incarnation that is meant
+        self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> what stood there, and what does now
+        self.abandoned: dict[str, bytes] = {}  # group -> settings that an operation has left behind
+        self.rogues: list[Session] = []
+        self.hanging: set[str] = set()  # groups whose strategies do not come back
+        self.broken: set[str] = set()  # groups whose every step raises
+        self.perform: Callable[[str, int], None] = lambda _kind, _pick: None  # of faults, by kind
         self._names: Counter[str] = Counter()
         for path in ("/brokers", paths.BROKER_TOPICS, paths.CONSUMERS, paths.GROUPS):
             self.write(Create(path))
@@ -81,6 +96,7 @@ class Cluster:
         self.coordinators = [process for process in self.coordinators if process.alive]
         name, seed = self._name("coordinator"), self.plan.seed
         host = CoordinatorHost(name, self.schedule, seed, self.ensemble, COORDINATOR_SESSION_MS, self._emitted)
+        host.is_checked, host.hanging, host.broken = self.plan.is_hostile, self.hanging, self.broken
         self.coordinators.append(host)
 
     def add_agent(self, group: str, instance_id: str | None = None) -> None:
@@ -127,14 +143,55 @@ class Cluster:
 
     def set_topic(self, topic: str, partitions: int) -> None:
         """Create a topic, or let it grow."""
-        incarnation = f"{topic}-{self.incarnations[topic]}"
-        numbers = ",".join(f'"{number}":[1]' for number in range(partitions))
-        content = f'{{"version":3,"topic_id":"{incarnation}","partitions":{{{numbers}}}}}'.encode()
+        interval_us = self.random.randrange(*RECORD_INTERVAL_US)
+        is_new = not self.has_topic(topic)
+        self.brokers.set_topic(topic, partitions, self._incarnation(topic), interval_us)
+        if is_new:
+            has_id = not self.plan.is_hostile or self.random.random() < self.share_of_ids
+            self.topic_ids[topic] = self._incarnation(topic) if has_id else ""
+        self.write_topic(topic)
+        self._wake_fetchers()
+
+    def _incarnation(self, topic: str) -> str:
+        return f"{topic}-{self.incarnations[topic]}"
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the brokers have it."""
+        return (topic, 0) in self.brokers.logs
+
+    def write_topic(self, topic: str) -> None:
+        """Write the node of a topic as the brokers have it."""
+        numbers = ",".join(f'"{number}":[1]' for name, number in sorted(self.brokers.logs) if name == topic)
+        topic_id = f'"topic_id":"{self.topic_ids[topic]}",' if self.topic_ids[topic] else ""
+        content = f'{{"version":3,{topic_id}"partitions":{{{numbers}}}}}'.encode()
         if not self.write(SetContent(paths.topic(topic), content)):
             self.write(Create(paths.topic(topic), content))
-        interval_us = self.random.randrange(*RECORD_INTERVAL_US)
-        self.brokers.set_topic(topic, partitions, incarnation, interval_us)
-        self._wake_fetchers()
+        self.garbled.pop(paths.topic(topic), None)
+        self.learn_names()
+
+    def write_topics(self) -> None:
+        """Write all topics anew, and what is above them."""
+        self.write(Create(paths.BROKER_TOPICS))
+        for topic in sorted({name for name, _number in self.brokers.logs}):
+            self.write_topic(topic)
+
+    def rename_topic(self, topic: str, *, has_id: bool) -> None:
+        """Write the same topic with an id that no other had, or without one."""
+        self._names["id"] += 1
+        self.topic_ids[topic] = f"{topic}-id-{self._names['id']}" if has_id else ""
+        self.write_topic(topic)
+
+    def learn_names(self) -> None:
+        """What each topic may be called from now on: by its id, and by its node's creation."""
+        nodes = self.ensemble.zk.nodes
+        for topic, number in self.incarnations.items():
+            if paths.topic(topic) in nodes:
+                names = {self.topic_ids[topic], f"czxid-{nodes[paths.topic(topic)].created_zxid}"} - {""}
+                self.lives.update(dict.fromkeys(names, f"{topic}-{number}"))
+
+    def life(self, mark: str) -> str:
+        """Return which incarnation of a topic a mark means, "" if none that there ever was."""
+        return next((self.lives[name] for name in mark.split() if name in self.lives), "")
 
     def delete_topic(self, topic: str) -> None:
         self.brokers.delete_topic(topic)
@@ -149,7 +206,9 @@ class Cluster:
         """Whether a partition exists, in the incarnation to which the group's offsets belong."""
         log = self.brokers.logs.get(partition)
         mark = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0]))
-        return log is not None and mark is not None and mark.content.decode() == log.incarnation
+        return (
+            log is not None and mark is not None and self.life(mark.content.decode(errors="replace")) == log.incarnation
+        )
 
     def stop_producing(self) -> None:
         self.brokers.stopped_us = self.schedule.now_us

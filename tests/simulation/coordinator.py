@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.simulation.conservation import check_machine
 from tests.simulation.host import Host
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.schedule import Schedule
@@ -36,6 +37,14 @@ from zkrebalancer.rebalance.planning import answer
 COMPUTING_US = (100, 4_000)
 READING_US = (1_000, 3_000_000)
 UNREADABLE = 0.2  # part of the readings
+HANGING_US = 100_000
+
+
+class Broken:
+    """In place of a group's desk: nothing can be done."""
+
+    def __getattr__(self, name: str) -> None:
+        raise LookupError(f"a bug: {name}")
 
 
 class CoordinatorHost(Host):
@@ -54,15 +63,23 @@ class CoordinatorHost(Host):
         self.machine = Coordinator(Identity(int(name.split("-")[1]), name), WEIGHING)
         self.connection = Connection(ensemble, self, session_timeout_ms, self.feed)
         self._on_emit = on_emit
+        self.is_checked = False  # after every step
+        self.hanging: set[str] = set()  # groups whose strategies do not come back
+        self.broken: set[str] = set()  # groups whose every step raises
+        self.computing: set[str] = set()
 
     def feed(self, event: Event) -> None:
         if not self.alive:
             return
         if self.schedule.tells:
             self.tell(f"<- {_short(event)}")
+        for name, group in self.machine.groups.items():
+            group.desk = Broken() if name in self.broken else self.machine.desk  # type: ignore[assignment]
         for effect in self.machine.step(event, Now(self.clock_us(), self.wall_ms())):
             self._perform(effect)
         self.plan_tick()
+        if self.is_checked and self.connection.online:
+            check_machine(self.machine, self.computing)
 
     def _perform(self, effect: Effect) -> None:
         if self.schedule.tells:
@@ -71,6 +88,7 @@ class CoordinatorHost(Host):
             self.connection.request(effect.call_id, effect.call)
         elif isinstance(effect, Compute):
             assert_kept_as_made_anew(self.machine.groups, effect)
+            self.computing.add(effect.group)
             self.after(self.random.randrange(*COMPUTING_US), self._compute, effect)
         elif isinstance(effect, ReadLoads):
             self.after(self.random.randrange(*READING_US), self._read_loads, effect)
@@ -83,6 +101,10 @@ class CoordinatorHost(Host):
             pass
 
     def _compute(self, effect: Compute) -> None:
+        if effect.group in self.hanging:
+            self.after(HANGING_US, self._compute, effect)
+            return
+        self.computing.discard(effect.group)
         try:
             transition = answer(effect, STRATEGIES)
         except RebalancerError as error:

@@ -9,6 +9,7 @@ from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, TOPICS, Cluster
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import Host
+from tests.simulation.hostile import HOSTILE, perform_hostile
 from tests.simulation.network import SERVERS, SLOW_US, SLUGGISH_US, VERY_SLOW_US, Connection
 from tests.simulation.plan import GROUPS, WEIGHTS, Fault
 from zkrebalancer.protocol import paths
@@ -35,9 +36,16 @@ Do = Callable[[Cluster, Random], None]
 
 def perform(cluster: Cluster, fault: Fault) -> None:
     """Let one thing go wrong."""
-    cluster.faults[fault.kind] += 1
-    cluster.schedule.tell("FAULT", fault.kind)
-    FAULTS[fault.kind](cluster, Random(fault.pick))
+    perform_kind(cluster, fault.kind, fault.pick)
+
+
+def perform_kind(cluster: Cluster, kind: str, pick: int) -> None:
+    cluster.faults[kind] += 1
+    cluster.schedule.tell("FAULT", kind)
+    if kind in HOSTILE:
+        perform_hostile(cluster, kind, pick)
+    else:
+        FAULTS[kind](cluster, Random(pick))
 
 
 def _duration_us(draw: Random) -> int:
@@ -363,8 +371,9 @@ def _configure(cluster: Cluster, draw: Random) -> None:
 def _ask(cluster: Cluster, draw: Random) -> None:
     """What `zkrebalancer groups rebalance` does."""
     path = paths.group(draw.choice(list(GROUPS)))
-    node = cluster.ensemble.zk.nodes[path]
-    cluster.write(SetContent(path, node.content, node.version))
+    node = cluster.ensemble.zk.nodes.get(path)
+    if node is not None:
+        cluster.write(SetContent(path, node.content, node.version))
 
 
 def _poison(cluster: Cluster, draw: Random) -> None:

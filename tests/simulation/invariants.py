@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import MAX_DRIFT_PPM, Host
 from tests.simulation.network import Ensemble
+from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
 from zkrebalancer.protocol.calls import Operation
@@ -17,14 +18,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 OPERATOR = 0  # the session of whoever meddles by hand
-
-
-class BrokenPromiseError(Exception):
-    """An invariant does not hold; `name` says which one."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
 
 
 @dataclass(slots=True)
@@ -37,12 +30,13 @@ class Consumer:
     buried_us: int = 0
     lease_us: int = 0
     is_garbled: bool = False  # somebody else wrote into its record
+    is_rogue: bool = False  # says what it likes: it holds what it was started on
     owes_answer: bool = False  # its last command was taken back because it did not answer
     held: frozenset[TopicPartition] = frozenset()
 
     def holds(self) -> frozenset[TopicPartition]:
         held = set(self.tombstone)
-        if self.record is not None:
+        if self.record is not None and not self.is_rogue:
             held.update(self.record.partitions)
             for pending in self.commands.values():
                 if isinstance(pending, StartFetcher):
@@ -65,7 +59,7 @@ class TreeInvariants:
         ensemble.watchers.append(self.committed)
 
     def consumer(self, group: str, name: str) -> Consumer:
-        return self.consumers.setdefault((group, name), Consumer())
+        return self.consumers.setdefault((group, name), Consumer(is_rogue=name.startswith("rogue-")))
 
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         touched: set[tuple[str, str]] = set()
@@ -104,7 +98,7 @@ class TreeInvariants:
         group, kind, *rest = [*change.path.removeprefix(paths.GROUPS + "/").split("/"), ""][:4]
         name = rest[0] if rest else ""
         if kind == "generation" and change.before is not None:
-            self._generation_changed(change, group)
+            self._generation_changed(change, group, host)
         elif kind == "owners" and name:
             touched.add((group, name))
             self._owners_changed(change, (group, name), host, is_written, by_path)
@@ -117,11 +111,12 @@ class TreeInvariants:
             self._command_changed(change, (group, name), host, by_path)
         elif kind == "evicted" and name:
             touched.add((group, name))
-            self._tombstone_changed(change, (group, name))
+            self._tombstone_changed(change, (group, name), host)
 
-    def _generation_changed(self, change: Change, group: str) -> None:
-        before = int(change.before.content) if change.before else 0
-        if change.after is None or int(change.after.content) <= before:
+    def _generation_changed(self, change: Change, group: str, host: Host | None) -> None:
+        content = change.before.content if change.before else b""
+        before = int(content) if content.isdigit() and len(content) < 20 else 0
+        if host is not None and (change.after is None or int(change.after.content) <= before):
             raise BrokenPromiseError("generation", f"of {group} fell from {before}")
 
     # Owners ---------------------------------------------------------------------------------------------------------
@@ -142,9 +137,9 @@ class TreeInvariants:
             return
         known.is_garbled = False
         if change.before is None:
-            if record.partitions:
+            if record.partitions and not known.is_rogue:
                 raise BrokenPromiseError("registration", f"{key} begins with partitions")
-        elif host is not None:
+        elif host is not None and not known.is_rogue:
             self._check_ack(key, known, record, by_path)
         known.record = record
 
@@ -214,12 +209,15 @@ class TreeInvariants:
         if sent.coordinator_epoch != self.epoch:
             raise BrokenPromiseError("stale command", f"{key} was sent {name} of epoch {sent.coordinator_epoch}")
         stored = self.ensemble.zk.nodes[paths.generation(key[0])].content
-        if sent.generation > cluster_nodes.decode_counter("generation", stored):
+        if stored.isdigit() and sent.generation > cluster_nodes.decode_counter("generation", stored):
             raise BrokenPromiseError("generation", f"{key} was sent {name} of a generation that is not stored")
 
     def _check_settings(self, key: tuple[str, str], sent: Command) -> None:
         """What the group's settings say at this very moment about a command that is sent."""
-        group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
+        try:
+            group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
+        except NodeContentError:
+            return  # those before stay in force
         if isinstance(sent, StopFetcher):
             moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp)}
             if group.frozen and (sent.partitions is None or moving):
@@ -234,7 +232,7 @@ class TreeInvariants:
 
     # Tombstones, holders --------------------------------------------------------------------------------------------
 
-    def _tombstone_changed(self, change: Change, key: tuple[str, str]) -> None:
+    def _tombstone_changed(self, change: Change, key: tuple[str, str], host: Host | None) -> None:
         known = self.consumer(*key)
         now_us = self.ensemble.schedule.now_us
         if change.after is not None:
@@ -243,7 +241,10 @@ class TreeInvariants:
             known.buried_us, known.lease_us = now_us, tombstone.lease_ms * 1_000
             return
         known.tombstone = frozenset()
-        if now_us - known.buried_us < known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000:
+        if (
+            host is not None
+            and now_us - known.buried_us < known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000
+        ):
             raise BrokenPromiseError("lease", f"the tombstone of {key} was removed before its lease was over")
 
     def _check_holders(self, touched: Iterable[tuple[str, str]]) -> None:

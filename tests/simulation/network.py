@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from tests.simulation.host import Host
@@ -41,6 +42,33 @@ RETRY_US = (20_000, 400_000)
 Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """What a server refuses for a while: operations, or reads, of paths below `path`, with `refusal`.
+
+    `is_whole`: a transaction is refused as a whole, without naming an operation.
+    """
+
+    kinds: tuple[type[Operation | Get | ListChildren], ...]
+    path: str
+    refusal: Refusal
+    until_us: int
+    is_whole: bool = False
+
+    def reply(self, call: Call) -> Refused | None:
+        """Return the refusal of a call, None if it is let through."""
+        if isinstance(call, Multi):
+            for index, operation in enumerate(call.operations):
+                if self._concerns(operation):
+                    return Refused(self.refusal, None if self.is_whole else index)
+        elif isinstance(call, Get | ListChildren) and self._concerns(call):
+            return Refused(self.refusal)
+        return None
+
+    def _concerns(self, asked: Operation | Get | ListChildren) -> bool:
+        return isinstance(asked, self.kinds) and asked.path.startswith(self.path)
+
+
 class Ensemble:
     """Three servers of one tree; the first one leads and never lags."""
 
@@ -49,14 +77,20 @@ class Ensemble:
         self.random = Random(f"{seed}/ensemble")
         self.zk = ZkModel()
         self.zk.observe = self._committed
+        self.zk.identity = self._identity
         self.watchers: list[Transaction] = []
         self.servers = [self.zk.servers[0], *(self.zk.add_server() for _ in range(SERVERS - 1))]
         self.connections: list[Connection] = []
         self.hosts: dict[int, Host] = {}  # session id -> whose it is
+        self.on_request: Callable[[Host, Call], None] = lambda _host, _call: None
         self.down = False
         self.cut_off: Server | None = None
         self.lagging_until_us: dict[int, int] = {}  # by the server's position in `servers`
         self._following: set[int] = set()
+
+    def _identity(self, session_id: int) -> str:
+        """Access control lists name coordinators, and the agents of each group."""
+        return self.hosts[session_id].name.split("-")[0] if session_id in self.hosts else "operator"
 
     def _committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         for watcher in self.watchers:
@@ -147,6 +181,7 @@ class Connection:
         self.online = False  # the client does
         self.closed = False
         self.loses_next_reply = False
+        self.refusing: Refusing | None = None
         self.lags_after_loss = False  # the servers to which it may turn then do not have that write yet
         self._slow_until_us = 0
         self._slow_us = SLOW_US
@@ -186,6 +221,7 @@ class Connection:
         if not self.online:
             self._on_event(Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
             return
+        self.ensemble.on_request(self.host, call)
         self._in_flight[call_id] = call
         self._up_us = max(self._up_us, self.host.schedule.now_us + self._delay_us())
         self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, self.host.clock_us())
@@ -322,6 +358,14 @@ class Connection:
             self._parked.append((epoch, call_id, call, sent_us))
             return
         self._heard_us = self.host.schedule.now_us
+        if self.ensemble.zk.is_too_large(call):
+            self.host.tell(f"{call_id} is too large for the server")
+            self.break_off()
+            return
+        refused = self.refusing.reply(call) if self.refusing and self.refusing.until_us > self._heard_us else None
+        if refused is not None:
+            session.answer(Replied(call_id, refused))
+            return
         session.sent.append((call_id, call))
         if self._performed is None:
             self.ensemble.zk.perform_next(session)

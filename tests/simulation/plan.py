@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -54,11 +55,82 @@ WEIGHTS = {
 }
 
 
+# The same for what the hostile profile adds: see `hostile.py`.
+HOSTILE_WEIGHTS = {
+    "deny_topic": 6,
+    "garble_topic": 6,
+    "give_topic_id": 6,
+    "copy_tree": 2,
+    "recreate_topics": 4,
+    "deny_group": 8,
+    "deny_agents": 4,
+    "refuse_group": 8,
+    "garble_settings": 4,
+    "garble_generation": 4,
+    "garble_static": 6,
+    "garble_mark": 4,
+    "garble_registration": 4,
+    "garble_offset": 3,
+    "recreate_group": 3,
+    "forge_claim": 5,
+    "huge_claim": 2,
+    "delete_owner": 4,
+    "steal_command": 4,
+    "small_requests": 4,
+    "hang_strategy": 3,
+    "break_step": 2,
+    "abandon_reset": 2,
+    "pair": 8,
+}
+
+# Limits that a hostile run makes this small: the second round of each then happens.
+TINY_LIMITS = {
+    "MAX_DELETES_PER_TRANSACTION": 2,
+    "MAX_READS_PER_STEP": 2,
+    "MAX_COMMANDS_PER_TRANSACTION": 2,
+    "MAX_LOOKS_PER_TRANSACTION": 2,
+    "MAX_LOOKS_PER_STEP": 2,
+    "MAX_VACANT": 2,
+    "MAX_PLANNING": 1,
+    "SURE_TO_FIT": 2,
+    "MAX_OPERATIONS": 2,
+    "MAX_OFFSET_READS": 2,
+}
+
+
+MAX_TRANSACTION_BYTES = 1_000  # where requests have to be small
+
+# Those that concern one topic, one group or one member: nobody else may notice.
+ISOLATED = frozenset(
+    {
+        "deny_topic",
+        "garble_topic",
+        "give_topic_id",
+        "recreate_topics",
+        "deny_group",
+        "refuse_group",
+        "garble_settings",
+        "garble_generation",
+        "garble_static",
+        "garble_mark",
+        "garble_registration",
+        "garble_offset",
+        "forge_claim",
+        "huge_claim",
+        "delete_owner",
+        "steal_command",
+        "hang_strategy",
+        "break_step",
+    }
+)
+
+
 class Scenario(Enum):
     """What a run is about."""
 
     CHAOS = "chaos"  # every fault at every moment
     ONE_BAD_AGENT = "one bad agent"  # one hangs or is frozen, nothing else fails: who else notices?
+    ONE_BAD_NODE = "one bad node"  # one hostile thing concerns a topic, a group or a member: who else notices?
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +151,36 @@ class Plan:
     coordinators: int
     agents: int  # in each group at the beginning
     faults: tuple[Fault, ...]
+    is_hostile: bool = False
+    limits: tuple[tuple[str, int], ...] = ()  # name of a constant -> its value in this run
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
         return replace(self, faults=faults)
 
 
-def make_plan(seed: int) -> Plan:
-    """Draw a plan."""
+def make_plan(seed: int, hostile: Collection[str] = ()) -> Plan:
+    """Draw a plan; `hostile`: the kinds of hostile faults that take part."""
     draw = Random(f"{seed}/plan")
     if draw.random() < 0.1:
         return Plan(seed, Scenario.ONE_BAD_AGENT, 2, draw.randint(2, 3), ())
+    weights = WEIGHTS | {kind: weight for kind, weight in HOSTILE_WEIGHTS.items() if kind in hostile}
+    limits = tuple(item for item in TINY_LIMITS.items() if hostile and draw.random() < 0.5)
+    if "small_requests" in hostile:
+        limits += (("MAX_TRANSACTION_BYTES", MAX_TRANSACTION_BYTES),)
+    isolated = sorted(ISOLATED.intersection(hostile))
+    if isolated and draw.random() < 0.4:
+        fault = Fault(0, draw.choice(isolated), draw.getrandbits(32))
+        return Plan(seed, Scenario.ONE_BAD_NODE, 2, draw.randint(2, 3), (fault,), is_hostile=True, limits=limits)
     count = draw.randint(MIN_FAULTS, MAX_FAULTS)
     moments = sorted(draw.randrange(FIRST_FAULT_US, LAST_FAULT_US) for _ in range(count))
-    kinds = draw.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count)
+    kinds = draw.choices(list(weights), list(weights.values()), k=count)
     faults = tuple(Fault(at, kind, draw.getrandbits(32)) for at, kind in zip(moments, kinds, strict=True))
-    return Plan(seed, Scenario.CHAOS, draw.randint(2, 3), draw.randint(1, 3), faults)
+    return Plan(
+        seed,
+        Scenario.CHAOS,
+        draw.randint(2, 3),
+        draw.randint(1, 3),
+        faults,
+        is_hostile=bool(hostile),
+        limits=limits,
+    )

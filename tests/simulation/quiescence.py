@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.faults import freeze, thaw
-from tests.simulation.invariants import BrokenPromiseError
+from tests.simulation.hostile import make_whole
 from tests.simulation.plan import GROUPS
+from tests.simulation.promises import BrokenPromiseError
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import Delete, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
@@ -32,6 +33,7 @@ def calm_down(cluster: Cluster) -> None:
 
     """
     cluster.schedule.tell("CALM", "the faults are over")
+    make_whole(cluster)
     cluster.stop_producing()
     cluster.brokers.down_until_us = 0
     for agent in cluster.living_agents():
@@ -42,8 +44,9 @@ def calm_down(cluster: Cluster) -> None:
     for application in cluster.applications.values():
         application.unblock()
     for group in GROUPS:
-        settings = decode(cluster.ensemble.zk.nodes[paths.group(group)].content)
-        if (
+        content = cluster.ensemble.zk.nodes[paths.group(group)].content
+        settings = decode(content)
+        if content != cluster.abandoned.get(group) and (
             settings.frozen
             or settings.starts_paused
             or settings.strategy != "sticky"
@@ -54,10 +57,10 @@ def calm_down(cluster: Cluster) -> None:
             cluster.add_agent(group)
     # An operator removed the registration of somebody of whom no leader had heard: only the reconciliation finds that.
     cluster.run_until_true(lambda: next(_unregistered(cluster), None), RECONCILED_LIMIT_US, LOOK_US)
-    cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds what came and went unseen
         cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
-        cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+        cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
 
 
 def _stuck(cluster: Cluster) -> Iterator[str]:
@@ -76,7 +79,7 @@ def _unregistered(cluster: Cluster) -> Iterator[str]:
                 yield f"group {group}: {consumer} is not registered"
 
 
-def _problems(cluster: Cluster) -> Iterator[str]:
+def problems(cluster: Cluster) -> Iterator[str]:
     """Yield what is not as it should be."""
     leaders = [process for process in cluster.living_coordinators() if process.machine.leadership is not None]
     if len(leaders) != 1:
@@ -95,7 +98,7 @@ def _problems(cluster: Cluster) -> Iterator[str]:
         yield from _record_problems(cluster, group)
 
 
-def _owned(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
+def read_shares(cluster: Cluster, group: str) -> dict[str, set[TopicPartition]]:
     """Return what the stored records say; one that cannot be read says nothing, and its consumer will be evicted."""
     zk = cluster.ensemble.zk
     owned: dict[str, set[TopicPartition]] = {}
@@ -117,7 +120,7 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     instances = [agent.settings.instance_id for agent in agents if agent.settings.instance_id is not None]
     if len(instances) != len(set(instances)):
         yield f"group {group}: there are two of one instance: {sorted(instances)}"
-    owned = _owned(cluster, group)
+    owned = read_shares(cluster, group)
     wanted = sorted(cluster.brokers.logs)
     if sorted(partition for partitions in owned.values() for partition in partitions) != wanted:
         yield f"group {group}: owned is {owned}, wanted {wanted}"
@@ -143,7 +146,7 @@ def _record_problems(cluster: Cluster, group: str) -> Iterator[str]:
 def _leftovers(cluster: Cluster) -> Iterator[str]:
     """Yield what nobody needs any more."""
     for group in GROUPS:
-        dead = set(cluster.ensemble.zk.children(paths.channel(group))) - set(_owned(cluster, group))
+        dead = set(cluster.ensemble.zk.children(paths.channel(group))) - set(read_shares(cluster, group))
         if dead:
             yield f"group {group}: channels of the dead are left: {sorted(dead)}"
     for process in cluster.living_coordinators():
@@ -159,7 +162,7 @@ def one_bad_agent(cluster: Cluster) -> None:
         BrokenPromiseError: somebody else had to wait for it.
 
     """
-    cluster.run_until_true(lambda: next(_problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     bad = cluster.living_agents("inc")[0]
     _spoil(cluster, bad)
     for group in GROUPS:
@@ -167,7 +170,7 @@ def one_bad_agent(cluster: Cluster) -> None:
     cluster.run_until(cluster.schedule.now_us + 1_000_000)  # less than anybody's time limit for a command
     for problem in _assignment_problems(cluster, "eag"):
         raise BrokenPromiseError("isolation", f"{bad.name} of the other group hangs, and {problem}")
-    owned = _owned(cluster, "inc")
+    owned = read_shares(cluster, "inc")
     for partition in cluster.brokers.logs:
         holders = [name for name, partitions in owned.items() if partition in partitions]
         if not holders and partition not in owned.get(bad.consumer or "", ()):
@@ -182,7 +185,7 @@ def one_bad_agent(cluster: Cluster) -> None:
     channel = paths.channel("inc", bad.consumer or "")
     if channel in cluster.ensemble.zk.nodes and cluster.ensemble.zk.children(channel):
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and its answer is still waited for")
-    held = {partition for partitions in _owned(cluster, "inc").values() for partition in partitions}
+    held = {partition for partitions in read_shares(cluster, "inc").values() for partition in partitions}
     if held != cluster.brokers.logs.keys():
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and {held} are owned")
 

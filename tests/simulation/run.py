@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from consumer_agent.errors import IllegalTransitionError
-from tests.simulation import faults, quiescence
+from tests.simulation import faults, isolation, limits, quiescence
 from tests.simulation.cluster import Cluster
-from tests.simulation.invariants import BrokenPromiseError
 from tests.simulation.plan import DURATION_US, Plan, Scenario
+from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import RestlessError
 from zkrebalancer.rebalance.states import InvalidTransitionError
 
@@ -66,7 +66,8 @@ def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
     cluster = Cluster(plan, tells=tells)
     failure = None
     try:
-        _perform(cluster)
+        with limits.set_to(dict(plan.limits)):
+            _perform(cluster)
     except BrokenPromiseError as error:
         failure = Failure(plan, error.name, str(error), cluster.schedule.now_us, cluster.schedule.story)
     except CRASHES as error:
@@ -79,8 +80,11 @@ def run(plan: Plan, *, tells: bool = False) -> tuple[Result, Failure | None]:
 
 
 def _perform(cluster: Cluster) -> None:
+    cluster.perform = lambda kind, pick: faults.perform_kind(cluster, kind, pick)
     if cluster.plan.scenario is Scenario.ONE_BAD_AGENT:
         quiescence.one_bad_agent(cluster)
+    elif cluster.plan.scenario is Scenario.ONE_BAD_NODE:
+        isolation.one_bad_node(cluster, cluster.plan.faults[0])
     else:
         for fault in cluster.plan.faults:
             cluster.run_until(fault.at_us)

@@ -19,7 +19,7 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
         return  # deleted, or resigned, in the same step
     group = groups[task.group]
     anew = Planning(group)
-    anew._resetting = group.topic_reset.stale_topics()
+    anew._resetting = group.planning._resetting  # as it was when the planning began
     for consumer in group.view.members:
         anew._look_at(consumer)
     anew._look_at_static_members()

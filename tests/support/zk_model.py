@@ -5,6 +5,9 @@ answer delivered, and whether a connection breaks before or after a call was per
 
 With `lagging`, every session reads from a server that is behind until its own write, a `Sync` or `follow` brings it
 up; its watches fire as its server comes along. Without, there is one server, which is always up to date.
+
+`denied` stands for access control lists: who lacks which right at a node. A request above `max_request_bytes` costs its
+sender the connection, as a real server does not even read it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
 from zkrebalancer.protocol import calls
@@ -30,10 +34,21 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Reply,
+    SetContent,
     Stat,
     Sync,
     ZooKeeperEvent,
 )
+from zkrebalancer.protocol.requests import RequestLimit
+
+
+class Right(Enum):
+    """What an access control list grants."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"  # of children
+    DELETE = "delete"  # of children
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,9 @@ class ZkModel:
         self.sessions: dict[int, Session] = {}
         self.servers: list[Server] = [] if lagging else [Server(self.tree, 0)]
         self.observe: Observer | None = None
+        self.max_request_bytes: int | None = None
+        self.identity: Callable[[int], str] = lambda _session_id: ""  # of a session, as access control lists name it
+        self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property
@@ -226,6 +244,17 @@ class ZkModel:
                 for session in server.sessions:
                     self._fire(session, change)
 
+    def copy_to_another_ensemble(self) -> None:
+        """Create every node anew, as a tool does that copies the tree; no session may be open any more."""
+        changes = []
+        for path, node in sorted(self.nodes.items())[1:]:
+            self.zxid += 1
+            anew = replace(node, created_zxid=self.zxid, modified_zxid=self.zxid, version=0)
+            changes.append(self._change(path, anew))
+        self.log.append(tuple(changes))
+        for server in self.servers:
+            self.follow_server(server)
+
     def is_behind(self, session: Session) -> bool:
         return session.connected and not session.expired and session.server.applied < len(self.log)
 
@@ -254,11 +283,20 @@ class ZkModel:
         else:
             session.answer(calls.Replied(call_id, Refused(Refusal.CONNECTION_LOST)))
 
+    def is_too_large(self, call: Call) -> bool:
+        """Whether a server would rather close the connection than read the request."""
+        if self.max_request_bytes is None or not isinstance(call, Multi):
+            return False
+        return not RequestLimit(self.max_request_bytes).fits(call.operations)
+
     def perform_next(self, session: Session) -> None:
         """Perform the oldest call of a session; its answer goes to the inbox."""
+        if self.is_too_large(session.sent[0][1]):
+            self.disconnect(session)
+            return
         call_id, call = session.sent.popleft()
         if isinstance(call, Get | ListChildren):
-            reply = self._read(call, session.server.tree)
+            reply = self._read(call, session.server.tree, session.session_id)
             if call.watch and not isinstance(reply, Refused):
                 (session.content_watches if isinstance(call, Get) else session.child_watches).add(call.path)
         else:
@@ -273,12 +311,17 @@ class ZkModel:
             return Done()
         if isinstance(call, Multi):
             return self._multi(call, session_id)
-        return self._read(call, self.tree)
+        return self._read(call, self.tree, session_id)
 
-    def _read(self, call: Get | ListChildren, tree: Tree) -> Reply:
+    def _lacks(self, session_id: int, path: str, right: Right) -> bool:
+        return bool(self.denied) and (self.identity(session_id), path, right) in self.denied
+
+    def _read(self, call: Get | ListChildren, tree: Tree, session_id: int) -> Reply:
         node = tree.nodes.get(call.path)
         if node is None:
             return Refused(Refusal.NO_NODE)
+        if self._lacks(session_id, call.path, Right.READ):
+            return Refused(Refusal.NO_AUTH)
         if isinstance(call, ListChildren):
             return Children(tuple(tree.children(call.path)))
         return Content(node.content, Stat(node.version, node.created_zxid, node.modified_zxid, node.ephemeral_owner))
@@ -315,6 +358,9 @@ class ZkModel:
         path, node = operation.path, self.nodes.get(operation.path)
         if node is None:
             raise RefusedError(Refusal.NO_NODE)
+        right, guarded = RIGHTS[type(operation)], parent(path) if isinstance(operation, Delete) else path
+        if self._lacks(session_id, guarded, right):
+            raise RefusedError(Refusal.NO_AUTH)
         if operation.version not in {-1, node.version}:
             raise RefusedError(Refusal.BAD_VERSION)
         if isinstance(operation, Check):
@@ -330,6 +376,8 @@ class ZkModel:
         path, above = operation.path, parent(operation.path)
         if above not in self.nodes:
             raise RefusedError(Refusal.NO_NODE)
+        if self._lacks(session_id, above, Right.CREATE):
+            raise RefusedError(Refusal.NO_AUTH)
         if self.nodes[above].ephemeral_owner:
             raise RefusedError(Refusal.NOT_ALLOWED)
         if operation.sequence:
@@ -352,6 +400,7 @@ class ZkModel:
         for change in changes:
             if change.after is None:
                 self._creations.pop(change.path, None)
+                self.denied = {denied for denied in self.denied if denied[1] != change.path}
         self.log.append(tuple(changes))
         if self.observe is not None:
             self.observe(session_id, operations, tuple(changes))
@@ -369,6 +418,9 @@ class ZkModel:
                 if watched in session.child_watches:
                     session.child_watches.discard(watched)
                     session.answer(calls.Watched(watched, children=True))
+
+
+RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, SetContent: Right.WRITE, Delete: Right.DELETE}
 
 
 def parent(path: str) -> str:

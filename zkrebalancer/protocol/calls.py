@@ -88,6 +88,10 @@ class Refusal(Enum):
     BAD_VERSION = "bad version"
     NOT_EMPTY = "not empty"
     TOO_LARGE = "too large"  # the request was not sent
+    NO_AUTH = "no permission"
+    QUOTA_EXCEEDED = "quota exceeded"
+    MARSHALLING = "marshalling error"
+    UNIMPLEMENTED = "unimplemented"
     NOT_ALLOWED = "not allowed"
     CONNECTION_LOST = "connection lost"  # writes may have been applied
     SESSION_EXPIRED = "session expired"  # writes may have been applied; ephemeral nodes are gone

@@ -225,6 +225,7 @@ class Moving:
             consumer = batch.commands[index - batch.first_index][0]
             if group.plan is not None:
                 group.plan.drop_member(consumer)  # one death must not hold up the others
+                self.barrier_may_be_down()
             group.membership.read_owners(consumer)
         elif index == batch.group_index:
             group.read_settings()

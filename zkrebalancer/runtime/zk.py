@@ -55,6 +55,10 @@ _REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
     (exceptions.ConnectionLoss, Refusal.CONNECTION_LOST),
     (exceptions.OperationTimeoutError, Refusal.CONNECTION_LOST),
     (exceptions.SessionMovedError, Refusal.CONNECTION_LOST),
+    (exceptions.NoAuthError, Refusal.NO_AUTH),
+    (exceptions.QuotaExceededError, Refusal.QUOTA_EXCEEDED),
+    (exceptions.MarshallingError, Refusal.MARSHALLING),
+    (exceptions.UnimplementedError, Refusal.UNIMPLEMENTED),
     (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
 )
 _ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)

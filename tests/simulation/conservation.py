@@ -1,0 +1,72 @@
+"""What must hold within a coordinator after every step: accounts are right, and everything that waits will be woken."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.simulation.promises import BrokenPromiseError
+from zkrebalancer.protocol.registration import STATIC
+from zkrebalancer.rebalance import topics
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.states import GroupState
+
+MAX_INDEXED = 10_000  # partitions that a group may be said to hold, where there are a dozen
+
+
+def check_machine(machine: Coordinator, computing: set[str]) -> None:
+    """Look at a machine that is connected.
+
+    Raises:
+        BrokenPromiseError: an account is wrong, or something waits that nothing will wake.
+
+    """
+    if machine.leadership is None:
+        return
+    waiting = Counter(awaited.owner for awaited in machine.desk.awaited.values())
+    waiting.update(owner for owner, _name in machine.desk._due)
+    if not machine.topic_listener.complete and not waiting[topics.OWNER]:
+        raise BrokenPromiseError("stalled", "the topics are not read, and nothing is awaited")
+    for name, group in machine.groups.items():
+        if group.desk is not machine.desk:
+            continue  # broken on purpose
+        if not group.is_gone and not _is_served(machine, group, waiting[name], computing):
+            raise BrokenPromiseError("stalled", f"group {name} is {group.state.value}, and nothing is awaited")
+        if group.state is not GroupState.LOADING:
+            _check_accounts(group)
+    _check_interest(machine)
+
+
+def _is_served(machine: Coordinator, group: Group, waiting: int, computing: set[str]) -> bool:
+    if group.state is GroupState.QUEUED:
+        return group.name in machine.rebalance_request_queue._names
+    if group.state is GroupState.MOVING and group.view.settings.starts_paused:
+        return True  # until an operator ends the pause
+    return bool(waiting) or (group.state is GroupState.PLANNING and group.name in computing)
+
+
+def _check_accounts(group: Group) -> None:
+    view = group.view
+    held = Counter(
+        (topic, number) for topic, holders in view._holders.items() for number, names in holders.items() for _ in names
+    )
+    if sum(map(len, view._holders.values())) > MAX_INDEXED:
+        raise BrokenPromiseError("cost", f"group {group.name} is said to hold {len(held)} partitions")
+    counted = Counter(partition for partitions in view._held.values() for partition in partitions)
+    if held != counted:
+        raise BrokenPromiseError("accounts", f"group {group.name}: held {counted - held}, indexed {held - counted}")
+    if not group.moving.outstanding <= view.members.keys():
+        raise BrokenPromiseError("accounts", f"group {group.name} waits for {group.moving.outstanding}")
+
+
+def _check_interest(machine: Coordinator) -> None:
+    """Each topic concerns the groups whose members name it, as often as they do."""
+    wanted: dict[str, Counter[str]] = {}
+    for name, group in machine.groups.items():
+        for registration in group.registrations() if group.state is not GroupState.LOADING else ():
+            if registration.pattern == STATIC:
+                for topic in registration.subscription:
+                    wanted.setdefault(topic, Counter())[name] += 1
+    known = {topic: counter for topic, counter in machine.subscriptions.consumer_groups_per_topic.items() if counter}
+    if known != wanted:
+        raise BrokenPromiseError("accounts", f"interest is {known}, members want {wanted}")

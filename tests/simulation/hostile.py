@@ -1,0 +1,408 @@
+"""What a hostile world does: refuses calls, replaces nodes, claims what was never given.
+
+Each kind concerns one topic, one group or one member (`Target`), or everybody; `plan.HOSTILE_WEIGHTS` says how often.
+`make_whole` takes back what an operator would repair; after it nobody may need a hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.agent import AgentHost
+from tests.simulation.cluster import SETTINGS, Cluster
+from tests.simulation.network import Refusing
+from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import ownership, paths, registration
+from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, Operation, Refusal, SetContent
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+REFUSALS = (
+    Refusal.NO_AUTH,
+    Refusal.QUOTA_EXCEEDED,
+    Refusal.MARSHALLING,
+    Refusal.UNIMPLEMENTED,
+    Refusal.NOT_ALLOWED,
+)
+REFUSED_US = (200_000, 8_000_000)
+JUNK = (
+    b"",
+    b"\xff\xfe",
+    b"null",
+    b"[" * 20_000,
+    b"9" * 5_000,
+    b'{"version":' + b"9" * 5_000 + b"}",
+    b'{"version":2}',
+    b'{"version":0}',
+    b'{"version":1,"partitions":{},"threads":{},"subscription":{}}',
+    b'{"version":1,"x":"' + b"x" * 200_000 + b'"}',
+)
+AGAIN_US = (0, 800_000)  # until what was deleted is there again
+COPIED_US = 5_000_000  # longer than any session, so that nobody holds anything when the copy is taken into use
+ROGUE_SESSION_MS = 4_000
+HUGE = 1_000_000
+CUT_US = 900_000  # shorter than any lease
+MAX_REQUEST_BYTES = 2_000
+NOTHING = ownership.encode_owners(OwnersRecord(0, None, {}))
+RARE = (
+    "recreate_topic",
+    "grow_topic",
+    "delete_registration",
+    "drop_coordinator_connection",
+    "kill_coordinator",
+    "kill_agent",
+    "configure",
+    "close_agent",
+)
+TOGETHER_US = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom it concerns."""
+
+    group: str
+    topic: str
+    agent: AgentHost | None
+
+
+Do = Callable[[Cluster, Random, Target], None]
+
+
+def perform_hostile(cluster: Cluster, kind: str, pick: int, target: Target | None = None) -> None:
+    """Let one thing happen, to `target` or to somebody."""
+    draw = Random(pick)
+    HOSTILE[kind](cluster, draw, target or _somebody(cluster, draw))
+
+
+def _somebody(cluster: Cluster, draw: Random) -> Target:
+    group = draw.choice(list(GROUPS))
+    agents = [agent for agent in cluster.living_agents(group) if agent.consumer is not None]
+    return Target(group, draw.choice(list(cluster.incarnations)), draw.choice(agents) if agents else None)
+
+
+def _provoke(cluster: Cluster, draw: Random, group: str) -> None:
+    """See to it that something is read or written: nobody notices a refusal before."""
+    if draw.random() < 0.5:
+        cluster.add_agent(group)
+    if draw.random() < 0.7:
+        for process in cluster.living_coordinators():
+            process.connection.break_off()
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def _deny(cluster: Cluster, identity: str, path: str, right: Right) -> None:
+    cluster.schedule.tell("FAULT", f"{identity} may not {right.value} {path}")
+    cluster.ensemble.zk.denied.add((identity, path, right))
+
+
+def _deny_topic(cluster: Cluster, draw: Random, target: Target) -> None:
+    _deny(cluster, "coordinator", paths.topic(target.topic), Right.READ)
+    _provoke(cluster, draw, target.group)
+
+
+def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
+    name = target.group
+    path, right = draw.choice(
+        [
+            (paths.group(name), Right.READ),
+            (paths.generation(name), Right.READ),
+            (paths.generation(name), Right.WRITE),
+            (paths.ids(name), Right.READ),
+            (paths.owners(name), Right.READ),
+            (paths.channel(name), Right.READ),
+            (paths.channel(name), Right.DELETE),
+            (paths.offsets(name), Right.READ),
+            (paths.offsets(name), Right.CREATE),
+            (paths.static(name), Right.READ),
+            (paths.static(name), Right.CREATE),
+            (paths.static(name), Right.DELETE),
+            (paths.evicted(name), Right.READ),
+            (paths.evicted(name), Right.CREATE),
+            (paths.evicted(name), Right.DELETE),
+            *_rights_at_a_member(target),
+        ]
+    )
+    _deny(cluster, "coordinator", path, right)
+    _provoke(cluster, draw, name)
+
+
+def _rights_at_a_member(target: Target) -> list[tuple[str, Right]]:
+    consumer = target.agent.consumer if target.agent is not None else None
+    if consumer is None:
+        return []
+    return [
+        (paths.ids(target.group, consumer), Right.READ),
+        (paths.owners(target.group, consumer), Right.READ),
+        (paths.channel(target.group, consumer), Right.READ),
+        *[(paths.channel(target.group, consumer), Right.CREATE)] * 6,
+        (paths.channel(target.group, consumer), Right.DELETE),
+    ]
+
+
+def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
+    name = target.group
+    path, right = draw.choice(
+        [
+            (paths.ids(name), Right.CREATE),
+            (paths.owners(name), Right.CREATE),
+            (paths.channel(name), Right.CREATE),
+            (paths.offsets(name, target.topic), Right.CREATE),
+            (paths.offsets(name, target.topic), Right.READ),
+        ]
+    )
+    _deny(cluster, name, path, right)
+    _provoke(cluster, draw, name)
+
+
+def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
+    """A quota, a bug, an old server: calls of one kind fail for a while, below the group or below a part of it."""
+    kinds: tuple[type[Operation | Get | ListChildren], ...] = draw.choice(
+        [(Create,), (SetContent,), (Delete,), (Check,), (Get,), (ListChildren,), (Create, SetContent)]
+    )
+    path = draw.choice([paths.group(target.group), *(f"{paths.group(target.group)}/{c}" for c in paths.GROUP_CHILDREN)])
+    refusal, is_whole = draw.choice(REFUSALS), draw.random() < 0.3
+    until_us = cluster.schedule.now_us + draw.randrange(*REFUSED_US)
+    cluster.schedule.tell("FAULT", f"{[kind.__name__ for kind in kinds]} below {path} are refused: {refusal.value}")
+    for process in cluster.living_coordinators():
+        process.connection.refusing = Refusing(kinds, path, refusal, until_us, is_whole)
+    _provoke(cluster, draw, target.group)
+
+
+# Other bytes ----------------------------------------------------------------------------------------------------------
+
+
+def _garble(cluster: Cluster, path: str, junk: bytes) -> None:
+    node = cluster.ensemble.zk.nodes.get(path)
+    if node is None:
+        return
+    cluster.schedule.tell("FAULT", f"{path} becomes {junk[:40]!r}")
+    whole, _junk = cluster.garbled.get(path, (node.content, b""))
+    cluster.garbled[path] = (whole, junk)
+    cluster.write(SetContent(path, junk))
+
+
+def _garble_topic(cluster: Cluster, draw: Random, target: Target) -> None:
+    _garble(cluster, paths.topic(target.topic), draw.choice(JUNK))
+
+
+def _garble_settings(cluster: Cluster, draw: Random, target: Target) -> None:
+    _garble(cluster, paths.group(target.group), draw.choice(JUNK[1:-2]))
+    _provoke(cluster, draw, target.group)
+
+
+def _garble_generation(cluster: Cluster, draw: Random, target: Target) -> None:
+    _garble(cluster, paths.generation(target.group), draw.choice(JUNK))
+    _provoke(cluster, draw, target.group)
+
+
+def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
+    """That of a member that comes back, so that the node has to be written again."""
+    path, junk = paths.static(target.group, "i1"), draw.choice(JUNK)
+    if path in cluster.ensemble.zk.nodes:
+        _garble(cluster, path, junk)
+    else:
+        cluster.write(Create(path, junk))
+    cluster.add_agent(target.group, "i1")
+    _provoke(cluster, draw, target.group)
+
+
+def _garble_mark(cluster: Cluster, draw: Random, target: Target) -> None:
+    _garble(cluster, paths.offsets(target.group, target.topic), draw.choice(JUNK))
+    _provoke(cluster, draw, target.group)
+
+
+def _garble_registration(cluster: Cluster, draw: Random, target: Target) -> None:
+    if target.agent is not None and target.agent.consumer is not None:
+        _garble(cluster, paths.ids(target.group, target.agent.consumer), draw.choice(JUNK))
+
+
+def _garble_offset(cluster: Cluster, draw: Random, target: Target) -> None:
+    offsets = paths.offsets(target.group, target.topic)
+    stored = cluster.ensemble.zk.children(offsets)
+    if stored:
+        _garble(cluster, f"{offsets}/{draw.choice(stored)}", draw.choice(JUNK))
+
+
+# Topics, trees --------------------------------------------------------------------------------------------------------
+
+
+def _give_topic_id(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Kafka's protocol version is raised; or a tool of an older version writes the topic, and the id is gone."""
+    if cluster.has_topic(target.topic):
+        cluster.rename_topic(target.topic, has_id=not cluster.topic_ids[target.topic] or draw.random() < 0.3)
+        cluster.schedule.tell("FAULT", f"{target.topic} has the id {cluster.topic_ids[target.topic]!r}")
+
+
+def _is_known_by_id(cluster: Cluster) -> bool:
+    """Whether every mark names the id of its topic: only then is a copy recognized."""
+    zk = cluster.ensemble.zk
+    marks = [(topic, paths.offsets(group, topic)) for group in GROUPS for topic in cluster.incarnations]
+    return all(
+        path not in zk.nodes or cluster.topic_ids[topic] in zk.nodes[path].content.decode(errors="replace").split()
+        for topic, path in marks
+    )
+
+
+def _copy_tree(cluster: Cluster, _draw: Random, _target: Target) -> None:
+    """The tree moves to another ensemble: every node is created anew there, and all sessions are others."""
+    ensemble = cluster.ensemble
+    if not ensemble.down and ensemble.cut_off is None:
+        ensemble.restart(COPIED_US)
+        cluster.schedule.after(COPIED_US - 1, _copied, cluster)
+
+
+def _copied(cluster: Cluster) -> None:
+    if _is_known_by_id(cluster):
+        zk = cluster.ensemble.zk
+        for session in zk.sessions.values():
+            zk.end(session)
+        zk.copy_to_another_ensemble()
+        cluster.learn_names()
+
+
+def _recreate_topics(cluster: Cluster, draw: Random, _target: Target) -> None:
+    if _is_known_by_id(cluster) and paths.BROKER_TOPICS in cluster.ensemble.zk.nodes:
+        _delete_all(cluster, paths.BROKER_TOPICS)
+        cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write_topics)
+
+
+def _delete_all(cluster: Cluster, path: str) -> None:
+    cluster.schedule.tell("FAULT", f"{path} is deleted with all that is in it")
+    found = sorted((p for p in cluster.ensemble.zk.nodes if p == path or p.startswith(path + "/")), reverse=True)
+    for each in found:
+        cluster.write(Delete(each))
+
+
+def _recreate_group(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Somebody deletes a group that is in use, and it is made anew."""
+    content = cluster.ensemble.zk.nodes[paths.group(target.group)].content
+    _delete_all(cluster, paths.group(target.group))
+    cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write, Create(paths.group(target.group), content))
+
+
+# Members --------------------------------------------------------------------------------------------------------------
+
+
+def _forge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
+    """A member claims all partitions, which it was never given."""
+    _add_rogue(cluster, draw, target.group, dict.fromkeys(sorted(cluster.brokers.logs), 0))
+
+
+def _huge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
+    _add_rogue(cluster, draw, target.group, {(target.topic, number): 0 for number in range(HUGE)})
+
+
+def _add_rogue(cluster: Cluster, draw: Random, group: str, claims: dict[tuple[str, int], int]) -> None:
+    """Register somebody who answers nothing, and reads nothing that the others read."""
+    zk = cluster.ensemble.zk
+    session = zk.open(ROGUE_SESSION_MS, zk.servers[0])
+    session.inbox.clear()
+    cluster.rogues.append(session)
+    name = f"rogue-{session.session_id}"
+    cluster.schedule.tell("FAULT", f"{name} of {group} claims {len(claims)} partitions")
+    about = registration.Registration("static", {"nothing": 1}, "", "rogue", "rogue", ROGUE_SESSION_MS)
+    is_at_once = draw.random() < 0.5
+    record = ownership.encode_owners(OwnersRecord(0, None, claims))
+    zk.perform(
+        Multi(
+            (
+                Create(paths.channel(group, name)),
+                Create(paths.ids(group, name), registration.encode(about), ephemeral=True),
+                Create(paths.owners(group, name), record if is_at_once else NOTHING, ephemeral=True),
+            )
+        ),
+        session.session_id,
+    )
+    if not is_at_once:
+        cluster.schedule.after(draw.randrange(200_000), cluster.write, SetContent(paths.owners(group, name), record))
+
+
+def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Mostly of somebody who does not notice soon."""
+    if target.agent is not None and target.agent.consumer is not None:
+        if draw.random() < 0.7 and target.agent.connection is not None:
+            target.agent.connection.cut_link(CUT_US)
+        cluster.schedule.tell("FAULT", f"the record of {target.agent.consumer} is deleted")
+        cluster.write(Delete(paths.owners(target.group, target.agent.consumer)))
+
+
+def _steal_command(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Somebody else deletes a command: at once, or as soon as there is one."""
+    zk, channel = cluster.ensemble.zk, paths.channel(target.group)
+    pending = [f"{channel}/{name}/{node}" for name in zk.children(channel) for node in zk.children(f"{channel}/{name}")]
+    if pending:
+        cluster.schedule.tell("FAULT", "a command is deleted")
+        cluster.write(Delete(draw.choice(pending)))
+    else:
+        cluster.add_agent(target.group)
+        cluster.schedule.after(3_000, _steal_again, cluster, draw.getrandbits(32), target)
+
+
+def _steal_again(cluster: Cluster, pick: int, target: Target) -> None:
+    zk, channel = cluster.ensemble.zk, paths.channel(target.group)
+    if any(zk.children(f"{channel}/{name}") for name in zk.children(channel)):
+        _steal_command(cluster, Random(pick), target)
+
+
+def _small_requests(cluster: Cluster, _draw: Random, _target: Target) -> None:
+    """Servers with a small `jute.maxbuffer`, of which everybody knows (`MAX_TRANSACTION_BYTES`); it stays."""
+    cluster.ensemble.zk.max_request_bytes = MAX_REQUEST_BYTES
+
+
+# The coordinator itself -----------------------------------------------------------------------------------------------
+
+
+def _hang_strategy(cluster: Cluster, _draw: Random, target: Target) -> None:
+    cluster.hanging.add(target.group)
+    cluster.add_agent(target.group)
+
+
+def _break_step(cluster: Cluster, _draw: Random, target: Target) -> None:
+    """A bug: whatever is asked of one group raises."""
+    cluster.broken.add(target.group)
+    cluster.add_agent(target.group)
+
+
+def _abandon_reset(cluster: Cluster, _draw: Random, target: Target) -> None:
+    """`reset-offsets` is killed in the middle."""
+    pause = cluster.settings(target.group, '"rebalance_timeout_ms":1500,"max_rebalance_retries":1,"starts_paused":true')
+    cluster.write(SetContent(paths.group(target.group), pause))
+    cluster.abandoned[target.group] = pause
+
+
+def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
+    """Two rare events at almost the same time."""
+    for kind in draw.sample(RARE, 2):
+        cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
+
+
+HOSTILE: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHTS}
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+def make_whole(cluster: Cluster) -> None:
+    """Take back what only an operator can: rights, contents, servers; the rest has to heal by itself."""
+    zk = cluster.ensemble.zk
+    zk.denied.clear()
+    for connection in cluster.ensemble.connections:
+        connection.refusing = None
+    cluster.hanging.clear()
+    cluster.broken.clear()
+    for group in GROUPS:
+        cluster.write(Create(paths.group(group), cluster.settings(group, SETTINGS[0])))
+    if paths.BROKER_TOPICS not in zk.nodes:
+        cluster.write_topics()
+    for path, (whole, junk) in cluster.garbled.items():
+        if path in zk.nodes and zk.nodes[path].content == junk:
+            cluster.write(SetContent(path, whole) if whole != junk else Delete(path))
+    cluster.garbled.clear()
+    for session in cluster.rogues:
+        zk.end(session)
+    cluster.rogues.clear()

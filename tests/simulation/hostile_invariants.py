@@ -1,0 +1,74 @@
+"""What must hold in a hostile world too: no offset is deleted without need, nothing is repeated without a pause."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from tests.simulation.coordinator import CoordinatorHost
+from tests.simulation.host import Host
+from tests.simulation.kafka import Brokers
+from tests.simulation.network import Ensemble
+from tests.simulation.promises import BrokenPromiseError
+from tests.simulation.schedule import Schedule
+from tests.support.zk_model import Change
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Multi, Operation
+
+SECOND_US = 1_000_000
+MAX_CALLS_PER_SECOND = 1_500  # of one process
+MAX_EQUAL_CALLS_PER_SECOND = 40
+
+
+class OffsetInvariants:
+    """An offset is deleted by a coordinator only when its topic is another one than when it was written."""
+
+    def __init__(self, ensemble: Ensemble, brokers: Brokers, life: Callable[[str], str]) -> None:
+        self._ensemble = ensemble
+        self._brokers = brokers
+        self._life = life
+        self._written: dict[str, str] = {}  # path of an offset -> the incarnation of its topic at that time
+        ensemble.watchers.append(self.committed)
+
+    def committed(self, session_id: int, _operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
+        for change in changes:
+            _, *parts = change.path.split("/")
+            if len(parts) != 6 or parts[3] != "offsets" or not parts[5].isdigit():
+                continue
+            log = self._brokers.logs.get((parts[4], int(parts[5])))
+            incarnation = log.incarnation if log is not None else ""
+            if change.after is not None:
+                mark = self._ensemble.zk.nodes[change.path.rpartition("/")[0]].content.decode(errors="replace")
+                self._written.setdefault(change.path, self._life(mark) or incarnation)
+                continue
+            written = self._written.pop(change.path, "")
+            is_coordinator = isinstance(self._ensemble.hosts.get(session_id), CoordinatorHost)
+            if is_coordinator and log is not None and written == incarnation:
+                raise BrokenPromiseError("offset deleted", f"{change.path}, and {parts[4]} is what it was")
+
+
+class CallRates:
+    """Every process makes a bounded number of calls in a second, and few that are equal."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._recent: dict[str, deque[tuple[int, str]]] = {}
+        self._equal: dict[str, Counter[str]] = {}
+
+    def requested(self, host: Host, call: Call) -> None:
+        now_us, text = self._schedule.now_us, f"{type(call).__name__} {_paths(call)}"
+        recent, equal = self._recent.setdefault(host.name, deque()), self._equal.setdefault(host.name, Counter())
+        recent.append((now_us, text))
+        equal[text] += 1
+        while recent[0][0] < now_us - SECOND_US:
+            equal[recent.popleft()[1]] -= 1
+        if len(recent) > MAX_CALLS_PER_SECOND or equal[text] > MAX_EQUAL_CALLS_PER_SECOND:
+            raise BrokenPromiseError(
+                "repetition", f"{host.name} makes {len(recent)} calls a second, {equal[text]} are {text}"
+            )
+
+
+def _paths(call: Call) -> str:
+    if not isinstance(call, Multi):
+        return call.path
+    return " ".join(f"{type(each).__name__[0]}{each.path.removeprefix(paths.GROUPS)}" for each in call.operations)[:300]

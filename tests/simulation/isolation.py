@@ -1,0 +1,57 @@
+"""Nothing fails but one hostile thing, which concerns a topic, a group or a member: nobody else may notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.hostile import Target, perform_hostile
+from tests.simulation.plan import Fault
+from tests.simulation.promises import BrokenPromiseError
+from tests.simulation.quiescence import LOOK_US, SETTLE_LIMIT_US, problems, read_shares
+from zkrebalancer.protocol.fields import TopicPartition
+
+HASTE_US = 2_500_000  # to connect again, to read all groups, and to give a newcomer its share
+LATER_US = 15_000_000  # time limits of commands, a lease, pauses between tries
+OF_A_TOPIC = ("topic", "mark", "offset")  # in the kind: everything else of the groups goes on
+OF_A_MEMBER = ("registration", "claim", "owner", "command")
+
+
+def one_bad_node(cluster: Cluster, fault: Fault) -> None:
+    """Let it happen to a topic, and to a member, of the group `inc`; see that the others are served as ever.
+
+    Raises:
+        BrokenPromiseError: somebody else was disturbed.
+
+    """
+    cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
+    target = Target("inc", "t", cluster.living_agents("inc")[0])
+    cluster.faults[fault.kind] += 1
+    cluster.schedule.tell("FAULT", fault.kind)
+    perform_hostile(cluster, fault.kind, fault.pick, target)
+    cluster.add_agent("eag")
+    is_of_a_topic = any(word in fault.kind for word in OF_A_TOPIC)
+    concerned = {target.topic} if is_of_a_topic else set()
+    if "topics" in fault.kind:
+        concerned = set(cluster.incarnations)
+    for wait_us, is_late in ((HASTE_US, False), (LATER_US, True)):
+        cluster.run_until(cluster.schedule.now_us + wait_us)
+        groups = ["eag"]
+        if is_of_a_topic or (is_late and any(word in fault.kind for word in OF_A_MEMBER)):
+            groups.append("inc")
+        for problem in _problems(cluster, groups, concerned):
+            raise BrokenPromiseError("isolation", f"{fault.kind} for {target.topic} or inc, and {problem}")
+
+
+def _problems(cluster: Cluster, groups: list[str], concerned: set[str]) -> Iterator[str]:
+    """Yield who is not served with what is not concerned."""
+    wanted = {partition for partition in cluster.brokers.logs if partition[0] not in concerned}
+    for group in groups:
+        shares = read_shares(cluster, group)
+        living = {agent.consumer for agent in cluster.living_agents(group)}
+        held: set[TopicPartition] = set().union(*(shares[name] for name in shares if name in living))
+        if not wanted <= held:
+            yield f"in {group} nobody owns {sorted(wanted - held)}"
+        counts = [len(shares.get(name or "", set()) & wanted) for name in living]
+        if not concerned and group == "eag" and max(counts) - min(counts) > 1:
+            yield f"in {group} the shares are {sorted(counts)}"
