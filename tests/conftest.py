@@ -31,6 +31,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and keep those on one worker that share something expensive.
 

@@ -55,6 +55,7 @@ class Stage:
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
 
     def close(self) -> None:
+        self._producer.close()  # an exception that a test has caught keeps the stage, and so an open client, for longer
         self.zk.close()
 
     def produce(self, partitions: Iterable[int], count: int, timestamp_ms: int = 0) -> None:

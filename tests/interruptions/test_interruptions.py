@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from consumer_agent.membership.effects import Purpose
@@ -53,3 +57,14 @@ def test_a_start_before_the_stop_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(GroupView, "is_free_for", lambda _view, _consumer, _partition: True)
     with pytest.raises(AssertionError, match=r"is held by|is read by"):
         interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))
+
+
+def test_the_command_line_counts_what_was_tried() -> None:
+    smallest = ("--members", "1", "--partitions", "1", "--processes", "1", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.interruptions", *smallest], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["plans"] > 0
+    assert document["interrupted_runs_in_all"] >= 6 * document["steps"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from tests.model import spin
 from tests.model.__main__ import TRAILS, Row, main
 from tests.model.checks import PROPERTIES, REFUTATIONS, Check, Search
 
+NEEDED_RULE = "start-before-stop-ack"
 SEARCHED = """
 (Spin Version 6.5.2 -- 6 December 2019)
 	+ Partial Order Reduction
@@ -87,10 +89,29 @@ def test_the_protocol_is_safe_and_needs_one_of_its_rules() -> None:
     holds = Row(PROPERTIES[0], spin.run(Check("safe", (), 1, Search.SAFETY)))
     assert holds.is_as_expected
     assert holds.result.figures.states > 10_000
-    (rule,) = [check for check in REFUTATIONS if check.name == "start-before-stop-ack"]
-    refuted = Row(rule, spin.run(rule))
-    assert refuted.is_as_expected
-    assert refuted.result.story[-1].startswith("=> two consumers own")
+    refuted = CliRunner().invoke(main, [NEEDED_RULE, "--json"])
+    assert refuted.exit_code == 0, refuted.output
+    (check,) = json.loads(refuted.stdout)["checks"]
+    assert check["ok"]
+    assert check["story"][-1].startswith("=> two consumers own")
+
+
+def test_a_property_that_does_not_hold_is_the_verdict_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = [check for check in REFUTATIONS if check.name == NEEDED_RULE]
+    found = spin.Result(spin.parse_output(SEARCHED.replace("errors: 0", "errors: 1")), ("=> two consumers own {2}",))
+    monkeypatch.setattr(spin, "missing_packages", list)
+    monkeypatch.setattr(spin, "run", lambda _check: found)
+    assert CliRunner().invoke(main, [rule.name]).exit_code == 0  # without its rule the property must not hold
+    monkeypatch.setattr("tests.model.__main__.PROPERTIES", (rule,))
+    monkeypatch.setattr("tests.model.__main__.REFUTATIONS", ())
+    failed = CliRunner().invoke(main, [rule.name])
+    assert (failed.exit_code, failed.stdout.splitlines()[-1]) == (1, "0 of 1 are as they should be")
+
+
+def test_an_unknown_name_is_refused() -> None:
+    refused = CliRunner().invoke(main, ["nonsense"])
+    assert refused.exit_code == 2
+    assert "no check has one of these names: nonsense" in refused.stderr
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations.__main__ import main
 from tests.mutations.bugs import MUTATIONS
 from tests.mutations.editing import Edit, StaleEditError
-from tests.mutations.hunting import hunt
+from tests.mutations.hunting import Hunt, hunt
 
 QUICK_SEEDS = 5
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -66,6 +68,26 @@ def test_line_breaks_and_quotes_and_comments_do_not_count() -> None:
 
 def test_names_are_unique() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
+
+
+def test_the_command_line_says_that_a_bug_was_found() -> None:
+    name = min((mutation for mutation in MUTATIONS if not mutation.redundant), key=lambda mutation: mutation.seeds).name
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutations", name, "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["mutations"]
+    assert (found["name"], found["ok"]) == (name, True)
+    assert found["found_by_seed"] is not None
+
+
+def test_the_command_line_fails_where_a_bug_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = next(number for number, mutation in enumerate(MUTATIONS) if not mutation.redundant)
+    monkeypatch.setattr("tests.mutations.__main__._hunt_all", lambda _chosen, _seeds: [Hunt(number, None, "")])
+    assert main([MUTATIONS[number].name]) == 1
+    assert capsys.readouterr().err == f"Error: not as stated: {MUTATIONS[number].name}\n"
 
 
 def test_a_name_that_is_unknown_is_refused() -> None:
