@@ -105,7 +105,7 @@ def test_a_property_that_does_not_hold_is_the_verdict_of_the_command(monkeypatch
     monkeypatch.setattr("tests.model.__main__.PROPERTIES", (rule,))
     monkeypatch.setattr("tests.model.__main__.REFUTATIONS", ())
     failed = CliRunner().invoke(main, [rule.name])
-    assert (failed.exit_code, failed.stdout.splitlines()[-1]) == (1, "0 of 1 are as they should be")
+    assert (failed.exit_code, failed.stdout.splitlines()[-1]) == (1, "0 of 1 are as expected")
 
 
 def test_an_unknown_name_is_refused() -> None:
