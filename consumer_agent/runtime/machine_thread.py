@@ -27,7 +27,7 @@ from consumer_agent.runtime import failpoints
 from consumer_agent.runtime.shared_state import SharedState, Tell
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
-from zkrebalancer.protocol.calls import ZooKeeperEvent
+from zkrebalancer.protocol.calls import Multi, ZooKeeperEvent
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
@@ -192,6 +192,8 @@ class MachineThread:
             self._closing.append(gevent.spawn_later(max(0, not_before_ms - now_ms()) / 1_000, client.close))
 
     def _request(self, effect: effects.Request) -> None:
+        if isinstance(effect.call, Multi):
+            self._telemetry.flush()  # before the ack or the commit that it may be
         if self._client is not None:
             self._client.request(effect.call_id, effect.call)
 

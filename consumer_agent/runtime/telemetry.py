@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +11,6 @@ from consumer_agent.runtime.record_buffer import Messages, Run
 from consumer_agent.runtime.shared_state import OutOfRange
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
-
-_logger = logging.getLogger(__name__)
 
 
 class Telemetry:
@@ -116,14 +113,13 @@ class Telemetry:
         self._write("command_quarantined", member=effect.member, command=effect.command, reason=effect.reason)
 
     def _write(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # those of EventLog.write
-        """Write an event; if that fails (a full disk), say so once and go on without: records matter more."""
-        if self._log is None:
-            return
-        try:
+        if self._log is not None:
             self._log.write(kind, group=self._group, **fields)
-        except OSError as error:
-            _logger.warning("telemetry ends: %s", error)
-            self._log = None
+
+    def flush(self) -> None:
+        """Wait for a moment until what was written is in its file."""
+        if self._log is not None:
+            self._log.flush()
 
     def close(self) -> None:
         """Close the file."""

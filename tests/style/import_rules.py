@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "zkrebalancer.runtime": ("zkrebalancer.protocol",),
     "zkrebalancer.observe": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
-    "zkrebalancer.observe.events": (),
+    "zkrebalancer.observe.events": ("zkrebalancer.protocol",),
     "zkrebalancer.coordinator": (
         "zkrebalancer.protocol",
         "zkrebalancer.assignment",

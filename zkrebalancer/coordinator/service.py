@@ -126,6 +126,8 @@ class CoordinatorService:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Request):
+            if isinstance(effect.call, Multi):
+                self._event_log.flush()  # what was decided is written down before it has an effect
             self._zk.request(effect.call_id, effect.call)
             if self._failpoint.kind == "multi" and isinstance(effect.call, Multi):
                 gevent.sleep(0)  # the client hands the request to the socket
@@ -145,15 +147,12 @@ class CoordinatorService:
             self._stopped = True
 
     def _write_down(self, effect: Emit) -> None:
-        """Write an event; if that fails (a full disk), say so once and go on without: groups matter more."""
         fields: dict[str, Any] = {**effect.fields}  # none of them is named as an argument of `write` is
-        try:
-            self._event_log.write(
-                effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
-            )
-        except OSError as error:
-            _log.warning("telemetry ends: %s", error)
-            self._event_log.close()
+        self._event_log.write(
+            effect.kind, group=effect.group, generation=effect.generation, cause_id=effect.cause_id, **fields
+        )
+        if effect.kind == self._failpoint.kind:
+            self._event_log.flush()
 
     def _compute(self, effect: Compute) -> None:
         began = time.monotonic_ns()

@@ -136,6 +136,7 @@ class Run:
             "leader_elected": self._elected,
             "leader_resigned": self._resigned,
             "fault": self._fault,
+            "events_dropped": self._events_dropped,
         }
 
     def apply(self, event: Event) -> None:
@@ -296,6 +297,10 @@ class Run:
     def _resigned(self, event: Event) -> None:
         if self._leading_epoch == event["epoch"]:
             self._leading_epoch = None
+
+    def _events_dropped(self, event: Event) -> None:
+        count, process = event.get("dropped_count"), event.get("process")
+        self._problems.add(f"{process} dropped {count} events: it could not write them, and what they say is missing")
 
     def _fault(self, event: Event) -> None:
         self._faults.append(Fault(event["name"], event["target"], round(self._seconds(event["mono_us"]), 3)))

@@ -1,31 +1,66 @@
-"""Telemetry: JSON lines, appended to one file per process (`docs/reference/events.md`)."""
+"""Telemetry: JSON lines, appended to files of one process (`docs/reference/events.md`), by one thread.
+
+Nothing waits for a slow disk: `write` only queues a line, and `flush` waits for the thread for a moment. After an error,
+files are opened anew with growing pauses; events that are dropped meanwhile are counted and reported once.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from gevent import monkey
+
+from zkrebalancer.protocol.numbers import number_setting
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
+FILE_BYTES_VARIABLE = "ZKREBALANCER_EVENTS_FILE_BYTES"
+FILES_VARIABLE = "ZKREBALANCER_EVENTS_FILES"
+MAX_FILE_BYTES = 256 * 1024 * 1024  # then the next file begins
+MAX_FILES = 16  # of one process; the oldest is deleted
+MAX_WAITING_BYTES = 32 * 1024 * 1024  # of lines; more are dropped
+MAX_BATCH_BYTES = 1024 * 1024  # written at once
+FLUSH_LIMIT_S = 0.1
+CLOSE_LIMIT_S = 5.0
+MIN_PAUSE_S = 1.0  # after an error; doubles up to MAX_PAUSE_S
+MAX_PAUSE_S = 60.0
+
+_log = logging.getLogger(__name__)
+# Of the operating system, also in a program whose threads gevent has patched.
+_start_thread = monkey.get_original("_thread", "start_new_thread")
+_new_lock = monkey.get_original("_thread", "allocate_lock")
+_new_reentrant_lock = monkey.get_original("_thread", "RLock")
+_new_queue = monkey.get_original("queue", "SimpleQueue")
+
 
 class EventLog:
-    """Appends events to `<directory>/<process>-<pid>.jsonl`; safe for threads, greenlets and kill -9.
+    """Appends events to `<directory>/<process>-<pid>.jsonl` and its successors; safe for threads and greenlets.
 
-    Every line is one write on an append-only descriptor, so a killed process loses at most a torn last line.
+    A killed process loses what it has not flushed, and may leave a torn last line.
     """
 
     def __init__(self, directory: Path | None, process: str) -> None:
-        """Open the file in `directory`; None drops every event. Raises OSError if it does not exist or is read-only."""
+        """Open the first file in `directory`; None drops every event.
+
+        Raises:
+            OSError: the directory does not exist or is read-only.
+            ConfigurationError: a variable of the environment is no number.
+
+        """
         self._host = socket.gethostname()
         self._process = process
-        self._descriptor: int | None = None
+        self._writer: _Writer | None = None
         if directory is not None:
-            path = directory / f"{process}-{os.getpid()}.jsonl"
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._writer = _Writer(_Files(directory, f"{process}-{os.getpid()}"), self._gap)
+            atexit.register(self.close)
 
     def write(
         self,
@@ -37,15 +72,21 @@ class EventLog:
         mono_us: int | None = None,
         **fields: JsonValue,
     ) -> None:
-        """Write one event; `mono_us` is its time in microseconds of CLOCK_MONOTONIC, by default now.
-
-        Raises:
-            OSError: the event cannot be written, for example because the disk is full.
-
-        """
-        descriptor = self._descriptor  # another thread may close the log meanwhile
-        if descriptor is None:
+        """Queue one event; `mono_us` (microseconds of CLOCK_MONOTONIC) defaults to now. Never waits, never raises."""
+        writer = self._writer  # another thread may close the log meanwhile
+        if writer is None:
             return
+        writer.put(self._line(kind, group, generation, cause_id, mono_us, fields))
+
+    def _line(
+        self,
+        kind: str,
+        group: str | None,
+        generation: int | None,
+        cause_id: str | None,
+        mono_us: int | None,
+        fields: Mapping[str, JsonValue],
+    ) -> bytes:
         event = {
             "ts_us": time.time_ns() // 1_000,
             "mono_us": time.monotonic_ns() // 1_000 if mono_us is None else mono_us,
@@ -57,10 +98,176 @@ class EventLog:
             "cause_id": cause_id,
             **fields,
         }
-        os.write(descriptor, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+        return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+
+    def _gap(self, count: int) -> bytes:
+        return self._line("events_dropped", None, None, None, None, {"dropped_count": count})
+
+    def flush(self, limit_s: float = FLUSH_LIMIT_S) -> bool:
+        """Wait until what this thread has written is in its file; return whether it is, or was dropped.
+
+        A writer that was late once is not waited for again before it has caught up.
+        """
+        return self._writer is None or self._writer.flush(limit_s)
 
     def close(self) -> None:
-        """Close the file; further events are dropped."""
+        """Write what is waiting, for at most CLOSE_LIMIT_S, and close the file; further events are dropped."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            atexit.unregister(self.close)
+            writer.close()
+
+
+class _Files:
+    """The files of one process, one after the other."""
+
+    def __init__(self, directory: Path, stem: str) -> None:
+        number = os.environ.get
+        self._max_bytes = number_setting(FILE_BYTES_VARIABLE, number(FILE_BYTES_VARIABLE), MAX_FILE_BYTES, 1)
+        self._max_files = number_setting(FILES_VARIABLE, number(FILES_VARIABLE), MAX_FILES, 1)
+        self._directory, self._stem = directory, stem
+        self._opened = 0
+        self._paths: deque[Path] = deque()
+        self._descriptor: int | None = None
+        self._size = 0
+        self._open()
+
+    @property
+    def current(self) -> Path:
+        """The file that was opened last."""
+        return self._paths[-1]
+
+    def append(self, content: bytes) -> None:
+        """Append whole lines; raises OSError, after which the next file begins: this one may end in a torn line."""
+        try:
+            if self._descriptor is None or (self._size and self._size + len(content) > self._max_bytes):
+                self.close()
+                self._open()
+            rest = memoryview(content)
+            while rest:
+                written = os.write(self._descriptor or 0, rest)
+                self._size += written
+                rest = rest[written:]
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def _open(self) -> None:
+        name = f"{self._stem}.{self._opened:04d}.jsonl" if self._opened else f"{self._stem}.jsonl"
+        path = self._directory / name
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+        self._opened += 1
+        self._paths.append(path)
+        while len(self._paths) > self._max_files:
+            self._paths.popleft().unlink(missing_ok=True)
+
+
+class _Writer:
+    """The thread that writes, and the queue before it."""
+
+    def __init__(self, files: _Files, gap: Callable[[int], bytes]) -> None:
+        """`gap` makes the line that says how many events are missing before it."""
+        self._files, self._gap = files, gap
+        self._lock = _new_reentrant_lock()  # held for moments, never while writing; a signal's handler may write events
+        self._queue = _new_queue()  # of (number, line), (number, lock to release), or (number, None) for the end
+        self._waiting_bytes = 0
+        self._last = 0  # number of the last line that was queued
+        self._done = 0  # of the last one that was written or dropped
+        self._late_until = 0  # what a flush gave up waiting for
+        self._dropped = 0  # events, since that was last said
+        self._pause_s = 0.0  # after an error: since then every try to open a file has failed
+        self._retry_at_s = 0.0
+        _start_thread(self._run, ())
+
+    def put(self, line: bytes) -> None:
+        with self._lock:
+            if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
+                self._dropped += 1
+                return
+            self._waiting_bytes += len(line)
+            self._last += 1
+            self._queue.put((self._last, line))
+
+    def flush(self, limit_s: float, *, is_last: bool = False) -> bool:
+        with self._lock:
+            wanted = self._last
+            if self._done >= wanted:
+                return True
+            if self._done < self._late_until and not is_last:
+                return False
+            released = _new_lock()
+            released.acquire()
+            self._queue.put((wanted, released))
+        if released.acquire(timeout=limit_s):
+            return True
+        self._late_until = wanted
+        _log.warning("telemetry is late: %s is slow; nothing waits for it until it has caught up", self._files.current)
+        return False
+
+    def close(self) -> None:
+        self.flush(CLOSE_LIMIT_S, is_last=True)
+        with self._lock:
+            self._queue.put((self._last, None))
+
+    # In the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_end = False
+        while not is_end:
+            lines: list[bytes] = []
+            number, size, flushed = self._done, 0, None
+            while (
+                flushed is None and not is_end and (not lines or (size < MAX_BATCH_BYTES and not self._queue.empty()))
+            ):
+                number, content = self._queue.get()
+                if content is None:
+                    is_end = True
+                elif isinstance(content, bytes):
+                    lines.append(content)
+                    size += len(content)
+                else:
+                    flushed = content
+            self._write(lines)
+            with self._lock:
+                self._waiting_bytes -= size
+                self._done = number
+            if flushed is not None:
+                flushed.release()
+        self._files.close()
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Write lines, or drop them: there was an error, and it is too early to try again."""
+        if not lines:
+            return
+        with self._lock:
+            dropped = self._dropped
+        if not self._pause_s or time.monotonic() >= self._retry_at_s:
+            try:
+                self._files.append(b"".join([self._gap(dropped), *lines] if dropped else lines))
+            except OSError as error:
+                self._begin_pause(error)
+            else:
+                self._pause_s = 0.0
+                self._say_dropped(dropped)
+                return
+        with self._lock:
+            self._dropped += len(lines)
+
+    def _begin_pause(self, error: OSError) -> None:
+        if not self._pause_s:
+            _log.warning("telemetry: %s; events are dropped until files can be written again", error)
+        self._pause_s = min(MAX_PAUSE_S, 2 * self._pause_s or MIN_PAUSE_S)
+        self._retry_at_s = time.monotonic() + self._pause_s
+
+    def _say_dropped(self, count: int) -> None:
+        if count:
+            _log.warning("telemetry is written to %s; %d events before it were dropped", self._files.current, count)
+            with self._lock:
+                self._dropped -= count

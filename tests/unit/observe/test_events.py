@@ -25,6 +25,7 @@ number = 0
 while True:
     log.write("tick", number=number, padding="x" * 2000)
     if number == 100:
+        log.flush(60)
         print("ready", flush=True)
     number += 1
 """
@@ -38,6 +39,7 @@ def test_an_event_has_the_common_keys_and_its_own(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "agent")
     before_us = time.monotonic_ns() // 1_000
     log.write("committed", group="g", generation=7, cause_id="c", member="m", topic="ü", partition=0, offset=5)
+    assert log.flush(10)
     (event,) = read(tmp_path)
     assert before_us <= event.pop("mono_us") <= time.monotonic_ns() // 1_000
     assert abs(event.pop("ts_us") - time.time_ns() // 1_000) < 60_000_000
@@ -68,8 +70,11 @@ def test_missing_common_keys_are_null_and_the_time_can_be_set(tmp_path: Path) ->
 def test_events_are_readable_at_once_and_a_second_log_appends(tmp_path: Path) -> None:
     first, second = EventLog(tmp_path, "p"), EventLog(tmp_path, "p")
     first.write("one")
+    assert first.flush(10)
     second.write("two")
+    assert second.flush(10)
     first.write("three")
+    assert first.flush(10)
     assert [event["kind"] for event in read(tmp_path)] == ["one", "two", "three"]
     first.close()
     second.close()

@@ -83,6 +83,7 @@ class Recorder:
                 count=len(run),
                 delays_us=[ts_us - sent_at_us(record.value or b"") for record in run],
             )
+        self._log.flush()  # before anything of it is committed
 
     def _write_partitions(self, kind: str, positions: dict[TopicPartition, int], reason: str | None = None) -> None:
         extra: dict[str, Any] = {} if reason is None else {"reason": reason}
@@ -97,6 +98,7 @@ class Recorder:
                 positions=[positions[topic, number] for number in numbers],
                 **extra,
             )
+        self._log.flush()
 
 
 def unbroken(records: Iterable[Received]) -> Iterator[list[Received]]:

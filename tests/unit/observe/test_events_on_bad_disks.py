@@ -1,0 +1,194 @@
+"""The event log when files cannot be written, or only slowly: nothing waits, nothing ends, losses are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zkrebalancer.observe import events
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import ConfigurationError
+
+FULL = OSError(28, os.strerror(28))
+
+
+class Disk:
+    """Stands before what appends to files: refuses, or waits, as long as a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self.is_free = threading.Event()
+        self.is_free.set()
+        append = events._Files.append
+
+        def append_or_not(files: events._Files, content: bytes) -> None:
+            self.is_free.wait()
+            if self.is_full:
+                raise FULL
+            append(files, content)
+
+        monkeypatch.setattr(events._Files, "append", append_or_not)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def read(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def kinds(directory: Path) -> list[str]:
+    return [event["kind"] for event in read(directory)]
+
+
+def writer_of(log: EventLog) -> events._Writer:
+    assert log._writer is not None
+    return log._writer
+
+
+def test_after_an_error_telemetry_goes_on_and_says_once_what_is_missing(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    log = EventLog(tmp_path, "p")
+
+    def write(kind: str) -> None:
+        log.write(kind)
+        assert log.flush(60)
+
+    write("before")
+    disk.is_full = True
+    for _ in range(3):
+        write("lost")
+    pauses = []
+    for _ in range(10):  # each try that fails makes the next pause longer, up to a limit
+        began_s, now_s = now_s, writer_of(log)._retry_at_s
+        write("lost")
+        pauses.append(now_s - began_s)
+    assert pauses == [min(events.MIN_PAUSE_S * 2**number, events.MAX_PAUSE_S) for number in range(10)]
+    disk.is_full = False
+    write("lost")  # too early
+    now_s += events.MAX_PAUSE_S
+    write("after")
+    write("later")
+    log.close()
+    assert kinds(tmp_path) == ["before", "events_dropped", "after", "later"]
+    assert read(tmp_path)[1]["dropped_count"] == 14
+    full, again = caplog.messages
+    assert full == "telemetry: [Errno 28] No space left on device; events are dropped until files can be written again"
+    assert again.endswith("14 events before it were dropped")
+
+
+def test_a_torn_line_ends_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "MAX_PAUSE_S", 0.0)
+    log = EventLog(tmp_path, "p")
+    log.write("before")
+    assert log.flush(10)
+    write, answers = os.write, iter([4, None])
+
+    def write_a_part(descriptor: int, content: bytes) -> int:
+        answer = next(answers, len(content))
+        if answer is None:
+            raise FULL
+        return write(descriptor, content[:answer])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write_a_part)
+        log.write("torn")
+        assert log.flush(10)
+    log.write("after")
+    log.close()
+    first, second = tmp_path / f"p-{os.getpid()}.jsonl", tmp_path / f"p-{os.getpid()}.0001.jsonl"
+    assert first.read_bytes().split(b"\n")[1] == b'{"ts'
+    assert [json.loads(line)["kind"] for line in second.read_text().splitlines()] == ["events_dropped", "after"]
+
+
+def test_nobody_waits_for_a_disk_that_hangs_but_for_a_moment_once(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = EventLog(tmp_path, "p")
+    disk.is_free.clear()
+    log.write("one")
+    assert not log.flush(0.01)
+    for _ in range(100):
+        log.write("two")
+        assert not log.flush(3_600)  # it is known to be late
+    assert [message.partition(":")[0] for message in caplog.messages] == ["telemetry is late"]
+    disk.is_free.set()
+    log.close()
+    assert kinds(tmp_path) == ["one", *["two"] * 100]
+
+
+def test_what_waits_is_bounded_and_what_is_too_much_is_counted(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_WAITING_BYTES", 10_000)
+    log = EventLog(tmp_path, "p")
+    disk.is_free.clear()
+    for _ in range(1_000):
+        log.write("tick")
+    writer = writer_of(log)
+    assert 5_000 < writer._waiting_bytes <= 10_000
+    disk.is_free.set()
+    assert writer.flush(60)
+    assert writer._waiting_bytes == 0
+    log.write("end")
+    log.close()
+    dropped = sum(event["dropped_count"] for event in read(tmp_path) if event["kind"] == "events_dropped")
+    assert dropped > 500
+    assert kinds(tmp_path).count("tick") + dropped == 1_000
+    assert kinds(tmp_path)[-1] == "end"
+
+
+def test_files_are_bounded_in_size_and_number_and_the_last_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(events.FILE_BYTES_VARIABLE, "1000")
+    monkeypatch.setenv(events.FILES_VARIABLE, "3")
+    log = EventLog(tmp_path, "p")
+    for number in range(100):
+        log.write("tick", number=number)
+        assert log.flush(10)
+    log.close()
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 3
+    assert all(path.suffix == ".jsonl" and path.stat().st_size <= 1_000 for path in paths)
+    numbers = [event["number"] for event in read(tmp_path)]
+    assert numbers == list(range(numbers[0], 100))
+    assert len(numbers) > 9
+
+
+@pytest.mark.parametrize("variable", [events.FILE_BYTES_VARIABLE, events.FILES_VARIABLE])
+def test_a_limit_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "many")
+    with pytest.raises(ConfigurationError, match=f"{variable}=many: an integer from 1"):
+        EventLog(tmp_path, "p")
+
+
+def test_a_signals_handler_may_write_while_its_thread_writes(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "p")
+    with writer_of(log)._lock:  # as if the signal came now
+        log.write("from the handler")
+    log.close()
+    assert kinds(tmp_path) == ["from the handler"]
+
+
+def test_what_is_waiting_is_written_when_the_process_ends(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys; from zkrebalancer.observe.events import EventLog; "
+        "EventLog(pathlib.Path(sys.argv[1]), 'p').write('last')"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    assert kinds(tmp_path) == ["last"]
