@@ -12,6 +12,7 @@ import gevent
 
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.cli import options
+from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S
 from zkrebalancer.coordinator.service import CoordinatorService
 from zkrebalancer.observe.events import EventLog, JsonValue
 from zkrebalancer.rebalance.election import Identity
@@ -58,6 +59,13 @@ class AnnouncingLog(EventLog):
     show_default=True,
     help="How long after a crash ZooKeeper waits before a standby can lead.",
 )
+@click.option(
+    "--plan-timeout-s",
+    type=click.IntRange(1, 3_600),
+    default=PLAN_TIMEOUT_S,
+    show_default=True,
+    help="A strategy that computes for longer is given up; its group is tried again at growing intervals.",
+)
 @options.kafka_options(
     "Kafka brokers, to read lag and rates for the strategy balanced; without it all partitions weigh the same."
 )
@@ -68,6 +76,7 @@ def coordinator(
     broker_id: int,
     host: str,
     session_timeout_ms: int,
+    plan_timeout_s: int,
     kafka: Mapping[str, str] | None,
     events_directory: Path | None,
 ) -> None:
@@ -83,7 +92,9 @@ def coordinator(
         pass  # fails on a wrong address or chroot, instead of waiting for it for ever
     event_log = AnnouncingLog(events_directory, f"coordinator-{broker_id}")
     click.echo(f"coordinator {broker_id} is running")
-    service = CoordinatorService(zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, kafka)
+    service = CoordinatorService(
+        zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)
     service.run()

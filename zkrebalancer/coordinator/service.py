@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,16 +18,14 @@ from gevent.queue import Empty, SimpleQueue
 
 from zkrebalancer.assignment import WEIGHING
 from zkrebalancer.assignment.columns import Strategy
-from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.coordinator.load_reader import LoadReader
+from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S, Planner
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
-from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import (
     Compute,
-    Computed,
     Effect,
     Emit,
     Event,
@@ -41,7 +38,6 @@ from zkrebalancer.rebalance.effects import (
     Warn,
 )
 from zkrebalancer.rebalance.election import Identity
-from zkrebalancer.rebalance.planning import answer
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import ZkClient
 
@@ -49,6 +45,7 @@ SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; a coordinator without ZooKeeper stop
 MAX_WAIT_S = 60.0
 GIL_SWITCH_S = 0.000_5  # Python's own 5 ms is how long the loop would wait for a strategy that computes
 COLLECT_INTERVAL_S = 3_600.0
+MAX_COLLECT_DELAY_S = 600.0  # some group may back off for ever
 NEVER = 2**31 - 1  # of younger collections
 
 _log = logging.getLogger(__name__)
@@ -65,6 +62,7 @@ class CoordinatorService:
         strategies: Mapping[str, Strategy],
         event_log: EventLog,
         kafka: Mapping[str, str] | None = None,
+        plan_timeout_s: float = PLAN_TIMEOUT_S,
     ) -> None:
         """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag.
 
@@ -74,7 +72,7 @@ class CoordinatorService:
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
         self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None
-        self._strategies = strategies
+        self._planner = Planner(strategies, self._events.put, plan_timeout_s)
         self._event_log = event_log
         self._failpoint = Failpoint(os.environ.get(VARIABLE))
         self._stopped = False
@@ -99,13 +97,13 @@ class CoordinatorService:
             self._event_log.close()
 
     def _collect_garbage(self) -> None:
-        wait_s = COLLECT_INTERVAL_S
         while True:
-            gevent.sleep(wait_s)
-            is_moving = any(self.coordinator.groups_being_rebalanced.values())
-            if not is_moving:
-                gc.collect()
-            wait_s = MAX_WAIT_S if is_moving else COLLECT_INTERVAL_S
+            gevent.sleep(COLLECT_INTERVAL_S)
+            postponed_s = 0.0
+            while postponed_s < MAX_COLLECT_DELAY_S and any(self.coordinator.groups_being_rebalanced.values()):
+                gevent.sleep(MAX_WAIT_S)
+                postponed_s += MAX_WAIT_S
+            gc.collect()
 
     def stop(self) -> None:
         """Resign and end; callable from a signal handler of gevent."""
@@ -133,8 +131,7 @@ class CoordinatorService:
                 gevent.sleep(0)  # the client hands the request to the socket
                 self._failpoint.passed("multi")
         elif isinstance(effect, Compute):
-            # A strategy's bug is told to its group, which backs off; the other groups go on.
-            gevent.spawn(self._compute, effect).link_exception(lambda failed: self._failed(effect, failed.exception))
+            self._planner.compute(effect)
         elif isinstance(effect, ReadLoads):
             if self._load_reader is not None:
                 self._load_reader.read(effect)
@@ -153,25 +150,6 @@ class CoordinatorService:
         )
         if effect.kind == self._failpoint.kind:
             self._event_log.flush()
-
-    def _compute(self, effect: Compute) -> None:
-        began = time.monotonic_ns()
-        result = gevent.get_hub().threadpool.apply(_answer, (effect, self._strategies))
-        elapsed_us = (time.monotonic_ns() - began) // 1_000
-        transition, error = (None, str(result)) if isinstance(result, RebalancerError) else (result, None)
-        self._events.put(Computed(effect.group, effect.ticket, transition, elapsed_us, error))
-
-    def _failed(self, effect: Compute, error: BaseException | None) -> None:
-        text = f"strategy {effect.strategy} failed: {type(error).__name__}: {error}"
-        self._events.put(Computed(effect.group, effect.ticket, None, 0, text))
-
-
-def _answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition | RebalancerError:
-    """Return an error that is a user's mistake: gevent writes the traceback of whatever is raised in its pool."""
-    try:
-        return answer(task, strategies)
-    except RebalancerError as error:
-        return error
 
 
 def _now() -> Now:

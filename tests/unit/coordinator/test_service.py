@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from pathlib import Path
 
+import gevent
 import pytest
+from gevent import GreenletExit
 
-from zkrebalancer.coordinator.service import CoordinatorService
+from zkrebalancer.coordinator.service import COLLECT_INTERVAL_S, MAX_COLLECT_DELAY_S, CoordinatorService
 from zkrebalancer.observe.events import EventLog
+from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import Emit
 from zkrebalancer.rebalance.election import Identity
 
@@ -30,3 +34,26 @@ def test_a_full_disk_pauses_telemetry_but_not_the_coordinator(
     event_log.close()
     text = "telemetry: [Errno 28] No space left on device; events are dropped until files can be written again"
     assert caplog.messages == [text]
+
+
+def test_a_group_that_backs_off_for_ever_postpones_full_collections_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time passes in the patched sleep, until the third collection."""
+    now_s = 0.0
+    collected_s: list[float] = []
+    service = CoordinatorService("z:1", Identity(1, "h"), 1_000, {}, EventLog(None, "coordinator-1"))
+    monkeypatch.setattr(Coordinator, "groups_being_rebalanced", {"backs-off": True, "idle": False})
+
+    def sleep(pause_s: float) -> None:
+        nonlocal now_s
+        if len(collected_s) == 3 or now_s > 10 * COLLECT_INTERVAL_S:
+            raise GreenletExit
+        now_s += pause_s
+
+    monkeypatch.setattr(gevent, "sleep", sleep)
+    monkeypatch.setattr(gc, "collect", lambda: collected_s.append(now_s))
+    with pytest.raises(GreenletExit):
+        service._collect_garbage()
+    longest_s = COLLECT_INTERVAL_S + MAX_COLLECT_DELAY_S
+    assert collected_s == [longest_s, 2 * longest_s, 3 * longest_s]

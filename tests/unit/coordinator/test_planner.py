@@ -1,0 +1,148 @@
+"""Plans have a limit: strategies that hang hold up neither each other's groups nor the coordinator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
+
+import gevent
+import pytest
+
+from zkrebalancer.assignment.model import Problem
+from zkrebalancer.assignment.transition import Transition
+from zkrebalancer.coordinator import planner
+from zkrebalancer.coordinator.planner import MAX_LATE, MAX_QUARANTINE_S, MIN_QUARANTINE_S, Planner
+from zkrebalancer.protocol.errors import UnknownStrategyError
+from zkrebalancer.rebalance.coordinator import MAX_PLANNING
+from zkrebalancer.rebalance.effects import Compute, Computed
+
+LIMIT_S = 0.05
+PLAN = cast("Transition", object())
+LATE = "strategy hangs has not answered within 0.05 s; it is tried again more rarely"
+
+
+class Strategies:
+    """Takes the place of `answer`: a strategy that hangs does so until the test is over, or the test says so."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.calls: list[str] = []
+        self.ended: list[str] = []
+
+    def answer(self, task: Compute, _strategies: object) -> Transition:
+        self.calls.append(task.group)
+        try:
+            if task.strategy == "hangs":
+                self.may_go_on.wait()
+            if task.strategy == "loops":
+                while not self.may_go_on.is_set():
+                    pass
+            if task.strategy == "unknown":
+                raise UnknownStrategyError("no such strategy")
+            if task.strategy == "broken":
+                raise ZeroDivisionError("a bug")
+            return PLAN
+        finally:
+            self.ended.append(task.group)
+
+
+class Machine:
+    """A planner, and what it has answered."""
+
+    def __init__(self) -> None:
+        self.answers: list[Computed] = []
+        self.planner = Planner({}, self.answers.append, LIMIT_S)
+        self.ticket = 0
+
+    def ask(self, group: str, strategy: str = "works", options: Mapping[str, object] | None = None) -> None:
+        self.ticket += 1
+        problem = Problem({}, {}, options=options or {})
+        self.planner.compute(Compute(group, self.ticket, strategy, problem, None, frozenset(), everything=False))
+
+    def wait_until(self, is_true: Callable[[], object]) -> None:
+        with gevent.Timeout(30):
+            while not is_true():
+                gevent.sleep(0.001)
+
+    def answer_to(self, group: str, strategy: str = "works", options: Mapping[str, object] | None = None) -> Computed:
+        before = len(self.answers)
+        self.ask(group, strategy, options)
+        self.wait_until(lambda: len(self.answers) > before)
+        return self.answers[-1]
+
+
+@pytest.fixture
+def strategies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategies]:
+    hanging = Strategies()
+    monkeypatch.setattr(planner, "answer", hanging.answer)
+    yield hanging
+    hanging.may_go_on.set()
+
+
+@pytest.fixture
+def machine(strategies: Strategies) -> Machine:
+    assert strategies
+    return Machine()
+
+
+def test_a_plan_a_users_mistake_and_a_bug(machine: Machine) -> None:
+    assert machine.answer_to("g").transition is PLAN
+    assert machine.answer_to("g", "unknown").error == "no such strategy"
+    assert machine.answer_to("g", "broken").error == "strategy broken failed: ZeroDivisionError: a bug"
+
+
+def test_groups_whose_strategies_hang_keep_no_other_group_from_being_planned(machine: Machine) -> None:
+    for number in range(MAX_LATE):
+        machine.ask(f"hanging-{number}", "hangs")
+    machine.wait_until(lambda: len(machine.answers) == MAX_LATE)
+    assert {answer.error for answer in machine.answers} == {LATE}
+    for number in range(MAX_PLANNING):
+        assert machine.answer_to(f"healthy-{number}").transition is PLAN
+
+
+def test_when_no_thread_is_free_a_group_is_told_within_the_same_limit(machine: Machine, strategies: Strategies) -> None:
+    for number in range(MAX_LATE + MAX_PLANNING):
+        assert machine.answer_to(f"hanging-{number}", "hangs").error == LATE
+    assert machine.answer_to("healthy").error == "no thread is free to plan in: strategies of other groups hang"
+    assert "healthy" not in strategies.calls
+    strategies.may_go_on.set()
+    machine.wait_until(lambda: len(strategies.ended) == MAX_LATE + MAX_PLANNING)
+    assert machine.answer_to("other").transition is PLAN
+
+
+def test_a_group_whose_strategy_hangs_is_asked_less_and_less_often(
+    machine: Machine, strategies: Strategies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    for tries in range(1, 12):
+        strategies.may_go_on.clear()
+        assert machine.answer_to("g", "hangs").error == LATE
+        assert len(strategies.calls) == tries
+        pause_s = min(MAX_QUARANTINE_S, MIN_QUARANTINE_S * 2 ** (tries - 1))
+        now_s += pause_s
+        assert machine.answer_to("g", "hangs").error == LATE, "its thread has not ended"
+        strategies.may_go_on.set()
+        machine.wait_until(lambda: machine.planner._late["g"].has_ended)
+        now_s -= 1
+        assert machine.answer_to("g", "hangs").error == LATE, "its quarantine is not over"
+        assert len(strategies.calls) == tries
+        now_s += 1
+    assert machine.answer_to("g", "hangs").transition is PLAN, "it does not hang any more"
+    assert machine.planner._late == {}
+
+
+def test_an_operator_who_changes_strategy_or_options_is_heard_at_once(machine: Machine, strategies: Strategies) -> None:
+    assert machine.answer_to("g", "hangs").error == LATE
+    assert machine.answer_to("g", "works").transition is PLAN
+    assert machine.answer_to("g", "hangs").error == LATE
+    strategies.may_go_on.set()
+    assert machine.answer_to("g", "hangs", {"rounds": 1}).transition is PLAN
+
+
+def test_a_strategy_that_loops_in_python_is_ended(machine: Machine, strategies: Strategies) -> None:
+    assert machine.answer_to("g", "loops").error == LATE.replace("hangs", "loops")
+    machine.wait_until(lambda: strategies.ended == ["g"])
+    assert not strategies.may_go_on.is_set()
