@@ -1,7 +1,7 @@
 """Telemetry: JSON lines, appended to files of one process (`docs/reference/events.md`), by one thread.
 
-Nothing waits for a slow disk: `write` only queues a line, and `flush` waits for the thread for a moment. After an error,
-files are opened anew with growing pauses; events that are dropped meanwhile are counted and reported once.
+Nothing waits for a slow disk: `write` only queues a line, and `flush` waits for the thread for a moment. After an
+error, files are opened anew with growing pauses; events that are dropped meanwhile are counted and reported once.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def test_files_are_bounded_in_size_and_number_and_the_last_ones_stay(
 @pytest.mark.parametrize("variable", [events.FILE_BYTES_VARIABLE, events.FILES_VARIABLE])
 def test_a_limit_that_is_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "many")
-    with pytest.raises(ConfigurationError, match=f"{variable}=many: an integer from 1"):
+    with pytest.raises(ConfigurationError, match=f"{variable}=many: must be an integer from 1"):
         EventLog(tmp_path, "p")
 
 
