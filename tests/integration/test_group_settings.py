@@ -139,7 +139,7 @@ def test_what_cannot_be_set_is_one_line_and_changes_nothing(scenario: Scenario) 
         (["starts_paused=true"], "starts_paused: there is no such setting"),
         (["strategy"], "'strategy' is not KEY=VALUE"),
         (["strategy=balanced", "options.move_price=1"], "options.move_price: is unknown"),
-        (["options.move_cost=dear"], "options.move_cost: a number"),
+        (["options.move_cost=dear"], "options.move_cost: must be a number"),
         (["options.pinned=" + "[" * 100_000], "options.pinned: must be an object"),
         (["mode=eager", "mode=incremental"], "mode is given twice"),
     ):
