@@ -22,7 +22,7 @@ def spread_exactly(
 
     `topics_of`: owner -> the topics that it reads, all of them keys of `partitions`; the order of owners breaks ties.
     `partitions`: topic -> sorted partitions; each topic has at least one reader.
-    `claims`: owner -> partitions that it owns and may keep, in the order in which to keep them; none is claimed twice.
+    `claims`: owner -> partitions that it owns and may keep, those to keep first; no partition is claimed twice.
 
     The result has the smallest sum of squared sizes (so sizes differ by at most one wherever subscriptions allow it)
     and, among those, the most kept claims. Free partitions are dealt in a circle.

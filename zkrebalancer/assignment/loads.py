@@ -78,7 +78,7 @@ def expected_or(measured: Rates, expected: Sequence[float]) -> Rates:
 def rate_of(before: Offsets, ends: Offsets, elapsed_s: float) -> Rates:
     """Return the records per second written to each partition, 0 where unknown.
 
-    `before` and `ends`: log ends at the beginning and the end of `elapsed_s`; partitions only in one are left out.
+    `before` and `ends`: log ends at the beginning and the end of `elapsed_s`. Partitions in only one are left out.
     """
     both = min(len(before), len(ends))
     before, ends = before[:both], ends[:both]

@@ -2,10 +2,11 @@
 
 A consumer that registers meanwhile must not start at an offset that is about to be replaced. The steps are:
 
-1. Pause starts: a setting of the group, whose version every command checks.
-2. Check again that the group has no consumers.
-3. Write the offsets; each transaction checks that the pause is still in force. Offsets in Kafka are written last.
-4. Resume starts.
+1. Check that the group has no consumers.
+2. Pause starts: a setting of the group, whose version every command checks.
+3. Check again that the group has no consumers.
+4. Write the offsets; each transaction checks that the pause is still in force. Offsets in Kafka are written last.
+5. Resume starts.
 
 An interrupted reset leaves the pause behind; the next reset, successful or not, removes it.
 """

@@ -22,7 +22,7 @@ VISIBLE_TIMEOUT_S = 15.0  # until every partition of a new topic has a leader
 ASK_INTERVAL_S = 0.1
 DELIVERY_TIMEOUT_MS = 30_000  # a record that no broker acknowledges within this time has failed
 Note = Callable[[KafkaError | None, Message], None]
-BROKERS_DEFAULT = -1  # Kafka's value for the replication factor in the brokers' configuration
+BROKERS_DEFAULT = -1  # as replication factor: Kafka uses the one in the brokers' configuration
 
 
 class TopicError(RebalancerError):

@@ -12,7 +12,7 @@ from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
 MAX_MISSING_PARTITIONS = 1_000  # Kafka leaves no partition out, and strategies loop up to the highest one
-MAX_COUNTER = 10**18 - 1  # one more can still be counted and stored
+MAX_COUNTER = 10**18 - 1  # so that a counter can still be incremented and stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +116,5 @@ def decode_counter(what: str, content: bytes) -> int:
     """Decode an epoch, a generation or an offset; raises NodeContentError."""
     number = decimal(content.strip(), MAX_COUNTER)
     if number is None:
-        raise NodeContentError(f"{what}: expected a decimal integer, not {content[:80]!r}")
+        raise NodeContentError(f"{what}: must be a decimal integer, not {content[:80]!r}")
     return number

@@ -181,5 +181,5 @@ def _unpack(content: bytes) -> dict[str, Any]:
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise CommandError(f"command: not msgpack ({type(error).__name__}: {error})") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise CommandError(f"command: expected a map with text keys, not {type(document).__name__}")
+        raise CommandError(f"command: must be a map with text keys, not {type(document).__name__}")
     return document

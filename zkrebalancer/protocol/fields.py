@@ -39,7 +39,7 @@ def read_document(what: str, content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise NodeContentError(f"{what}: not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise NodeContentError(f"{what}: expected a JSON object, not {type(document).__name__}")
+        raise NodeContentError(f"{what}: must be a JSON object, not {type(document).__name__}")
     return document
 
 

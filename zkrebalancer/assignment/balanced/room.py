@@ -64,7 +64,7 @@ def _chain_to(member: int, reached: Mapping[int, tuple[int, int]]) -> list[tuple
 
 
 def _gifts(case: Case, rows: Indexes, *, with_drained: bool) -> Iterator[tuple[int, int]]:
-    """Yield (row, possible new member): the first row of each kind with every reader, rows with drained owners."""
+    """Yield (row, possible new member): each kind's first row and every reader, each row and its drained owner."""
     kinds, firsts = np.unique(case.kind[rows], return_index=True)
     for kind, first in zip(kinds.tolist(), firsts.tolist(), strict=True):
         for taker in case.readers[kind].tolist():
