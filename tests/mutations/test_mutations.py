@@ -16,7 +16,7 @@ from tests.mutations.editing import Edit, StaleEditError
 from tests.mutations.hunting import Hunt, hunt
 
 QUICK_SEEDS = 5
-PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+PROTOCOL = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 
 
 @pytest.mark.parametrize(

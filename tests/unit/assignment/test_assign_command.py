@@ -45,7 +45,7 @@ def test_json_document(run: Run) -> None:
 
 
 def test_the_example_of_the_documentation(run: Run) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "assignment.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "ideas" / "assignment.md").read_text()
     given, answered = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     output = json.loads(run("--json", content=given).stdout)
     assert output | {"elapsed_ms": 0.4} == json.loads(answered)

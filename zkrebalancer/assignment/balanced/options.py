@@ -25,29 +25,29 @@ class BalancedOptions:
     """Costs and limits of one group. Costs are in units of utilisation; see `objective.py` for the terms."""
 
     peak_cost: float = 10.0
-    """Cost of the highest load over capacity of a member; 1 is the mean."""
+    """Cost of the highest utilisation (load / capacity) of a member; the mean utilisation is 1."""
     uneven_cost: float = 1.0
-    """Cost of the squared distances from the mean, below that peak."""
+    """Cost of the squared differences from the mean utilisation."""
     rack_cost: float = 0.5
-    """Cost of reading across racks, per load read that way."""
+    """Cost of reading across racks, in proportion to the load."""
     move_cost: float = 0.1
-    """Cost of moving a partition, per load that waits meanwhile."""
+    """Cost of moving a partition, in proportion to its load."""
     min_gain: float = 0.05
-    """Cost of moving any partition, in loads of an average one."""
+    """Cost of moving any partition, in units of the average load."""
     spread_cost: float = 0.01
-    """Cost of each partition above the even share of its topic, in loads of an average one."""
+    """Cost of each partition above its topic's even share, in units of the average load."""
     catch_up_s: float = 60.0
-    """Lag is weighed as the rate that would clear it in this many seconds."""
+    """Lag counts as the rate that would consume it in this many seconds."""
     load_floor: float = 0.1
-    """No partition weighs less than this part of the mean."""
+    """Smallest load of a partition, relative to the mean."""
     max_moves_per_rebalance: int | None = None
     """Most partitions that may leave their owner in one rebalance."""
     max_partitions_per_member: int | None = None
-    """Most partitions of one member; the rest stays unassigned."""
+    """Most partitions of one member; further ones stay unassigned."""
     max_search_steps: int = 200
-    """Members that the local search looks at, from each start; 0 for the greedy start alone."""
+    """Most steps of the local search from each start; 0 keeps the greedy start."""
     pinned: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Topic -> partitions that stay with their owner while it lives and subscribes."""
+    """Topic -> partitions that stay with their owner while it is alive and subscribed."""
 
 
 def read_options(entries: Mapping[str, object]) -> BalancedOptions:
