@@ -45,17 +45,17 @@ def test_requests_are_counted_where_they_arrive(shared_cluster: LocalCluster, fo
         Costs(log, shared_cluster, lambda: {"me": ("member", os.getpid())}) as costs,
     ):
         lab.create_topic("costs", 1)
-        costs.take()
+        costs.measure()
         before = read(folder, "counted", "zookeeper")[-1]
         for _ in range(QUESTIONS):
             lab.zk.perform(Get(paths.topic("costs")))
-        costs.take()
+        costs.measure()
         after = read(folder, "counted", "zookeeper")[-1]
         consumer = Consumer({"bootstrap.servers": shared_cluster.bootstrap, "group.id": "costs"})
         consumer.subscribe(["costs"])
         lab.wait_for("an assignment", lambda: consumer.poll(0.1) is None and bool(consumer.assignment()))
         consumer.close()
-        costs.take()
+        costs.measure()
     log.close()
     asked = after["requests"] - before["requests"]
     assert QUESTIONS <= asked <= QUESTIONS + PINGS_MEANWHILE

@@ -36,7 +36,7 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str 
     from zkrebalancer.pipeline import progress, session  # noqa: PLC0415  # after the check
     from zkrebalancer.pipeline.report import compare as report  # noqa: PLC0415
     from zkrebalancer.pipeline.report import output  # noqa: PLC0415
-    from zkrebalancer.pipeline.report.sentences import counted, losses, told_losses  # noqa: PLC0415
+    from zkrebalancer.pipeline.report.sentences import counted, loss_lines, losses  # noqa: PLC0415
 
     with session.spark_session(master, memory) as spark, progress.shown(spark.sparkContext, "facts"):
         found = report.compare(spark, directories, out)
@@ -64,7 +64,7 @@ def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str 
         return
     if not found.verdicts:
         click.echo(output.NOTHING_COMPARED)
-    for setting, lines in told_losses(found.verdicts).items():
+    for setting, lines in loss_lines(found.verdicts).items():
         click.echo("\n  ".join([f"{setting}, lost:", *lines]))
     marked = f", {len(doubted)} not trusted" if doubted else ""
     click.echo(

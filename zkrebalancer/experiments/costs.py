@@ -1,6 +1,6 @@
 """Measures the cost of a run: `sampled` events for each process, `counted` events for ZooKeeper and the broker.
 
-Both are written once a second and whenever `take` is called, always from outside the measured process. Sums continue
+Both are written once a second and whenever `measure` is called, always from outside the measured process. Sums continue
 when a process of the same name is started again.
 
 - CPU and memory: of each process, and of a coordinator's child that reads lag, by psutil. A `busy` event has the CPU
@@ -53,12 +53,12 @@ class Costs(Repeating):
 
     def __init__(self, log: EventLog, cluster: LocalCluster, processes: Processes) -> None:
         """Prepare for a started cluster with a broker."""
-        super().__init__(self.take, INTERVAL_S)
+        super().__init__(self.measure, INTERVAL_S)
         self._log = log
         self._cluster = cluster
         self._processes = processes
         self._known: dict[int, psutil.Process] = {}
-        self._asked: dict[int, int] = {}  # process id of a ZooKeeper -> number of queries
+        self._queries: dict[int, int] = {}  # process id of a ZooKeeper -> number of queries
         self._sums = Sums()
         self._broker = BrokerCounts()
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Costs(Repeating):
     def __enter__(self) -> Self:
         """Start; the first events are written before this returns."""
         self._broker.start()
-        self.take()
+        self.measure()
         return super().__enter__()
 
     def __exit__(
@@ -79,7 +79,7 @@ class Costs(Repeating):
         finally:
             self._broker.end()
 
-    def take(self) -> None:
+    def measure(self) -> None:
         """Write the cost up to now; processes that have just ended or do not answer are skipped."""
         with self._lock:
             for name, (role, pid) in self._processes().items():
@@ -91,9 +91,9 @@ class Costs(Repeating):
             if self._cluster.broker.is_running:
                 self._sample(self._cluster.broker.name, "broker", self._cluster.broker.pid)
                 self._count_broker(self._cluster.broker)
-            self._weigh()
+            self._write_load()
 
-    def _weigh(self) -> None:
+    def _write_load(self) -> None:
         """Write the CPU time of the machine, and that of this run including its measurement."""
         own = [psutil.Process(), *self._broker.processes()]
         self._sums.total("run", own[0].pid, {"cpu_us": sum(_cpu_us(process) for process in own)})
@@ -125,8 +125,8 @@ class Costs(Repeating):
             answer = zookeeper.ask(HOST, server.port, WORD).decode()
         except OSError:
             return
-        self._asked[server.pid] = asked = self._asked.get(server.pid, 0) + 1
-        total = self._sums.total(server.name, server.pid, zookeeper_counts(answer, asked))
+        self._queries[server.pid] = queries = self._queries.get(server.pid, 0) + 1
+        total = self._sums.total(server.name, server.pid, zookeeper_counts(answer, queries))
         self._write_counts("zookeeper", server.name, total)
 
     def _count_broker(self, server: Server) -> None:
@@ -227,12 +227,12 @@ class BrokerCounts:
             self._program.communicate(timeout=END_DEADLINE_S)
 
 
-def zookeeper_counts(answer: str, asked: int) -> dict[str, int]:
-    """Return requests, bytes in and bytes out of all sessions, from the answer to the `asked`-th `mntr`."""
+def zookeeper_counts(answer: str, queries: int) -> dict[str, int]:
+    """Return requests, bytes in and bytes out of all sessions, from the answer to the `queries`-th `mntr`."""
     values = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
     return {
-        "requests": int(values["zk_packets_received"]) - asked,
-        "bytes_in": int(values["zk_bytes_received_count"]) - asked * len(WORD),
+        "requests": int(values["zk_packets_received"]) - queries,
+        "bytes_in": int(values["zk_bytes_received_count"]) - queries * len(WORD),
         "bytes_out": int(values["zk_response_bytes"]) + int(values["zk_packets_sent"]) * LENGTH_PREFIX_BYTES,
     }
 

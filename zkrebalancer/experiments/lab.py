@@ -226,6 +226,13 @@ class Lab:
         self._administer(lambda admin: admin.create_partitions([NewPartitions(topic, partitions)]))
         self._wait_served(topic, partitions)
 
+    def resize_topic(self, topic: str, known: int, partitions: int) -> None:
+        """Create a topic, or grow it if it already has `known` partitions."""
+        if known:
+            self.grow_topic(topic, partitions)
+        else:
+            self.create_topic(topic, partitions)
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
         self._administer(lambda admin: admin.delete_topics([topic]))
@@ -315,8 +322,8 @@ class Lab:
         shares = [member.owners.partitions.keys() if member.owners else set() for member in report.members]
         is_total = sum(map(len, shares)) == len(wanted) and wanted == set().union(*shares)
         # A consumer that has just registered owns nothing while the others still own all partitions.
-        is_dealt = all(shares) or len(wanted) < len(shares)
-        return is_total and is_dealt and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
+        is_balanced = all(shares) or len(wanted) < len(shares)
+        return is_total and is_balanced and report.state != inspection.MOVING and sorted(registered) == sorted(clients)
 
     def wait_settled(
         self, group: str, partitions: Mapping[str, int], *clients: str, deadline_s: float = SETTLE_DEADLINE_S

@@ -43,9 +43,9 @@ class Picture:
 
     def apply(self, event: Event) -> None:
         """Apply one event; other kinds are ignored."""
-        take = _TAKERS.get(event["kind"])
-        if take is not None:
-            take(self, event)
+        handle = _HANDLERS.get(event["kind"])
+        if handle is not None:
+            handle(self, event)
 
     @property
     def rebalances(self) -> list[Rebalance]:
@@ -149,7 +149,7 @@ def _resigned(picture: Picture, event: Event) -> None:
         picture.leader = None
 
 
-_TAKERS: dict[str, Callable[[Picture, Event], None]] = {
+_HANDLERS: dict[str, Callable[[Picture, Event], None]] = {
     "rebalance_requested": lambda picture, event: picture.log.requested(event),
     "rebalance_planned": lambda picture, event: picture.log.planned(event),
     "rebalance_finished": lambda picture, event: picture.log.finished(event),

@@ -47,7 +47,7 @@ DRAIN_DEADLINE_S = 120.0
 class Play:
     """One scenario with one protocol.
 
-    `processes` is process name -> its members, `command` runs such a process, `tell` shows progress.
+    `processes` is process name -> its members, `command` runs such a process, `report` shows progress.
     """
 
     lab: Lab
@@ -59,7 +59,7 @@ class Play:
     processes: Mapping[str, Sequence[str]]
     command: Sequence[str]
     costs: Costs
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     expected: set[str] = field(default_factory=set)
     topics: dict[str, int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)
@@ -72,11 +72,11 @@ class Play:
 
     def open(self) -> None:
         """Start everything and wait until the members own all partitions; raises NotReachedError."""
-        self.tell("coordinators, topic and producer start")
+        self.report("coordinators, topic and producer start")
         if self.protocol.is_central:
             self._start_coordinators()
         self._resize(TOPIC, self.cast.partitions)
-        self.tell(f"{len(self.cast.present)} members join")
+        self.report(f"{len(self.cast.present)} members join")
         for name in self.processes:
             self._start_process(name)
         for name in self.processes:
@@ -113,10 +113,10 @@ class Play:
 
         """
         self._note_step(END, "")
-        self.tell("members read the remaining records")
+        self.report("members read the remaining records")
         self.lab.stop(*self.producers)
         self.lab.wait_for("every record delivered", lambda: self.watch.records_behind(GROUP) == 0, DRAIN_DEADLINE_S)
-        self.tell("members leave")
+        self.report("members leave")
         self.lab.stop(*(name for name in self.processes if self.lab.programs[name].is_running))
         if self.protocol.is_central:
             running = [f"coordinator-{number}" for number in COORDINATORS]
@@ -176,10 +176,7 @@ class Play:
     def _resize(self, topic: str, partitions: int) -> None:
         """Create or grow a topic, with another producer for the new partitions."""
         known = self.topics.get(topic, 0)
-        if known:
-            self.lab.grow_topic(topic, partitions)
-        else:
-            self.lab.create_topic(topic, partitions)
+        self.lab.resize_topic(topic, known, partitions)
         self.topics[topic] = partitions
         name = f"producer-{topic}-{known}"
         rate = max(1, round(RECORDS_PER_PARTITION_S * (partitions - known)))
@@ -231,9 +228,9 @@ class Play:
         self._steps_begun += 1
         number = self._steps_begun
         cause_id = None if name in {BEFORE, END} else f"step-{number}"
-        self.costs.take()
+        self.costs.measure()
         self.lab.note("step", group=GROUP, cause_id=cause_id, name=name, target=target, number=number)
-        self.tell(f"{name} {target}".strip())
+        self.report(f"{name} {target}".strip())
 
     def _wait_at_rest(self, step: Step) -> None:
         """Wait until exactly the expected members own all partitions and nothing has changed for a while."""
@@ -248,7 +245,7 @@ class Play:
             with self.watch.lock:
                 group = self.watch.picture.group(GROUP)
                 last_s = max(began_s, group.changed_us / 1e6)  # the effect of the step may not have begun yet
-                is_over = time.monotonic() - last_s >= quiet_s and is_dealt(group.owners, wanted, self.expected)
+                is_over = time.monotonic() - last_s >= quiet_s and is_assigned(group.owners, wanted, self.expected)
             return is_over and time.monotonic() - began_s >= step.at_least_s
 
         title = f"{step.name} {step.target}".strip()
@@ -266,7 +263,7 @@ def known_load(scenario: Scenario, cast: Cast) -> Weights:
     return Weights(ALWAYS, {TOPIC: [[records_s * parts[partition]] for partition in partitions]})
 
 
-def is_dealt(
+def is_assigned(
     owners: Mapping[TopicPartition, str], wanted: AbstractSet[TopicPartition], members: AbstractSet[str]
 ) -> bool:
     """Whether every wanted partition has an owner, all owners are `members`, and as many as possible own something."""

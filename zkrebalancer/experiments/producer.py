@@ -77,16 +77,16 @@ class NumberedProducer:
             try:
                 self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
             except KafkaException as error:
-                self._refused(topic, error.args[0])
+                self._handle_rejection(topic, error.args[0])
                 break
             self._next_number[topic, partition] += 1
             handed_over += 1
             self._unknown_since_s = None
         self._producer.poll(0)
-        self._write_down()
+        self._write_acknowledged()
         return handed_over
 
-    def _refused(self, topic: str, error: KafkaError) -> None:
+    def _handle_rejection(self, topic: str, error: KafkaError) -> None:
         now_s = time.monotonic()
         if self._unknown_since_s is None:
             self._unknown_since_s = now_s
@@ -96,7 +96,7 @@ class NumberedProducer:
     def finish(self) -> None:
         """Wait for every acknowledgement; raises ProducerError if a record was rejected."""
         left = self._producer.flush(FLUSH_DEADLINE_S)
-        self._write_down()
+        self._write_acknowledged()
         if left or self._error is not None:
             raise ProducerError(f"{left} records were not acknowledged, last error: {self._error}")
 
@@ -108,10 +108,10 @@ class NumberedProducer:
         if topic is not None and partition is not None and offset is not None:
             self._acknowledged.setdefault((topic, partition), []).append(offset)
 
-    def _write_down(self) -> None:
+    def _write_acknowledged(self) -> None:
         acknowledged, self._acknowledged = self._acknowledged, {}
         for (topic, partition), offsets in acknowledged.items():
-            for first, last in unbroken(offsets):
+            for first, last in contiguous(offsets):
                 self._event_log.write(
                     "produced", topic=topic, partition=partition, first_offset=first, last_offset=last
                 )
@@ -145,7 +145,7 @@ def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict
     return {partition: weight / whole for partition, weight in zip(shuffled, weights, strict=True)}
 
 
-def unbroken(offsets: Sequence[int]) -> list[tuple[int, int]]:
+def contiguous(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Return ascending offsets as inclusive contiguous ranges; other producers' records leave gaps."""
     ranges: list[tuple[int, int]] = []
     for offset in offsets:

@@ -80,11 +80,11 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """One run in progress; `tell` shows progress, `events_directory` gets copies of its events."""
+    """One run in progress; `report` shows progress, `events_directory` gets copies of its events."""
 
     plan: Plan
     out: Path
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     events_directory: Path | None = None
     doubts: list[str] = field(default_factory=list)
     _result: Result = field(default_factory=dict)
@@ -127,7 +127,7 @@ class Run:
 
     def _run(self, events: Path) -> None:
         plan = self.plan
-        self.tell("ZooKeeper and Kafka start")
+        self.report("ZooKeeper and Kafka start")
         broker_settings = plan.protocol.settings[plan.tuning].broker
         cluster = LocalCluster(
             chroot=CHROOT,
@@ -163,7 +163,7 @@ class Run:
             Costs(log, cluster, lambda: roles(lab.programs)) as costs,
         ):
             about = (plan.protocol, plan.tuning, plan.scenario, plan.cast)
-            play = Play(lab, watch, *about, processes, command, costs, self.tell)
+            play = Play(lab, watch, *about, processes, command, costs, self.report)
             play.open()
             try:
                 play.rest_before()
@@ -182,7 +182,7 @@ class Run:
         if self.plan.protocol.kind != "zookeeper":
             return [sys.executable, "-m", "zkrebalancer.experiments.members.program"]
         self._result["versions"]["old-consumer"] = jars.OLD_CLIENT
-        return old_consumer_command(self.tell)
+        return old_consumer_command(self.report)
 
     # The result -----------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class PlainShow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Print the last rebalances."""
-        self._tell_rebalances()
+        self._print_rebalances()
 
     def heading(self, text: str) -> None:
         """Print the heading."""
@@ -66,7 +66,7 @@ class PlainShow:
 
     def step(self, title: str) -> None:
         """Print the step, after the rebalances that have ended since the last one."""
-        self._tell_rebalances()
+        self._print_rebalances()
         self._print(title)
 
     def detail(self, line: str) -> None:
@@ -74,7 +74,7 @@ class PlainShow:
         if " of " not in line:
             self._print(f"  {line}")
 
-    def _tell_rebalances(self) -> None:
+    def _print_rebalances(self) -> None:
         if self.watch is not None:
             self.watch.look()
             for rebalance in self.watch.new_rebalances():

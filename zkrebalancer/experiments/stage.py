@@ -89,10 +89,7 @@ class Stage:
     def _change_topic(self, topic: str, partitions: int) -> None:
         """Create or grow the topic, with another producer for the new partitions."""
         known = self.topics.get(topic, 0)
-        if known:
-            self.lab.grow_topic(topic, partitions)
-        else:
-            self.lab.create_topic(topic, partitions)
+        self.lab.resize_topic(topic, known, partitions)
         self.topics[topic] = partitions
         rate = max(1, round(self.records_per_partition_s * (partitions - known)))
         name = f"producer-{topic}-{known}"

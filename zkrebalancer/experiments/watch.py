@@ -23,7 +23,7 @@ class Watch(Repeating):
         self.picture = Picture()
         self.lock = threading.Lock()
         self._tail = EventTail(directory)
-        self._told: set[tuple[str, int]] = set()
+        self._returned: set[tuple[str, int]] = set()
 
     def look(self) -> None:
         """Apply new events now."""
@@ -35,8 +35,8 @@ class Watch(Repeating):
         """Return the rebalances that have ended since the last call."""
         with self.lock:
             ended = [rebalance for rebalance in self.picture.rebalances if rebalance.outcome != UNDER_WAY]
-            new = [rebalance for rebalance in ended if (rebalance.group, rebalance.generation) not in self._told]
-            self._told.update((rebalance.group, rebalance.generation) for rebalance in new)
+            new = [rebalance for rebalance in ended if (rebalance.group, rebalance.generation) not in self._returned]
+            self._returned.update((rebalance.group, rebalance.generation) for rebalance in new)
         return new
 
     def records_behind(self, group: str) -> int:

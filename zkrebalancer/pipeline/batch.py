@@ -61,14 +61,21 @@ def run(spark: SparkSession, source: str, out: str) -> None:
         NoEventsError: there is no event file below `source`.
 
     """
-    lines = ingest.read_lines(spark, source)
+    write_tables(spark, ingest.read_lines(spark, source), out)
+
+
+def write_tables(spark: SparkSession, lines: DataFrame, out: str) -> dict[str, DataFrame]:
+    """Write all tables of event lines below `out`; return them, `events` included, as read back."""
     ingest.write_events(ingest.parse(lines), f"{out}/{EVENTS}")
+    written = {EVENTS: ingest.read_events(spark, f"{out}/{EVENTS}")}
 
     def keep(name: str, table: DataFrame) -> DataFrame:
         table.write.mode("overwrite").parquet(f"{out}/{name}")
-        return ingest.read_table(spark, f"{out}/{name}", table.schema)
+        written[name] = ingest.read_table(spark, f"{out}/{name}", table.schema)
+        return written[name]
 
-    tables(ingest.read_events(spark, f"{out}/{EVENTS}"), keep)
+    tables(written[EVENTS], keep)
+    return written
 
 
 def summary(spark: SparkSession, out: str) -> Iterator[dict[str, object]]:

@@ -42,19 +42,19 @@ def interruptible() -> Iterator[Callable[[], None]]:
         is_interrupted = True
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the cleanup
-        _say_no_more(quiet)
+        _silence(quiet)
         _kill_children_but(others)
         raise KeyboardInterrupt
 
-    def take() -> None:
+    def install() -> None:
         for number in SIGNALS:
             signal.signal(number, interrupt)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with ExitStack() as quiet:
-        take()
+        install()
         try:
-            yield take
+            yield install
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -62,7 +62,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
                 raise KeyboardInterrupt from None  # the first one may have been replaced on its way up
 
 
-def _say_no_more(quiet: ExitStack) -> None:
+def _silence(quiet: ExitStack) -> None:
     """Hide the complaints about lost connections; stderr is hidden until `quiet` ends."""
     logging.disable()
     warnings.simplefilter("ignore")

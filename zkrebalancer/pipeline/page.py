@@ -48,7 +48,7 @@ svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
 """
 
 
-def picture(figure: Figure, says: str) -> str:
+def picture(figure: Figure, caption: str) -> str:
     """Return a figure as HTML with its caption, which is also its text for screen readers."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
@@ -56,8 +56,8 @@ def picture(figure: Figure, says: str) -> str:
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(says)}" ', 1)
-    return f"<figure>{svg}<figcaption>{escape(says)}</figcaption></figure>"
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ END_S = 5.0  # for the bar's thread to end
 
 
 @contextmanager
-def shown(context: SparkContext, says: str) -> Iterator[None]:
+def shown(context: SparkContext, title: str) -> Iterator[None]:
     """Show a bar of the tasks of all running stages while the block runs, if stderr is a terminal."""
     console = Console(file=sys.stderr)  # bound now: an interrupt redirects stderr
     if not console.is_terminal:
@@ -25,7 +25,7 @@ def shown(context: SparkContext, says: str) -> Iterator[None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     is_over = threading.Event()
     with Progress(*columns, console=console, transient=True, redirect_stderr=False) as bars:
-        watcher = threading.Thread(target=_watch, args=(context, bars, says, is_over), daemon=True)
+        watcher = threading.Thread(target=_watch, args=(context, bars, title, is_over), daemon=True)
         watcher.start()
         try:
             yield
@@ -34,8 +34,8 @@ def shown(context: SparkContext, says: str) -> Iterator[None]:
             watcher.join(END_S)
 
 
-def _watch(context: SparkContext, bars: Progress, says: str, is_over: threading.Event) -> None:
-    bar, tracker = bars.add_task(says, total=None), context.statusTracker()
+def _watch(context: SparkContext, bars: Progress, title: str, is_over: threading.Event) -> None:
+    bar, tracker = bars.add_task(title, total=None), context.statusTracker()
     while not is_over.wait(INTERVAL_S):
         stages = [info for number in tracker.getActiveStageIds() if (info := tracker.getStageInfo(number)) is not None]
         if stages:

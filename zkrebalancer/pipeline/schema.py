@@ -1,8 +1,8 @@
 """The columns of events, and what makes a line invalid.
 
-`EVENT` has every key of `docs/reference/events.md`, all optional. Each kind requires what `observe.reading` requires,
-so the plain checker and this pipeline reject the same lines. `run`, `file`, `block` and `row` say where a row came
-from; `block` and `row` order the lines of a file.
+`COMMON` and `REST` have every key of `docs/reference/events.md`, all optional. Each kind requires what
+`observe.reading` requires, so the plain checker and this pipeline reject the same lines. `run`, `file`, `block` and
+`row` say where a row came from; `block` and `row` order the lines of a file.
 
 Parsing and storing a column costs time for every line, even if it is empty, and most lines are of the BULK kinds, which
 have few keys. So only COMMON keys have columns of their own there; the other keys are nested in one column, `rest`.
@@ -46,7 +46,6 @@ REST = StructType(
     + [StructField(name, LongType()) for name in _LONGS.split()]
     + [StructField(name, kind) for name, kind in _LISTS.items()]
 )
-EVENT = StructType([*COMMON.fields, *REST.fields])
 PLACE = StructType(
     [
         StructField("run", StringType()),

@@ -74,7 +74,7 @@ def spark_session(
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     temporary = tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-")
-    with interruptible() as take, temporary as scratch:
+    with interruptible() as install_handlers, temporary as scratch:
         options: dict[str, str | bool | int | float | None] = {
             **_QUIET,
             **_BOUNDED,
@@ -87,7 +87,7 @@ def spark_session(
         builder = SparkSession.builder.master(master).appName("zkrebalancer")
         try:
             spark = builder.config(map=options).getOrCreate()
-            take()
+            install_handlers()
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(f"Spark cannot be started on {master}: {_why_not(error)}") from error
         try:
@@ -130,7 +130,7 @@ def first_line(error: BaseException) -> str:
     ours = _OURS.search(str(error))
     if ours is not None:
         return ours[1]
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    own = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     causes = _CAUSES.findall(str(error))
-    told = [causes[0] if causes and isinstance(error, Py4JError) else said, *causes[-1:]]  # Py4J only names the call
-    return ": ".join(dict.fromkeys(told))
+    parts = [causes[0] if causes and isinstance(error, Py4JError) else own, *causes[-1:]]  # Py4J only names the call
+    return ": ".join(dict.fromkeys(parts))

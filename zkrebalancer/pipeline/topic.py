@@ -109,7 +109,7 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             EventTopicError: the records to be read next are gone.
 
         """
-        taken = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}
+        read_to = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}
         try:
             with Logs(self._options) as logs:
                 firsts = logs.offsets(logs.partitions(self._options.topics), FIRST)
@@ -119,8 +119,8 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             _log.warning("%s", error)
             return start
-        require_unbroken(taken, firsts, ends)
-        begins = {partition: taken.get(partition, first) for partition, first in firsts.items()}
+        require_unbroken(read_to, firsts, ends)
+        begins = {partition: read_to.get(partition, first) for partition, first in firsts.items()}
         if self._targets is not None:
             ends = {partition: min(end, self._targets.get(partition, 0)) for partition, end in ends.items()}
         unread = {partition: (begins[partition], end) for partition, end in ends.items() if begins[partition] < end}
@@ -140,10 +140,10 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def require_unbroken(
-    taken: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    read_to: Mapping[TopicPartition, int], firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
     """Raise EventTopicError if a partition no longer has the offset at which reading continues."""
-    for (topic, number), offset in sorted(taken.items()):
+    for (topic, number), offset in sorted(read_to.items()):
         first, end = firsts.get((topic, number)), ends.get((topic, number), offset)
         if first is None:
             raise EventTopicError(f"{topic}/{number} was read before and is gone; start again with another --out")

@@ -92,13 +92,13 @@ def start(
     `report` gets one line for each micro-batch.
     """
 
-    def take(frame: DataFrame, number: int) -> None:
+    def process(frame: DataFrame, number: int) -> None:
         events, runs = store(spark, ingest.parse(frame), out, number)
         if runs:
             refresh(spark, out, runs)
         report(f"batch {number}: {events:,} lines of {len(runs)} runs")
 
-    writer = lines.writeStream.foreachBatch(take).option("checkpointLocation", str(out.absolute() / CHECKPOINT))
+    writer = lines.writeStream.foreachBatch(process).option("checkpointLocation", str(out.absolute() / CHECKPOINT))
     if interval_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{interval_s} seconds").start()

@@ -73,8 +73,8 @@ def history(events: DataFrame, group: str | None = None) -> History:
     """
     is_ours = (F.col("group") == group) if group is not None else F.lit(col=True)
     is_dated = F.col("ts_us").isNotNull()  # events of other facts may lack it
-    told = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours) & is_dated)
-    spans = told.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
+    counting = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours) & is_dated)
+    spans = counting.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
     if not spans:
         raise TooLittleHistoryError(f"no event counts records: {' or '.join(SOURCES)} events are needed")
     span = min(spans, key=lambda span: SOURCES.index(span["kind"]))
@@ -83,7 +83,7 @@ def history(events: DataFrame, group: str | None = None) -> History:
     if last - first < MIN_HOURS:
         raise TooLittleHistoryError(f"{max(0, last - first)} whole hours of {source} events; {MIN_HOURS} are needed")
     cut = last - min(MAX_HELD_OUT, (last - first) // MIN_HOURS)
-    counted = (_grown if source == COMMITTED else _counted)(told.where(F.col("kind") == source))
+    counted = (_grown if source == COMMITTED else _counted)(counting.where(F.col("kind") == source))
     rates = _rates(counted, first, last)
     if rates.isEmpty():
         raise TooLittleHistoryError(f"no offset grows in the {source} events: they show no records")

@@ -28,7 +28,7 @@ zk_response_bytes\t3741
 
 
 def test_own_queries_to_zookeeper_are_not_counted() -> None:
-    counts = zookeeper_counts(MNTR, asked=2)
+    counts = zookeeper_counts(MNTR, queries=2)
     assert counts == {"requests": 80, "bytes_in": 4_201, "bytes_out": 3_741 + 85 * 4}
 
 

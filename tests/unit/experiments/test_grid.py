@@ -10,7 +10,7 @@ import pytest
 
 from zkrebalancer.experiments import grid
 from zkrebalancer.experiments.grid import Grid
-from zkrebalancer.experiments.play import is_dealt
+from zkrebalancer.experiments.play import is_assigned
 from zkrebalancer.experiments.protocols import PROTOCOLS, TUNINGS
 from zkrebalancer.experiments.run import Plan, Result, Run, RunFailedError
 from zkrebalancer.experiments.scenarios import SCENARIOS
@@ -142,12 +142,12 @@ def test_an_invalid_result_or_one_of_another_broker_is_an_error(tmp_path: Path) 
 def test_a_group_is_assigned_when_every_member_owns_something() -> None:
     owners = {("t", 0): "a", ("t", 1): "b", ("t", 2): "a"}
     wanted = set(owners)
-    assert is_dealt(owners, wanted, {"a", "b"})
-    assert not is_dealt(owners, wanted, {"a", "b", "c"}), "the new member owns nothing yet"
-    assert not is_dealt(owners, wanted, {"a"}), "a member that has left owns something"
-    assert not is_dealt(owners, wanted | {("t", 3)}, {"a", "b"}), "a partition has no owner"
-    assert not is_dealt({**owners, ("u", 0): "a"}, wanted, {"a", "b"})
-    assert is_dealt({("t", 0): "a"}, {("t", 0)}, {"a", "b"}), "one partition is not enough for two"
+    assert is_assigned(owners, wanted, {"a", "b"})
+    assert not is_assigned(owners, wanted, {"a", "b", "c"}), "the new member owns nothing yet"
+    assert not is_assigned(owners, wanted, {"a"}), "a member that has left owns something"
+    assert not is_assigned(owners, wanted | {("t", 3)}, {"a", "b"}), "a partition has no owner"
+    assert not is_assigned({**owners, ("u", 0): "a"}, wanted, {"a", "b"})
+    assert is_assigned({("t", 0): "a"}, {("t", 0)}, {"a", "b"}), "one partition is not enough for two"
 
 
 def test_a_skewed_load_uses_balanced_if_central_is_tuned() -> None:

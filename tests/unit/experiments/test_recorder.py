@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION, Received, Recorder, unbroken
+from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION, Received, Recorder, contiguous
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.reading import Event, find_flaw
 
@@ -53,5 +53,5 @@ def test_the_events_of_a_members_life(tmp_path: Path) -> None:
 
 def test_a_missing_offset_splits_records() -> None:
     records = [record(1), record(5, partition=1), record(2), record(4)]
-    runs = [[(part.partition, part.offset) for part in run] for run in unbroken(records)]
+    runs = [[(part.partition, part.offset) for part in run] for run in contiguous(records)]
     assert runs == [[(0, 1), (0, 2)], [(0, 4)], [(1, 5)]]

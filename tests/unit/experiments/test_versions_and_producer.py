@@ -14,10 +14,10 @@ from zkrebalancer.experiments.producer import (
     UNKNOWN_TOPIC_DEADLINE_S,
     NumberedProducer,
     ProducerError,
+    contiguous,
     parse_partitions,
     sent_at_us,
     turns,
-    unbroken,
 )
 from zkrebalancer.experiments.versions import kafka_version, zookeeper_version
 from zkrebalancer.localcluster.errors import LocalClusterError
@@ -40,8 +40,8 @@ def test_the_version_of_kafka_comes_from_the_class_path(tmp_path: Path) -> None:
 
 
 def test_offsets_become_contiguous_ranges() -> None:
-    assert unbroken([4, 5, 6, 9, 11, 12]) == [(4, 6), (9, 9), (11, 12)]
-    assert unbroken([]) == []
+    assert contiguous([4, 5, 6, 9, 11, 12]) == [(4, 6), (9, 9), (11, 12)]
+    assert contiguous([]) == []
 
 
 def test_partitions_are_named_by_inclusive_ranges() -> None:

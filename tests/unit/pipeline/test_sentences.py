@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.pipeline.report.folders import Setting
-from zkrebalancer.pipeline.report.sentences import Verdict, in_order, losses, shown, told_losses, verdicts
+from zkrebalancer.pipeline.report.sentences import Verdict, in_order, loss_lines, losses, shown, verdicts
 
 SETTING = Setting("crash", "default", 3, 6)
 FAST, SLOW = [10.0, 11.0, 12.0], [3_000.0, 3_100.0, 3_300.0]
@@ -27,7 +27,7 @@ def test_losses_of_one_measure_form_one_line() -> None:
     values = {"central-incremental": SLOW, "kip848": FAST, "classic-range": [100.0, 100.0, 100.0], "classic": [9e3] * 3}
     found = verdicts(SETTING, {name: {"settled_ms": of_one} for name, of_one in values.items()})
     others = "classic-range 100 ms (ours 31 times worse), kip848 11 ms (ours 282 times worse)"
-    assert told_losses(found) == {SETTING: [f"time to settled: 3,100 ms against {others}"]}
+    assert loss_lines(found) == {SETTING: [f"time to settled: 3,100 ms against {others}"]}
 
 
 def test_notes_beside_values() -> None:

@@ -139,7 +139,7 @@ class Members:
         self._record_work_us = record_work_us
         self._members: dict[str, Member] = {}
 
-    def obey(self, line: str) -> None:
+    def execute(self, line: str) -> None:
         """Carry out an order.
 
         Raises:
@@ -217,7 +217,7 @@ def main(
     membership = Membership(zookeeper, bootstrap, group, "", topics, pattern, None, config, most)
     members = Members(kind, membership, log, record_work_us)
     for line in orders:
-        members.obey(line)
+        members.execute(line)
     members.end()
     log.close()
 

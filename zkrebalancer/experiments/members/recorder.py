@@ -67,7 +67,7 @@ class Recorder:
     def delivered(self, records: Sequence[Received]) -> None:
         """Record that a poll has just returned these records, in offset order for each partition."""
         ts_us, mono_us = time.time_ns() // 1_000, time.monotonic_ns() // 1_000
-        for run in unbroken(records):
+        for run in contiguous(records):
             topic, partition, last_offset, _value = run[-1]
             if (topic, partition) in self._next:
                 self._next[topic, partition] = last_offset + 1
@@ -101,7 +101,7 @@ class Recorder:
         self._log.flush()
 
 
-def unbroken(records: Iterable[Received]) -> Iterator[list[Received]]:
+def contiguous(records: Iterable[Received]) -> Iterator[list[Received]]:
     """Split records into lists of contiguous offsets of one partition."""
     by_partition: dict[TopicPartition, list[Received]] = {}
     for record in records:

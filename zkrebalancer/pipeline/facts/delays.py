@@ -25,9 +25,13 @@ def delays(events: DataFrame, windows: DataFrame) -> DataFrame:
     Bin b covers BIN_WIDTH^b to BIN_WIDTH^(b+1) microseconds; delays below 1 µs are in bin 0.
     """
     records = with_step(_delivered(events), windows).select(*SERIES, F.explode("delays_us").alias("delay_us"))
-    number = F.floor(F.log(F.greatest("delay_us", F.lit(1))) / F.lit(_SCALE)).cast("int")
-    counted = records.groupBy(*SERIES, number.alias("bin"))
+    counted = records.groupBy(*SERIES, bin_of_delay())
     return counted.agg(F.count("*").alias("records"), F.max("delay_us").alias("max_us"))
+
+
+def bin_of_delay() -> Column:
+    """Return the column `bin`, the bin of `delay_us`."""
+    return F.floor(F.log(F.greatest("delay_us", F.lit(1))) / F.lit(_SCALE)).cast("int").alias("bin")
 
 
 def delay_figures(delays: DataFrame, keys: tuple[str, ...] = ("run", "group", "step")) -> DataFrame:

@@ -7,11 +7,11 @@ member then died between its stop and its acknowledgement.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.observe.partition_history import CLOSED, LOST
-from zkrebalancer.pipeline.facts.ownership import ENDED, HOLDER, RESTARTED, member_ends
+from zkrebalancer.pipeline.facts.ownership import ENDED, HOLDER, RESTARTED, member_ends, null
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 HOLD = (*HOLDER, "started_us")
@@ -23,7 +23,7 @@ def excuses(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataF
     `committed` is the last offset committed in the interval up to `excused_us`, or its position if there was none.
     """
     at_once = intervals.where(F.col("ended_by").isin(ENDED, LOST)).select(*HOLD, F.col("ended_us").alias("excused_us"))
-    excused = at_once.unionByName(_forgiven(events, intervals, starts))
+    excused = at_once.unionByName(_stopped_before_death(events, intervals, starts))
     excused = excused.join(intervals.select(*HOLD, "position"), list(HOLD))
     commits = events.where(F.col("kind") == "committed").select(*HOLDER, "offset", F.struct(*ORDER).alias("at"))
     in_time = (F.col("at.mono_us") >= F.col("started_us")) & (F.col("at.mono_us") <= F.col("excused_us"))
@@ -37,13 +37,13 @@ def excuses(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataF
     return excused.join(last, list(HOLD), "left").select(*HOLD, "excused_us", committed)
 
 
-def _forgiven(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataFrame:
+def _stopped_before_death(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> DataFrame:
     """Return the stops followed by their member's death, as (*HOLD, excused_us)."""
     deaths = member_ends(events, starts).withColumn("what", F.lit("ended"))
     departures = member_ends(events.where(F.col("reason") != CLOSED), starts, "member_left")
     found_dead = deaths.unionByName(departures.withColumn("what", F.lit("left")))
-    found_dead = found_dead.select(*HOLDER, F.struct(*ORDER).alias("at"), "what", _null("bigint", "started_us"))
-    turns = _turns(events, intervals)
+    found_dead = found_dead.select(*HOLDER, F.struct(*ORDER).alias("at"), "what", null("bigint", "started_us"))
+    turns = _ownership_events(events, intervals)
     window = Window.partitionBy(*PARTITION).orderBy("at").rowsBetween(Window.unboundedPreceding, -1)
     turn = F.struct("what", "member", "started_us")
     is_turn = F.col("what").isin("started", "stopped", "closed", "deleted")
@@ -61,7 +61,7 @@ def _forgiven(events: DataFrame, intervals: DataFrame, starts: DataFrame) -> Dat
     )
 
 
-def _turns(events: DataFrame, intervals: DataFrame) -> DataFrame:
+def _ownership_events(events: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return the events that decide whether a stop can be excused: starts, stops of intervals, topic deletions."""
     started = intervals.select(*HOLDER, F.col("began").alias("at"), F.lit("started").alias("what"), "started_us")
     what = F.when(F.col("ended_by") == CLOSED, F.lit("closed")).otherwise(F.lit("stopped"))
@@ -70,10 +70,6 @@ def _turns(events: DataFrame, intervals: DataFrame) -> DataFrame:
     deletions = events.where(F.col("kind") == "topic_deleted").select("run", "topic", F.struct(*ORDER).alias("at"))
     deleted = intervals.select(*PARTITION).distinct().join(deletions, ["run", "topic"])
     deleted = deleted.select(
-        *PARTITION, _null("string", "member"), "at", F.lit("deleted").alias("what"), _null("bigint", "started_us")
+        *PARTITION, null("string", "member"), "at", F.lit("deleted").alias("what"), null("bigint", "started_us")
     )
     return started.unionByName(stopped).unionByName(deleted)
-
-
-def _null(kind: str, name: str) -> Column:
-    return F.lit(None).cast(kind).alias(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
+from zkrebalancer.pipeline.facts.ownership import null
 from zkrebalancer.pipeline.schema import PARTITION
 
 FOREVER_US = (1 << 63) - 1
@@ -64,11 +65,11 @@ def gaps(intervals: DataFrame) -> DataFrame:
         .select(
             *PARTITION,
             F.col("last.ended_us").alias("began_us"),
-            F.lit(None).cast("bigint").alias("ended_us"),
-            F.lit(None).cast("string").alias("member"),
+            null("bigint", "ended_us"),
+            null("string", "member"),
             F.col("last.member").alias("previous"),
-            F.lit(None).cast("bigint").alias("generation"),
-            F.lit(None).cast("string").alias("cause_id"),
+            null("bigint", "generation"),
+            null("string", "cause_id"),
         )
     )
     return closed.unionByName(unfinished).select(*PARTITION, *columns)

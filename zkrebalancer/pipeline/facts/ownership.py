@@ -6,7 +6,7 @@ deliveries, so a window over one partition and one member is small.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.eras import with_era
@@ -87,9 +87,9 @@ def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_en
         *ORDER,
         "kind",
         "reason",
-        F.lit(None).cast("bigint").alias("generation"),
-        F.lit(None).cast("string").alias("cause_id"),
-        F.lit(None).cast("bigint").alias("position"),
+        null("bigint", "generation"),
+        null("string", "cause_id"),
+        null("bigint", "position"),
     )
 
 
@@ -107,3 +107,8 @@ def _fetchers(events: DataFrame, kind: str) -> DataFrame:
         "cause_id",
         F.col("pair.positions").alias("position"),
     ).select(*HOLDER, *ORDER, "kind", "reason", "generation", "cause_id", "position")
+
+
+def null(kind: str, name: str) -> Column:
+    """Return a column of nulls of a type."""
+    return F.lit(None).cast(kind).alias(name)

@@ -69,17 +69,7 @@ def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comp
 
 def _facts(spark: SparkSession, directories: Sequence[Path], out: Path) -> dict[str, DataFrame]:
     lines = reduce(DataFrame.unionByName, [_lines(spark, directory) for directory in dict.fromkeys(directories)])
-    folder = str(out / FACTS)
-    ingest.write_events(ingest.parse(lines), f"{folder}/{batch.EVENTS}")
-    tables = {batch.EVENTS: ingest.read_events(spark, f"{folder}/{batch.EVENTS}")}
-
-    def keep(name: str, table: DataFrame) -> DataFrame:
-        table.write.mode("overwrite").parquet(f"{folder}/{name}")
-        tables[name] = ingest.read_table(spark, f"{folder}/{name}", table.schema)
-        return tables[name]
-
-    batch.tables(tables[batch.EVENTS], keep)
-    return tables
+    return batch.write_tables(spark, lines, str(out / FACTS))
 
 
 def _lines(spark: SparkSession, directory: Path) -> DataFrame:
@@ -169,7 +159,7 @@ def comparison_table(found: Comparison) -> pd.DataFrame:
                 one, verdict = sample(of_runs), judged.get((setting, protocol, measure))
                 difference = verdict.difference if verdict else None
                 place = (setting.scenario, setting.settings, setting.members, setting.partitions, protocol, measure)
-                told = (verdict.ours, verdict.outcome) if verdict else (None, None)
+                judgement = (verdict.ours, verdict.outcome) if verdict else (None, None)
                 apart = (difference.median, difference.low, difference.high) if difference else (None, None, None)
-                rows.append((*place, one.count, one.median, one.low, one.high, *told, *apart))
+                rows.append((*place, one.count, one.median, one.low, one.high, *judgement, *apart))
     return pd.DataFrame(rows, columns=COMPARED)

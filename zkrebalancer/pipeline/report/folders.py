@@ -44,7 +44,7 @@ class Run:
     machine: str
 
     @property
-    def way(self) -> str:
+    def conditions(self) -> str:
         """The other conditions, which must be equal for all runs of a protocol in one setting."""
         return f"on {self.broker} with {self.members_per_process} members in a process"
 
@@ -69,16 +69,17 @@ def find_runs(directories: Iterable[Path]) -> list[Run]:
                     f"{path.parent} is below {seen[path.resolve()]} and {directory}; name only one"
                 )
         runs += [_read(path, run_name(directory, path.parent)) for path in results]
-    _require_one_way(run for run in runs if not run.doubts)
+    _require_same_conditions(run for run in runs if not run.doubts)
     return sorted(runs, key=lambda run: (str(run.setting), run.protocol, run.seed, run.name))
 
 
-def _require_one_way(runs: Iterable[Run]) -> None:
+def _require_same_conditions(runs: Iterable[Run]) -> None:
     first: dict[tuple[Setting, str], Run] = {}
     for run in runs:
         other = first.setdefault((run.setting, run.protocol), run)
-        if run.way != other.way:
-            raise ConfigurationError(f"{other.name} ran {other.way}, {run.name} {run.way}: compare them separately")
+        if run.conditions != other.conditions:
+            text = f"{other.name} ran {other.conditions}, {run.name} {run.conditions}"
+            raise ConfigurationError(f"{text}: compare them separately")
 
 
 def run_name(directory: Path, folder: Path) -> str:
@@ -107,11 +108,11 @@ def _read(path: Path, name: str) -> Run:
     if next((path.parent / EVENTS).glob("*.jsonl"), None) is None:
         doubts.append("its events are missing")
     setting = Setting(*(document[key] for key in ("scenario", "settings", "members", "partitions")))
-    told = [_told(document.get(key)) for key in ("versions", "machine")]
-    way = (broker, members_per_process)
-    return Run(name, document["protocol"], setting, document["seed"], *way, tuple(doubts), *told)
+    texts = [_as_text(document.get(key)) for key in ("versions", "machine")]
+    conditions = (broker, members_per_process)
+    return Run(name, document["protocol"], setting, document["seed"], *conditions, tuple(doubts), *texts)
 
 
-def _told(values: Any) -> str:  # noqa: ANN401  # unchecked JSON
+def _as_text(values: Any) -> str:  # noqa: ANN401  # unchecked JSON
     entries = values.items() if isinstance(values, dict) else ()
     return ", ".join(f"{key} {value}" for key, value in entries if not key.startswith("load"))

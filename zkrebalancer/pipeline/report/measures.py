@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from zkrebalancer.pipeline.facts.delays import BIN_WIDTH, delay_figures
+from zkrebalancer.pipeline.facts.delays import bin_of_delay, delay_figures
 from zkrebalancer.pipeline.facts.steps import STEP, owners_around, with_step
 from zkrebalancer.pipeline.schema import PARTITION
 
@@ -103,8 +103,7 @@ def delay_around_changes(events: DataFrame, steps: DataFrame, labels: DataFrame)
     sent = F.col("mono_us") - F.col("delay_us")
     around = records.withColumn("since_us", F.explode(F.transform("spans", lambda span: _since(span, sent))))
     slot = F.floor(F.col("since_us") / (SLOT_MS * 1_000)) * SLOT_MS
-    number = F.floor(F.log(F.greatest("delay_us", F.lit(1))) / F.log(F.lit(BIN_WIDTH))).cast("int")
-    bins = around.where(F.col("since_us").isNotNull()).groupBy("label", slot.alias("slot_ms"), number.alias("bin"))
+    bins = around.where(F.col("since_us").isNotNull()).groupBy("label", slot.alias("slot_ms"), bin_of_delay())
     counted = bins.agg(F.count("*").alias("records"), F.max("delay_us").alias("max_us"))
     return delay_figures(counted, ("label", "slot_ms")).drop("records").orderBy("label", "slot_ms")
 

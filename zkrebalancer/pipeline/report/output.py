@@ -20,8 +20,8 @@ from zkrebalancer.pipeline.report.sentences import (
     Verdict,
     counted,
     in_order,
+    loss_lines,
     shown,
-    told_losses,
 )
 from zkrebalancer.pipeline.report.statistics import CONFIDENCE, RESAMPLES, sample
 
@@ -44,11 +44,11 @@ NOTHING_COMPARED = (
     "scenario, settings and size."
 )
 TONES = {WINS: page.GOOD, LOSES: page.BAD, OPEN: ""}
-TIMELINE_SAYS = (
+TIMELINE_CAPTION = (
     f"Owners of each partition in the median run: one line per partition (at most {MAX_TIMELINE_PARTITIONS}), one "
     "shade per member; red: no owner."
 )
-DELAYS_SAY = (
+DELAYS_CAPTION = (
     "Delays of records by the time they were sent: medians, 99th percentiles and maxima over all changes and runs."
 )
 
@@ -78,14 +78,14 @@ def _summary(found: Comparison) -> Iterator[str]:
     trusted = [run for run in found.runs if not run.doubts]
     protocols = {run.protocol for run in trusted}
     numbers = {"run": len(trusted), "protocol": len(protocols), "setting": len(found.values)}
-    says = "{} of {} under {}.".format(*(counted(number, noun) for noun, number in numbers.items()))
+    totals = "{} of {} under {}.".format(*(counted(number, noun) for noun, number in numbers.items()))
     if len(trusted) < len(found.runs):
-        says += f" {len(found.runs) - len(trusted)} more are not trusted and left out; see the end."
-    yield page.prose(says)
+        totals += f" {len(found.runs) - len(trusted)} more are not trusted and left out; see the end."
+    yield page.prose(totals)
     if not found.verdicts:
         yield page.prose(NOTHING_COMPARED)
         return
-    lost = told_losses(found.verdicts)
+    lost = loss_lines(found.verdicts)
     yield page.heading("Where this project loses")
     for setting, lines in lost.items():
         yield page.heading(str(setting), 3) + page.items(lines)
@@ -123,7 +123,7 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
     if setting in found.curves:
-        yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_SAY)
+        yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_CAPTION)
     holds = found.holds.get(setting, {})
     if holds:
         names = {run.protocol: run.name for run in found.runs if run.setting == setting and run.name in found.changes}
@@ -131,7 +131,7 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         changes = {protocol: found.changes.get(names.get(protocol, ""), []) for protocol in ordered}
         until_s = min(TIMELINE_S, *(rows["to_s"].max() for rows in holds.values()))
         figure = pictures.draw_holds(ordered, changes, -TIMELINE_BEFORE_S, until_s)
-        yield page.picture(figure, TIMELINE_SAYS)
+        yield page.picture(figure, TIMELINE_CAPTION)
 
 
 def _table(values: dict[str, Values], of_setting: list[Verdict], brokers: Mapping[str, str]) -> str:

@@ -76,14 +76,14 @@ def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:
     with mpl.rc_context(page.STYLE):
         figure = Figure(figsize=(page.WIDTH_IN, 3.4), layout="constrained")
         axes = figure.subplots(1, len(DELAYS), sharey=True)
-        for axis, (column, says) in zip(axes, DELAYS.items(), strict=True):
+        for axis, (column, title) in zip(axes, DELAYS.items(), strict=True):
             for name in in_order(by_protocol):
                 colour, dash = palette[name]
                 near = by_protocol[name][by_protocol[name]["slot_ms"] <= until_ms]
                 label = name if axis is axes[0] else None
                 axis.plot(near["slot_ms"] / 1_000, near[column], dash, color=colour, linewidth=1.7, label=label)
             axis.axvline(0, color=page.INK, alpha=0.5, linewidth=0.8)
-            axis.set(title=says, xlabel="sent at, seconds after the change", yscale="log")
+            axis.set(title=title, xlabel="sent at, seconds after the change", yscale="log")
             axis.grid(color=page.INK, alpha=0.15, linewidth=0.6)
         axes[0].set_ylabel("delay, ms")
         figure.legend(loc="outside upper center", ncols=4)

@@ -139,18 +139,18 @@ def losses(found: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in found if verdict.outcome == LOSES and verdict.other not in OURS]
 
 
-def told_losses(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
+def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
     """Return, for each setting, one line per lost measure with all protocols that win it."""
     lost: dict[tuple[Setting, str], list[Verdict]] = {}
     for verdict in losses(found):
         lost.setdefault((verdict.setting, verdict.measure), []).append(verdict)
-    told: dict[Setting, list[str]] = {}
+    lines: dict[Setting, list[str]] = {}
     for (setting, measure), of_one in lost.items():
         name, unit = MEASURES[measure]
         ours = shown(sample(of_one[0].our_values).median, unit)
         others = [f"{one.other} {shown(sample(one.other_values).median, unit)} ({one.beside})" for one in of_one]
-        told.setdefault(setting, []).append(f"{name}: {ours} against {', '.join(others)}")
-    return told
+        lines.setdefault(setting, []).append(f"{name}: {ours} against {', '.join(others)}")
+    return lines
 
 
 def shown(value: float, unit: str) -> str:

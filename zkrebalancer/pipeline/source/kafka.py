@@ -121,8 +121,8 @@ class Logs:
             raise KafkaReadError(f"no offsets from Kafka at {self._bootstrap}: {self._text(error)}") from None
         _require_known(answers)
         found = {(tp.topic, tp.partition): tp.offset for tp in answers}
-        young = [partition for partition, offset in found.items() if offset < 0]  # no record is that recent
-        return {**found, **(self.offsets(young, END) if young else {})}
+        without_records = [partition for partition, offset in found.items() if offset < 0]  # no record is that recent
+        return {**found, **(self.offsets(without_records, END) if without_records else {})}
 
     def committed(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int]:
         """Return the group's offsets stored in Kafka, without partitions that have none.

@@ -39,7 +39,7 @@ class Membership:
         self._consumer = PlanningConsumer(**options.agent, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
-        self._shorter: set[TopicPartition] = set()  # logs already reported to end before the group's offset
+        self._short_logs: set[TopicPartition] = set()  # logs already reported to end before the group's offset
         self._turn = 0  # number of batches planned
         self.ends: dict[TopicPartition, int] = {}  # of the logs of owned partitions, as last queried
 
@@ -81,7 +81,7 @@ class Membership:
         for partition, end in sorted(self.ends.items()):
             begin = positions.get(partition)
             if begin is not None:
-                self._look_for_loss(partition, begin, end)
+                self._check_for_loss(partition, begin, end)
                 last = end if targets is None else min(end, targets.get(partition, 0))
                 if begin < last:
                     unread[partition] = begin, last
@@ -111,14 +111,14 @@ class Membership:
         self._logs.close()
         self._log.close()
 
-    def _look_for_loss(self, partition: TopicPartition, begin: int, end: int) -> None:
+    def _check_for_loss(self, partition: TopicPartition, begin: int, end: int) -> None:
         if begin <= end:
-            self._shorter.discard(partition)
-        elif partition not in self._shorter:
+            self._short_logs.discard(partition)
+        elif partition not in self._short_logs:
             text = f"{partition[0]}/{partition[1]}: the group is at {begin}, and Kafka's log ends at {end}"
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{text}; option failOnDataLoss=false waits for records beyond that")
-            self._shorter.add(partition)
+            self._short_logs.add(partition)
             _log.warning("%s; nothing is read until it has grown past that", text)
 
     def _record(self, kind: str, ranges: Iterable[Range]) -> None:

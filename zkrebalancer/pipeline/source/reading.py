@@ -59,20 +59,20 @@ class RangeReader:
             KafkaReadError: Kafka answered with an error, or nothing arrived for SILENCE_LIMIT_S.
 
         """
-        heard_s = asked_s = time.monotonic()
+        last_message_s = last_check_s = time.monotonic()
         gc.disable()  # scanning every message again and again took two thirds of the time
         try:
             while self._open:
                 first, now_s = self._client.poll(POLL_TIMEOUT_S), time.monotonic()
                 if first is not None:
-                    yield from self._take([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
-                    heard_s = asked_s = time.monotonic()  # again: processing the rows may have taken minutes
-                elif now_s - heard_s > SILENCE_LIMIT_S:
+                    yield from self._handle([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
+                    last_message_s = last_check_s = time.monotonic()  # read again: the rows may have taken minutes
+                elif now_s - last_message_s > SILENCE_LIMIT_S:
                     (topic, number), offset = min(self._next.items())
                     raise KafkaReadError(f"{topic}/{number}: no message at offset {offset} for {SILENCE_LIMIT_S:g} s")
-                elif now_s - asked_s > SHORT_LOG_S:
-                    self._give_up_short_logs()
-                    asked_s = time.monotonic()
+                elif now_s - last_check_s > SHORT_LOG_S:
+                    self._close_short_logs()
+                    last_check_s = time.monotonic()
         finally:
             gc.enable()
             if self._open or len(_idle) >= MAX_IDLE_CLIENTS:
@@ -80,11 +80,11 @@ class RangeReader:
             else:
                 _idle[_key(self._settings)] = self._client, self._topics_seen
 
-    def _take(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
+    def _handle(self, messages: list[Message]) -> Iterator[tuple[Range, Sequence[Message]]]:
         """Yield the records among the messages, then handle the errors and ends of partitions among them."""
-        news: list[Message] = []
+        errors: list[Message] = []
         if any(map(Message.error, messages)):
-            news = [message for message in messages if message.error() is not None]
+            errors = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
         runs = by_partition(messages, has_one_topic=len(self._topics_seen) == 1) if messages else {}
         for partition, fetched in runs.items():
@@ -98,26 +98,26 @@ class RangeReader:
                 run = fetched[: bisect.bisect_left(fetched, whole.end, key=_offset)]
             if run:
                 yield whole, run
-        for message in news:
+        for message in errors:
             held = self._open.get((message.topic() or "", message.partition() or 0))
             error = message.error()
             if held is not None and error is not None:
-                self._take_news(held, _offset(message), error)
+                self._handle_error(held, _offset(message), error)
 
-    def _take_news(self, whole: Range, offset: int, error: KafkaError) -> None:
+    def _handle_error(self, whole: Range, offset: int, error: KafkaError) -> None:
         place = f"{whole.topic}/{whole.partition}"
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
             if offset >= whole.end:
                 self._close(whole)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-            self._go_on_behind_loss(whole)
+            self._skip_lost(whole)
         elif error.code() in _GONE:
-            self._lose(f"{place}: Kafka does not know the partition any more ({error.str()})")
+            self._report_loss(f"{place}: Kafka does not know the partition any more ({error.str()})")
             self._close(whole)
         elif not error.retriable():
             raise KafkaReadError(f"{place}: {error.str()}")
 
-    def _go_on_behind_loss(self, whole: Range) -> None:
+    def _skip_lost(self, whole: Range) -> None:
         """Handle a position that Kafka does not have, because records were deleted or the log has become shorter."""
         partition = TopicPartition(whole.topic, whole.partition)
         position = self._next[whole.topic, whole.partition]
@@ -126,7 +126,7 @@ class RangeReader:
         except KafkaException as error:
             raise KafkaReadError(f"{whole.topic}/{whole.partition}: {error.args[0].str()}") from None
         text = f"{whole.topic}/{whole.partition}: offset {position} should be read, but Kafka has {low} to {high}"
-        self._lose(text)
+        self._report_loss(text)
         if not position <= low < whole.end:
             self._close(whole)
             return
@@ -134,7 +134,7 @@ class RangeReader:
         partition.offset = low
         self._client.incremental_assign([partition])
 
-    def _give_up_short_logs(self) -> None:
+    def _close_short_logs(self) -> None:
         """Close ranges beyond the ends of their logs; the topic was then deleted and created again."""
         for (topic, number), whole in list(self._open.items()):
             try:
@@ -144,10 +144,10 @@ class RangeReader:
                 continue
             if end < whole.end:
                 text = f"{topic}/{number}: offsets up to {whole.end} should be read"
-                self._lose(f"{text}, but Kafka's log ends at {end}")
+                self._report_loss(f"{text}, but Kafka's log ends at {end}")
                 self._close(whole)
 
-    def _lose(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         if self._fail_on_data_loss:
             raise DataLossError(f"{text}; option failOnDataLoss=false continues without the lost records")
         _log.warning("%s; continuing without the lost records", text)

@@ -38,8 +38,8 @@ def summary(result: pd.DataFrame) -> list[dict[str, object]]:
 
 def _rules() -> str:
     """Return the model's own description with its constants replaced by their values."""
-    says = inspect.getdoc(model) or ""
-    return re.sub(r"\b[A-Z]+(?:_[A-Z]+)*_MS\b|\bCHANGES\b", lambda name: _value(name[0]), says)
+    description = inspect.getdoc(model) or ""
+    return re.sub(r"\b[A-Z]+(?:_[A-Z]+)*_MS\b|\bCHANGES\b", lambda name: _value(name[0]), description)
 
 
 def _value(name: str) -> str:

@@ -24,7 +24,7 @@ class Map:
     y: str
     each: str
     where: tuple[str, str] | None  # (column, value) that rows must match
-    says: str
+    caption: str
 
 
 MAPS = (
@@ -50,7 +50,7 @@ def pictures(result: pd.DataFrame) -> list[str]:
     for one in MAPS:
         rows = table if one.where is None else table[table[one.where[0]] == one.where[1]]
         if len(rows):
-            drawn.append(page.heading(one.title, 3) + page.picture(_draw(rows, one), f"{one.says} Medians."))
+            drawn.append(page.heading(one.title, 3) + page.picture(_draw(rows, one), f"{one.caption} Medians."))
     return drawn
 
 
