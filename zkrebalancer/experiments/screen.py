@@ -18,7 +18,7 @@ from zkrebalancer.observe.rebalances import Rebalance
 from zkrebalancer.protocol.fields import TopicPartition
 
 COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "bright_red", "bright_green", "bright_cyan", "bright_magenta")
-OWNED, NOT_OWNED, NOBODY = "■", "·", "unowned"
+OWNED, NOT_OWNED, UNOWNED = "■", "·", "unowned"
 TEXT_COLUMNS = {"group", "cause", "outcome"}
 COLUMNS = ("group", "gen.", "cause", "members", "moved", "settled", "pause", "outcome")
 BAR_WIDTH = 40
@@ -108,10 +108,10 @@ def _ownership(name: str, group: GroupPicture, partitions: Sequence[TopicPartiti
     heading = Text(f"{name}  ", style="bold", no_wrap=True, overflow="ellipsis")
     heading.append(", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items())), style="not bold dim")
     clients = [client_of(member) for member in group.members]
-    label_width = max(map(len, [*clients, NOBODY]))
+    label_width = max(map(len, [*clients, UNOWNED]))
     room = width - label_width - len("  9999")
     rows = [heading]
-    for label, member in [*zip(clients, group.members, strict=True), (NOBODY, None)]:
+    for label, member in [*zip(clients, group.members, strict=True), (UNOWNED, None)]:
         if member is None:
             mine = {partition for partition in partitions if group.owners.get(partition) not in group.members}
         else:

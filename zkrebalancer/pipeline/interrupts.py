@@ -70,9 +70,9 @@ def _silence(quiet: ExitStack) -> None:
 
 
 def _kill_children_but(others: set[psutil.Process]) -> None:
-    begun = [child for child in psutil.Process().children() if child not in others]
-    below = [process for child in begun for process in child.children(recursive=True)]
-    for process in [*begun, *below]:
+    started = [child for child in psutil.Process().children() if child not in others]
+    below = [process for child in started for process in child.children(recursive=True)]
+    for process in [*started, *below]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs([*begun, *below], END_DEADLINE_S)
+    psutil.wait_procs([*started, *below], END_DEADLINE_S)

@@ -78,7 +78,7 @@ def flaw() -> Column:
     by_kind = F.when(is_nothing, F.lit(NOT_JSON)).when(
         F.col("kind").isNull() | F.col("mono_us").isNull(), F.lit("kind or mono_us is missing or of another type")
     )
-    by_kind = by_kind.when(~F.col("mono_us").between(-MAX_NUMBER, MAX_NUMBER), F.lit("mono_us is no time"))
+    by_kind = by_kind.when(~F.col("mono_us").between(-MAX_NUMBER, MAX_NUMBER), F.lit("mono_us is out of range"))
     for kind in (*BULK, *(kind for kind in NEEDED if kind not in BULK)):
         by_kind = by_kind.when(F.col("kind") == kind, F.coalesce(*_flaws(NEEDED[kind]), F.lit(None).cast("string")))
     return by_kind
@@ -95,5 +95,5 @@ def _flaws(keys: tuple[str, ...]) -> list[Column]:
         found.append(F.when(bad, F.lit("partitions and positions are not integers of equal number")))
     if "first_offset" in keys:
         is_range = (F.col("first_offset") >= 0) & F.col("last_offset").between(F.col("first_offset"), MAX_NUMBER)
-        found.append(F.when(~is_range, F.lit("first_offset and last_offset are no range")))
+        found.append(F.when(~is_range, F.lit("first_offset and last_offset are not a range")))
     return found

@@ -33,7 +33,7 @@ def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) ->
     The offsets are [begin, end); `started_us` and `position` are those of the leg, null if the member owned nothing.
     Deliveries from a topic that was deleted after the member started it are left out.
     """
-    begun = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_LEG)
+    of_legs = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_LEG)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
         *HOLDER,
         "era",
@@ -47,7 +47,7 @@ def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) ->
     is_in = [F.col(name) == F.col(f"leg_{name}") for name in HOLDER]
     is_in += [F.col("started_us") <= F.col("mono_us"), is_open]
     return (
-        delivered.join(begun, is_in, "left")
+        delivered.join(of_legs, is_in, "left")
         .where(F.col("started_us").isNull() | (F.col("leg_era") == F.col("era")))
         .select(*delivered.columns, *_OF_LEG)
     )

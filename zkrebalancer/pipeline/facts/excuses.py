@@ -1,4 +1,4 @@
-"""Intervals that a crash ended. Records they were given from the committed offset on may be delivered once more.
+"""Intervals that a crash ended: their records from the committed offset on may be delivered once more.
 
 An interval is excused if its member's session ended before the member stopped, or if the member stopped because its
 session was lost. It is also excused if the member stopped and was found dead before the partition started again: the

@@ -40,8 +40,8 @@ def overlaps(intervals: DataFrame) -> DataFrame:
 def gaps(intervals: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, began_us, ended_us, member, previous, generation, cause_id): no owner.
 
-    `member` is the next owner and `previous` the last one; `member` and `ended_us` are null if nobody started the
-    partition again. The time before a partition's first start is not a gap.
+    `member` is the next owner and `previous` the last one; `member` and `ended_us` are null if no member
+    started the partition again. The time before a partition's first start is not a gap.
     """
     columns = ["began_us", "ended_us", "member", "previous", "generation", "cause_id"]
     closed = (

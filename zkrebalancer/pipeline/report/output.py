@@ -70,8 +70,8 @@ def _parts(found: Comparison) -> Iterator[str]:
     yield from _untrusted(found)
     yield page.heading("How to read it") + page.prose(HOW)
     for name in ("versions", "machine"):
-        told = sorted({getattr(run, name) for run in found.runs})
-        yield page.heading(name.capitalize(), 3) + page.prose("\n\n".join(told))
+        texts = sorted({getattr(run, name) for run in found.runs})
+        yield page.heading(name.capitalize(), 3) + page.prose("\n\n".join(texts))
 
 
 def _summary(found: Comparison) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
     of_setting = [verdict for verdict in found.verdicts if verdict.setting == setting]
     trusted = [run for run in found.runs if run.setting == setting and not run.doubts]
     yield _table(values, of_setting, {run.protocol: run.broker for run in trusted})
-    parted = [verdict for verdict in of_setting if verdict.how_often_by_chance]
-    for told in sorted({f"Chance alone parts {one.runs} in {one.how_often_by_chance}." for one in parted}):
-        yield page.prose(told)
+    separated = [verdict for verdict in of_setting if verdict.how_often_by_chance]
+    for note in sorted({f"Chance alone separates {one.runs} in {one.how_often_by_chance}." for one in separated}):
+        yield page.prose(note)
     runs = pictures.draw_runs(values, palette)
     if runs is not None:
         yield page.picture(runs, "One dot per run, with a line at the median.")
@@ -141,8 +141,8 @@ def _table(values: dict[str, Values], of_setting: list[Verdict], brokers: Mappin
     for measure, (name, unit) in MEASURES.items():
         of_all = [values[protocol].get(measure, ()) for protocol in protocols]
         if any(any(of_one) for of_one in of_all):
-            told = [verdicts.get((protocol, measure)) for protocol in protocols]
-            rows.append([name, *(_cell(of_one, unit, verdict) for of_one, verdict in zip(of_all, told, strict=True))])
+            beside = [verdicts.get((protocol, measure)) for protocol in protocols]
+            rows.append([name, *(_cell(of_one, unit, verdict) for of_one, verdict in zip(of_all, beside, strict=True))])
     counts = [str(max((len(of_one) for of_one in values[protocol].values()), default=0)) for protocol in protocols]
     broker = [brokers[protocol] for protocol in protocols]
     return page.table(["", *protocols], [["broker", *broker], ["runs", *counts], *rows])

@@ -16,7 +16,7 @@ DRAWN = ("settled_ms", "unowned_partition_s", "delay_p99_ms", "delay_max_ms", "m
          "requests", "cpu_ms", "rest_requests_per_s")  # fmt: skip
 COLUMNS = 3
 DASHES = ("-", "--", "-.", ":")  # to tell lines apart without colours
-NOBODY = page.PALETTE[5]
+UNOWNED = page.PALETTE[5]
 Palette = Mapping[str, tuple[str, str]]
 WIDE = 30  # ratio of largest to smallest value beyond which an axis is logarithmic
 NOTICED_MS = 200.0
@@ -137,7 +137,7 @@ def _draw_owners(axis: Axes, rows: pd.DataFrame, from_s: float, to_s: float) -> 
     shades = mpl.colormaps["cividis"].resampled(max(2, len(members)))
     for row, (_, held) in enumerate(rows.groupby(["topic", "partition"])):
         begins = max(from_s, held["from_s"].min())
-        axis.broken_barh([(begins, to_s - begins)], (row, 0.86), color=NOBODY, linewidth=0)
+        axis.broken_barh([(begins, to_s - begins)], (row, 0.86), color=UNOWNED, linewidth=0)
         bars = [(begin, end - begin) for begin, end in zip(held["from_s"], held["to_s"], strict=True)]
         colors = [shades(members[name]) for name in held["member"]]
         axis.broken_barh(bars, (row, 0.86), facecolors=colors, linewidth=0)

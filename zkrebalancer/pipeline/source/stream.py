@@ -99,7 +99,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return found or None
 
     def partitions(self, start: Document, end: Document) -> list[RangesPartition]:
-        """Divide a batch into tasks; a batch planned before a restart is read unchanged, whoever owns it now."""
+        """Divide a batch into tasks; a batch planned before a restart is read unchanged, whatever is owned now."""
         ranges = offsets.decode(end) if start != end else []
         tasks = offsets.split(ranges, self._options.task_count)
         return [RangesPartition(task) for task in tasks]
