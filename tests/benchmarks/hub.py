@@ -227,7 +227,7 @@ def heartbeat() -> Iterator[list[float]]:
 
 
 def idle_wait_s() -> float:
-    """Return the longest wait while nothing computes, which other load on the machine causes."""
+    """Return the longest wait while nothing computes: the effect of other load on the machine."""
     with heartbeat() as late:
         gevent.sleep(REST_S)
     return max(late)
@@ -246,7 +246,7 @@ def measure(members: int, per_member: int) -> Iterator[Measured]:
 
 
 def reading_ms(topics: int, partitions: int) -> float:
-    """Return the longest time that the loop takes for a reading of a group with lag, of READ_TIMES."""
+    """Return the milliseconds that the loop takes for a reading of lag, the longest of READ_TIMES."""
     lab = Lab(10, topics * partitions // 10, GroupSettings(strategy="balanced"), topics)
     lab.run()
     times_ms = []

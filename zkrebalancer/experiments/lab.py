@@ -309,7 +309,7 @@ class Lab:
         return inspection.read_group(self.zk, group)
 
     def is_settled(self, group: str, partitions: Mapping[str, int], clients: frozenset[str]) -> bool:
-        """Whether exactly these clients are members and own every partition of the topics, without a rebalance.
+        """Whether exactly these clients are members and own all partitions of the topics, with no rebalance under way.
 
         Each client owns at least one partition if there are enough.
         """

@@ -69,7 +69,7 @@ def write_script(group: str, members: int, partitions: int, new_topic: str, rand
     """Return the moves of one group.
 
     `members` (at least MIN_MEMBERS) consumers join one by one. FIRST_TOPIC starts with `partitions` and grows by a
-    quarter; `new_topic` gets as many as were added.
+    quarter; `new_topic` gets as many partitions as that adds.
     """
     cast = _Cast(group, random, [])
     added = max(1, partitions // 4)

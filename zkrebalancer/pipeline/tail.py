@@ -60,7 +60,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads ranges of bytes."""
 
     def __init__(self, folder: Path) -> None:
-        """Read what is below `folder`."""
+        """Store the folder."""
         self._folder = folder
         self._target: dict[str, int] | None = None
 

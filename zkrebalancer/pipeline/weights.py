@@ -1,12 +1,12 @@
 """Learns the record rate to expect of each partition: by hour of the week, by hour of the day, or one mean for always.
 
-A back-test chooses among the three. The last hours are held out; every model that the history suffices for predicts
-them from the hours before, and so does "same as now", which repeats the rate of the hour before. The smallest error
+A back-test chooses among the three. The last hours are held out. Every model for which the history suffices predicts
+them from the hours before, and so does "same as now", which repeats the rate of the previous hour. The smallest error
 wins.
 
-Produced or delivered events count records per hour. Without them, committed offsets do, as far as they exceed the
-highest earlier one, so that records read again after a restart or rewind are not counted again. Records between two
-commits are spread evenly over the time between them, be it five seconds or a night.
+Records per hour are counted in produced events, or else in delivered events. Without either, they follow from committed
+offsets: only what exceeds the highest earlier offset counts, so that records read again after a restart or rewind do
+not count twice. Records between two commits are spread evenly over the time between them, be it five seconds or a night.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def _memory_table(columns: Columns) -> str:
 def _conversion_table(before: Problem, after: Problem) -> str:
     """Measure a plan made from nothing, and one that keeps almost everything.
 
-    The second is the usual case: another member joins, after as many members have acknowledged as had to give up
-    partitions for the previous joiner.
+    The second is the usual case: another member joins, and the members that gave up partitions for the previous joiner
+    have acknowledged since the last plan.
     """
     known, whole = to_columns(before), to_columns(after)
     target = sticky(whole)

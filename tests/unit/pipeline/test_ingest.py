@@ -30,7 +30,7 @@ BROKEN = {
         '{"mono_us":1,"kind":"produced","topic":"t","partition":0,"first_offset":2,"last_offset":9223372036854775807}',
         "are not a range",
     ),
-    92: ('{"mono_us": -9223372036854775808, "kind": "fault", "name": "kill", "target": "a"}', "mono_us is out of range"),
+    92: ('{"mono_us": -9223372036854775808, "kind": "fault", "name": "kill", "target": "a"}', "out of range"),
 }
 RUNS = "runs [1]{x}*"  # a pattern to Spark unless escaped
 

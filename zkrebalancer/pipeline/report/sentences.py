@@ -140,7 +140,7 @@ def losses(found: Iterable[Verdict]) -> list[Verdict]:
 
 
 def loss_lines(found: Iterable[Verdict]) -> dict[Setting, list[str]]:
-    """Return, for each setting, one line per lost measure with all protocols that win it."""
+    """Return, for each setting, one line per measure that this project loses, with the protocols that win it."""
     lost: dict[tuple[Setting, str], list[Verdict]] = {}
     for verdict in losses(found):
         lost.setdefault((verdict.setting, verdict.measure), []).append(verdict)

@@ -1,8 +1,12 @@
 """The ranges that a batch reads, and how Spark stores them in its checkpoint. Pure.
 
-The end offset of a batch holds its ranges, whatever its start: `{"orders": {"0": {"from": 50, "to": 100, "generation":
-7}}}`. A start alone would not do: a partition may come from another member, at a position where no batch of this query
-ended; and a batch repeated after a restart must read the same records again without asking the group.
+The end offset of a batch holds its ranges completely:
+
+    {"orders": {"0": {"from": 50, "to": 100, "generation": 7}}}
+
+The end offset of the batch before does not suffice as a start: a partition may come from another member, at a position
+where no batch of this query ended. And a batch repeated after a restart must read the same records without asking the
+group.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ def decode(document: Any) -> list[Range]:  # noqa: ANN401  # unchecked JSON
 def limited(
     open_ranges: Mapping[TopicPartition, tuple[int, int]], limit: int, turn: int = 0
 ) -> dict[TopicPartition, int]:
-    """Return up to which offset to read each partition (begin, end of its log), at most `limit` offsets in total.
+    """Return the offset to stop at for each partition (begin, end of its log), at most `limit` offsets in total.
 
     Every partition gets the same share; what a partition cannot use goes to the others. If there are more partitions
     than `limit`, they take turns by the batch number `turn`, so that none waits until the others are read completely.

@@ -63,7 +63,7 @@ class ConsumerGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._targets = member.log_ends()
 
     def initialOffset(self) -> Document:  # noqa: N802
-        """Return an empty offset: begins of partitions are known only when they are owned."""
+        """Return an empty offset: the begins of partitions are unknown until they are owned."""
         return {}
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802

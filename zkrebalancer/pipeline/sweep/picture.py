@@ -44,7 +44,7 @@ MAPS = (
 
 
 def pictures(result: pd.DataFrame) -> list[str]:
-    """Return every row of heat maps as HTML, without those that the grid has no rows for."""
+    """Return every row of heat maps for which the grid has results, as HTML."""
     table = result.assign(moved_percent=100 * result["moved"] / result["partitions"])
     drawn = []
     for one in MAPS:
