@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.fairness [PICTURE.svg]`: effect and cost of the polling heuristics under skewed rates.
 
 The real buffer runs in virtual time, between a model of Kafka's client and an application that takes time for each
-record. In the model, up to 16 MB of fetched records wait in one queue in the order of the answers; an answer has up to 1 MB of
-each fetched partition; pausing a partition drops its queued records. Prints a Markdown table.
+record. In the model, up to 16 MB of fetched records wait in one queue in the order of the answers; an answer has up to
+1 MB of each fetched partition; pausing a partition drops its queued records. Prints a Markdown table.
 """
 
 from __future__ import annotations

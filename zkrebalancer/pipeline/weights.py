@@ -6,7 +6,7 @@ wins.
 
 Records per hour are counted in produced events, or else in delivered events. Without either, they follow from committed
 offsets: only what exceeds the highest earlier offset counts, so that records read again after a restart or rewind do
-not count twice. Records between two commits are spread evenly over the time between them, be it five seconds or a night.
+not count twice. Records between two commits are spread evenly over the time between them, be it seconds or a night.
 """
 
 from __future__ import annotations
