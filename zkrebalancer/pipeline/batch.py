@@ -39,7 +39,7 @@ def tables(events: DataFrame, keep: Keep) -> None:
     keep("moves", handovers.moves(intervals))
     keep("rebalances", rebalances(events, gaps))
     legs = keep("legs", ownership.legs(events, intervals, deletions))
-    held = deliveries.held_deliveries(events, legs, deletions)
+    held = deliveries.deliveries_by_leg(events, legs, deletions)
     stretches = keep("stretches", deliveries.stretches(held))
     shares = keep("segments", segments(events, started, legs, stretches, deletions))
     excused = keep("excuses", excuses(events, intervals, started))

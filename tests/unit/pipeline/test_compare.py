@@ -65,7 +65,7 @@ def test_runs_are_compared_and_losses_come_first(spark: SparkSession, tmp_path: 
     curve = next(iter(found.curves.values()))
     peaks = curve.groupby("protocol")["delay_max_ms"].max()
     assert peaks["classic-range"] > peaks["central-incremental"] > peaks["kip848"]
-    assert {rows["partition"].nunique() for rows in next(iter(found.holds.values())).values()} == {6}
+    assert {rows["partition"].nunique() for rows in next(iter(found.timelines.values())).values()} == {6}
 
 
 def test_a_report_without_trusted_runs_says_so(tmp_path: Path) -> None:

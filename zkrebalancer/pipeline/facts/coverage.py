@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.deliveries import BOOK
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.facts.ownership import HOLDER
+from zkrebalancer.pipeline.facts.ownership import OWNER
 from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 PIECE_OFFSETS = 65_536  # produced ranges are merged within pieces of this size
@@ -61,11 +61,11 @@ def segments(
 def passed_over(legs: DataFrame, stretches: DataFrame) -> DataFrame:
     """Return (*BOOK, begin, end): the offsets that a consumer skipped when it was repositioned."""
     held = stretches.where(F.col("started_us").isNotNull())
-    ends = held.groupBy(*HOLDER, "started_us").agg(F.max("end").alias("end"))
-    in_hold = Window.partitionBy(*HOLDER, "held_us").orderBy("started_us")
+    ends = held.groupBy(*OWNER, "started_us").agg(F.max("end").alias("end"))
+    in_interval = Window.partitionBy(*OWNER, "held_us").orderBy("started_us")
     return (
-        legs.join(ends, [*HOLDER, "started_us"], "left")
-        .withColumn("begin", F.lag(F.greatest("position", "end")).over(in_hold))
+        legs.join(ends, [*OWNER, "started_us"], "left")
+        .withColumn("begin", F.lag(F.greatest("position", "end")).over(in_interval))
         .where(F.col("begin") < F.col("position"))
         .select(*BOOK, "begin", F.col("position").alias("end"))
     )

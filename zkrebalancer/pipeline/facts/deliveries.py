@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.eras import with_era
-from zkrebalancer.pipeline.facts.ownership import HOLDER
+from zkrebalancer.pipeline.facts.ownership import OWNER
 from zkrebalancer.pipeline.schema import PARTITION
 
 BUCKET_US = 10_000_000
@@ -27,15 +27,15 @@ _OF_LEG = ("started_us", "position")
 _STRETCH = ("bucket", "partition", "started_us", "topic", "group", "member", "run", "era")
 
 
-def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) -> DataFrame:
+def deliveries_by_leg(events: DataFrame, legs: DataFrame, deletions: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, era, mono_us, block, row, begin, end, started_us, position).
 
     The offsets are [begin, end); `started_us` and `position` are those of the leg, null if the member owned nothing.
     Deliveries from a topic that was deleted after the member started it are left out.
     """
-    of_legs = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*HOLDER, "era", "until_us")], *_OF_LEG)
+    of_legs = legs.select(*[F.col(name).alias(f"leg_{name}") for name in (*OWNER, "era", "until_us")], *_OF_LEG)
     delivered = with_era(events.where(F.col("kind") == "delivered"), deletions).select(
-        *HOLDER,
+        *OWNER,
         "era",
         "mono_us",
         "block",
@@ -44,7 +44,7 @@ def held_deliveries(events: DataFrame, legs: DataFrame, deletions: DataFrame) ->
         (F.col("last_offset") + 1).alias("end"),
     )
     is_open = F.col("leg_until_us").isNull() | (F.col("mono_us") <= F.col("leg_until_us"))
-    is_in = [F.col(name) == F.col(f"leg_{name}") for name in HOLDER]
+    is_in = [F.col(name) == F.col(f"leg_{name}") for name in OWNER]
     is_in += [F.col("started_us") <= F.col("mono_us"), is_open]
     return (
         delivered.join(of_legs, is_in, "left")
@@ -110,7 +110,7 @@ def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 def _late(stretches: DataFrame) -> DataFrame:
     """Return the stretches that begin below `reached`, the highest offset their leg had reached before."""
-    in_leg = Window.partitionBy(*HOLDER, "started_us", "era").orderBy("began")
+    in_leg = Window.partitionBy(*OWNER, "started_us", "era").orderBy("began")
     before = F.max("end").over(in_leg.rowsBetween(Window.unboundedPreceding, -1))
     held = stretches.where(F.col("started_us").isNotNull()).withColumn("reached", F.greatest("position", before))
     return held.where(F.col("begin") < F.col("reached"))
@@ -124,10 +124,10 @@ def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
     """
     late = _late(stretches)
     below = late.where(F.col("end") <= F.col("reached")).select(*PARTITION, F.col("events").alias("late"))
-    crossing = late.where(F.col("end") > F.col("reached")).select(*HOLDER, "started_us", "began", "last", "reached")
+    crossing = late.where(F.col("end") > F.col("reached")).select(*OWNER, "started_us", "began", "last", "reached")
     at = F.struct("mono_us", "block", "row")
     looked_at = (
-        doubtful.join(crossing, [*HOLDER, "started_us"])
+        doubtful.join(crossing, [*OWNER, "started_us"])
         .where((at >= F.col("began")) & (at <= F.col("last")) & (F.col("begin") < F.col("reached")))
         .select(*PARTITION, F.lit(1).cast("bigint").alias("late"))
     )

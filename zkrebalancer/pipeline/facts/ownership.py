@@ -14,7 +14,7 @@ from zkrebalancer.pipeline.schema import ORDER, PARTITION
 
 ENDED = "ended"  # the member's session ended without a stop
 RESTARTED = "restarted"  # the member started a partition that it already owned
-HOLDER = (*PARTITION, "member")
+OWNER = (*PARTITION, "member")
 
 
 def starts(events: DataFrame) -> DataFrame:
@@ -31,19 +31,19 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
     """
     started = starts(events)
     rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
-    window = Window.partitionBy(*HOLDER).orderBy(*ORDER)
+    window = Window.partitionBy(*OWNER).orderBy(*ORDER)
     following = F.lead(F.struct("kind", "reason", F.struct(*ORDER).alias("at"))).over(window)
     ended_by = (
         F.when(F.col("next.kind") == "fetcher_stopped", F.col("next.reason"))
         .when(F.col("next.kind") == "ownership_ended", F.lit(ENDED))
         .when(F.col("next.kind") == "fetcher_started", F.lit(RESTARTED))
     )
-    by_start = Window.partitionBy(*HOLDER).orderBy("began")
-    holds = (
+    by_start = Window.partitionBy(*OWNER).orderBy("began")
+    held = (
         rows.withColumn("next", following)
         .where(F.col("kind") == "fetcher_started")
         .select(
-            *HOLDER,
+            *OWNER,
             "generation",
             "cause_id",
             F.col("mono_us").alias("started_us"),
@@ -55,8 +55,8 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
         )
     )
     until_us = F.least("ended_us", F.lead("started_us").over(by_start) - 1)
-    return with_era(holds.withColumn("until_us", until_us), deletions, "started_us").select(
-        *holds.columns, "era", "until_us"
+    return with_era(held.withColumn("until_us", until_us), deletions, "started_us").select(
+        *held.columns, "era", "until_us"
     )
 
 
@@ -66,7 +66,7 @@ def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataF
     The first leg of an interval begins with it, at `held_us`. Another leg begins whenever the consumer is
     `repositioned`.
     """
-    keys = [*HOLDER, "era"]
+    keys = [*OWNER, "era"]
     hold = [F.col("started_us").alias("held_us"), F.col("until_us")]
     whole = intervals.select(*keys, *hold, "started_us", "position")
     seeks = with_era(_fetchers(events, "repositioned"), deletions)
@@ -74,16 +74,16 @@ def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataF
     is_held = (F.col("at") > F.col("began")) & (F.col("ceased").isNull() | (F.col("at") < F.col("ceased")))
     resumed = seeks.join(intervals.select(*keys, *hold, "began", "ceased"), keys).where(is_held)
     resumed = resumed.select(*keys, "held_us", "until_us", F.col("at.mono_us").alias("started_us"), "position")
-    next_us = F.lead("started_us").over(Window.partitionBy(*HOLDER, "held_us").orderBy("started_us"))
+    next_us = F.lead("started_us").over(Window.partitionBy(*OWNER, "held_us").orderBy("started_us"))
     return whole.unionByName(resumed).withColumn("until_us", F.least("until_us", next_us - 1))
 
 
 def member_ends(events: DataFrame, started: DataFrame, kind: str = "ownership_ended") -> DataFrame:
     """Return one row for each event of `kind` and each partition that its member ever started."""
-    touched = started.select(*HOLDER).distinct()
+    touched = started.select(*OWNER).distinct()
     ends = events.where(F.col("kind") == kind).select("run", "group", "member", *ORDER, "kind", "reason")
     return ends.join(touched, ["run", "group", "member"]).select(
-        *HOLDER,
+        *OWNER,
         *ORDER,
         "kind",
         "reason",
@@ -98,7 +98,7 @@ def _fetchers(events: DataFrame, kind: str) -> DataFrame:
     columns = ["run", "group", "topic", "member", *ORDER, "kind", "reason", "generation", "cause_id"]
     rows = events.where(F.col("kind") == kind).select(*columns, pair.alias("pair"))
     return rows.select(
-        *[name for name in HOLDER if name != "partition"],
+        *[name for name in OWNER if name != "partition"],
         F.col("pair.partitions").alias("partition"),
         *ORDER,
         "kind",
@@ -106,7 +106,7 @@ def _fetchers(events: DataFrame, kind: str) -> DataFrame:
         "generation",
         "cause_id",
         F.col("pair.positions").alias("position"),
-    ).select(*HOLDER, *ORDER, "kind", "reason", "generation", "cause_id", "position")
+    ).select(*OWNER, *ORDER, "kind", "reason", "generation", "cause_id", "position")
 
 
 def null(kind: str, name: str) -> Column:

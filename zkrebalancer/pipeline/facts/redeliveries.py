@@ -11,15 +11,15 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # its name everywhere
 
 from zkrebalancer.pipeline.facts.deliveries import BOOK, CHUNK, meeting_doubled
-from zkrebalancer.pipeline.facts.excuses import HOLD
-from zkrebalancer.pipeline.facts.ownership import HOLDER
+from zkrebalancer.pipeline.facts.excuses import INTERVAL
+from zkrebalancer.pipeline.facts.ownership import OWNER
 from zkrebalancer.pipeline.schema import PARTITION
 
 
 def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, unexcused): records delivered again without an excuse."""
     crashes = excuses.withColumnRenamed("started_us", "held_us")
-    crashes = crashes.join(legs.select(*HOLDER, "held_us", "started_us"), [*HOLDER, "held_us"]).drop("held_us")
+    crashes = crashes.join(legs.select(*OWNER, "held_us", "started_us"), [*OWNER, "held_us"]).drop("held_us")
     seeks = legs.where(F.col("started_us") > F.col("held_us"))
     seeks = seeks.select(*BOOK, F.col("started_us").alias("sought_us"), F.col("position").alias("sought"))
     pieces = (
@@ -27,7 +27,7 @@ def unexcused(segments: DataFrame, doubtful: DataFrame, excuses: DataFrame, legs
         .withColumn("begin", F.greatest("begin", "from"))
         .withColumn("end", F.least("end", "to"))
         .drop("from", "to", "position", "bucket")
-        .join(crashes, list(HOLD), "left")
+        .join(crashes, list(INTERVAL), "left")
     )
     atoms = _atoms(pieces, seeks)
     within = (F.col("atom_begin") >= F.col("begin")) & (F.col("atom_end") <= F.col("end"))

@@ -29,7 +29,7 @@ COMPARED = [
 class Comparison:
     """The contents of a report; `values`: setting -> protocol -> measure -> one value per trusted run.
 
-    `curves` and `holds`: setting -> points and intervals to draw; `changes`: run -> (seconds after the first, name).
+    `curves` and `timelines`: setting -> what to draw; `changes`: run -> (seconds after the first, name).
     """
 
     runs: list[Run]
@@ -37,7 +37,7 @@ class Comparison:
     values: dict[Setting, dict[str, Values]]
     verdicts: list[Verdict]
     curves: dict[Setting, pd.DataFrame]
-    holds: dict[Setting, dict[str, pd.DataFrame]]
+    timelines: dict[Setting, dict[str, pd.DataFrame]]
     changes: dict[str, list[tuple[float, str]]]
 
 
@@ -62,7 +62,7 @@ def compare(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comp
         values=values,
         verdicts=found,
         curves=_curves(spark, tables, trusted),
-        holds=_holds(tables, shown),
+        timelines=_timelines(tables, shown),
         changes=_changes(tables["steps"], [run.name for run in shown]),
     )
 
@@ -128,9 +128,9 @@ def _curves(
     return {setting: pd.concat(parts) for setting, parts in found.items()}
 
 
-def _holds(tables: Mapping[str, DataFrame], shown: Sequence[Run]) -> dict[Setting, dict[str, pd.DataFrame]]:
+def _timelines(tables: Mapping[str, DataFrame], shown: Sequence[Run]) -> dict[Setting, dict[str, pd.DataFrame]]:
     names = [run.name for run in shown]
-    rows = measures.holds(tables["intervals"], tables["steps"], names, MAX_TIMELINE_PARTITIONS).toPandas()
+    rows = measures.timelines(tables["intervals"], tables["steps"], names, MAX_TIMELINE_PARTITIONS).toPandas()
     found: dict[Setting, dict[str, pd.DataFrame]] = {}
     for run in shown:
         of_run = rows[rows["run"] == run.name]

@@ -114,7 +114,7 @@ def _since(span: Column, sent: Column) -> Column:
     return F.when(is_near, since)
 
 
-def holds(intervals: DataFrame, steps: DataFrame, runs: list[str], most: int) -> DataFrame:
+def timelines(intervals: DataFrame, steps: DataFrame, runs: list[str], most: int) -> DataFrame:
     """Return (run, topic, partition, member, from_s, to_s): the intervals of some partitions of these runs.
 
     A hash picks at most `most` partitions of each run. Seconds count from the first change.

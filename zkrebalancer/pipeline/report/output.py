@@ -124,13 +124,13 @@ def _setting(found: Comparison, setting: Setting, values: dict[str, Values], pal
         yield page.picture(runs, "One dot per run, with a line at the median.")
     if setting in found.curves:
         yield page.picture(pictures.draw_delays(found.curves[setting], palette), DELAYS_CAPTION)
-    holds = found.holds.get(setting, {})
-    if holds:
+    timelines = found.timelines.get(setting, {})
+    if timelines:
         names = {run.protocol: run.name for run in found.runs if run.setting == setting and run.name in found.changes}
-        ordered = {protocol: holds[protocol] for protocol in in_order(holds)}
+        ordered = {protocol: timelines[protocol] for protocol in in_order(timelines)}
         changes = {protocol: found.changes.get(names.get(protocol, ""), []) for protocol in ordered}
-        until_s = min(TIMELINE_S, *(rows["to_s"].max() for rows in holds.values()))
-        figure = pictures.draw_holds(ordered, changes, -TIMELINE_BEFORE_S, until_s)
+        until_s = min(TIMELINE_S, *(rows["to_s"].max() for rows in timelines.values()))
+        figure = pictures.draw_timelines(ordered, changes, -TIMELINE_BEFORE_S, until_s)
         yield page.picture(figure, TIMELINE_CAPTION)
 
 

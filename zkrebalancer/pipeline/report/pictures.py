@@ -97,19 +97,22 @@ def _last_late_ms(rows: pd.DataFrame) -> float:
     return float(late.max()) if len(late) else 0.0
 
 
-def draw_holds(
-    holds: Mapping[str, pd.DataFrame], changes: Mapping[str, Sequence[tuple[float, str]]], from_s: float, to_s: float
+def draw_timelines(
+    timelines: Mapping[str, pd.DataFrame],
+    changes: Mapping[str, Sequence[tuple[float, str]]],
+    from_s: float,
+    to_s: float,
 ) -> Figure:
     """Draw the owners of each partition over time, a panel for each protocol; red means no owner.
 
-    `holds`: protocol -> rows of `measures.holds`. `changes`: protocol -> seconds and name of each change.
+    `timelines`: protocol -> rows of `measures.timelines`. `changes`: protocol -> seconds and name of each change.
     """
-    heights = [rows[["topic", "partition"]].drop_duplicates().shape[0] for rows in holds.values()]
+    heights = [rows[["topic", "partition"]].drop_duplicates().shape[0] for rows in timelines.values()]
     with mpl.rc_context(page.STYLE):
         height_in = 0.6 + sum(0.6 + 0.07 * height for height in heights)
         figure = Figure(figsize=(page.WIDTH_IN, height_in), layout="constrained")
-        axes = figure.subplots(len(holds), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-        for axis, (name, rows) in zip(axes, holds.items(), strict=True):
+        axes = figure.subplots(len(timelines), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+        for axis, (name, rows) in zip(axes, timelines.items(), strict=True):
             _draw_owners(axis, rows, from_s, min(to_s, rows["to_s"].max()))
             _name_changes(axis, changes[name], to_s)
             axis.set_title(name, loc="left", pad=14)
