@@ -86,7 +86,7 @@ class PlanWorld:
         self.cluster.add_coordinator()  # a standby
         self.wanted = {p: before for p, (before, _after) in enumerate(self.shape.moves) if before is not None}
         for member in range(self.shape.members):
-            self._begin_consumer(member)
+            self._start_consumer(member)
         self.run(lambda: self.owned() == self.wanted and self._is_quiet())
         self.wanted = {p: after for p, (_before, after) in enumerate(self.shape.moves)}
         self.cluster.configure(settings.encode(GroupSettings(mode=self.mode, strategy="after")))
@@ -110,8 +110,8 @@ class PlanWorld:
         has_commands = any(zk.children(paths.channel(GROUP, name)) for name in channels)
         leading = [c for c in self.cluster.coordinators if c.alive and _leads(c)]
         is_settled = bool(leading) and not any(leading[0].machine.groups_being_rebalanced.values())
-        everybody = len(channels) == self.shape.members
-        return is_clean and everybody and is_settled and not has_commands and not zk.children(paths.evicted(GROUP))
+        is_complete = len(channels) == self.shape.members
+        return is_clean and is_complete and is_settled and not has_commands and not zk.children(paths.evicted(GROUP))
 
     # Moving ---------------------------------------------------------------------------------------------------------
 
@@ -227,9 +227,9 @@ class PlanWorld:
         else:
             actor.kill()
             self.consumers.remove(actor)
-            self._begin_consumer(int(actor.client.removeprefix("c")))
+            self._start_consumer(int(actor.client.removeprefix("c")))
 
-    def _begin_consumer(self, member: int) -> None:
+    def _start_consumer(self, member: int) -> None:
         self.lives += 1
         consumer = ConsumerProcess(self.cluster.zk, self.log, GROUP, f"c{member}", TOPIC, SESSION_MS, self.lives)
         self.consumers.append(consumer)
