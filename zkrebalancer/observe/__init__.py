@@ -1,1 +1,1 @@
-"""What can be seen: telemetry events, and the checker that judges a run by them."""
+"""Telemetry events, a checker that judges a run by them, and inspection of groups."""
