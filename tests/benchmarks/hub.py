@@ -133,7 +133,7 @@ class Lab:
 
     def _wakes_at_once(self) -> bool:
         """Whether the machine has more steps to do now; advances the clock to them."""
-        deadline_us = self.machine.desk.next_deadline_us()
+        deadline_us = self.machine.scheduler.next_deadline_us()
         if deadline_us is None or deadline_us > self.now_us + 1:
             return False
         self.now_us = deadline_us

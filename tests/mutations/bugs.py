@@ -21,10 +21,13 @@ class Mutation:
     redundant: str = ""  # why nothing breaks: then no seed may find it
 
 
+READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
+READ_OWNERS = "self._consumer_names, self._registrations, self._owners"
 LIST_IDS_EARLY = (
-    'self._group.desk.ask(name, ListChildren(paths.ids(name)), lambda reply: setattr(self, "_early", _names(reply)))'
+    "lambda: [lambda: "
+    '(ListChildren(paths.ids(self._group)), lambda reply: setattr(self, "_early", set(_names(reply))))]'
 )
-SYNC_ELECTION = "self._desk.ask(OWNER, Sync(paths.CONSUMERS), self._synced)"
+SYNC_ELECTION = "self._scheduler.ask(OWNER, Sync(paths.CONSUMERS), self._synced)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
 
 MUTATIONS = (
@@ -32,19 +35,25 @@ MUTATIONS = (
         "records are read before the commands",
         1,
         (
-            Edit("Loading._read_channels", "self._read_commands", "self._read_ids"),
-            Edit("Loading._read_owners", "self._read_evicted", "self._read_commands"),
-            Edit("Loading._read_command_contents", "self._read_ids", "self._read_evicted"),
+            Edit(
+                "GroupReader.stages",
+                f"{READ_COMMANDS}, {READ_OWNERS}",
+                f"{READ_OWNERS}, {READ_COMMANDS}",
+            ),
         ),
         seeds=2000,
     ),
-    Mutation("tombstones are not read", 1, (Edit("Loading._read_owners", "self._read_evicted", "self._finish"),)),
+    Mutation(
+        "eviction records are not read",
+        1,
+        (Edit("GroupReader.stages", ", self._evicted_names, self._eviction_records", ""),),
+    ),
     Mutation(
         "the dead are told by ids that were listed before the channels",
         1,
         (
-            Edit("Loading._list", "name = self._group.name", f"name = self._group.name; {LIST_IDS_EARLY}"),
-            Edit("Loading._finish", "- view.members.keys()", "- set(self._early)"),
+            Edit("GroupReader.stages", "self._node_names", f"{LIST_IDS_EARLY}, self._node_names"),
+            Edit("GroupReader.dead_channels", "- self.view.members.keys()", "- self._early"),
         ),
         seeds=10,
     ),
@@ -75,17 +84,17 @@ MUTATIONS = (
         ),
         seeds=20,
     ),
-    Mutation("no epoch check", 4, (Edit("Leadership.fenced", "self.epoch_version", "-1"),), seeds=30),
+    Mutation("no epoch check", 4, (Edit("Scheduler.begin_leadership", "epoch_version)", "-1)"),), seeds=30),
     Mutation(
         "every refusal deposes",
         5,
-        (Edit("Leadership.is_deposed", "reply.index == 0", "reply.index is not None"),),
+        (Edit("Scheduler._is_deposed", "reply.index == 0", "reply.index is not None"),),
         seeds=30,
     ),
     Mutation(
         "a death holds up the others",
         5,
-        (Edit("Moving._not_sent", "group.plan.drop_member(consumer)", "pass"),),
+        (Edit("Moving._not_sent", "self.leave_out(consumer)", "pass"),),
         seeds=500,
     ),
     Mutation(
@@ -144,8 +153,8 @@ MUTATIONS = (
         (
             Edit(
                 "Moving._late",
-                "group.desk.ask(group.name, cancel, self._cancelled, consumer, late)",
-                "self._drop_cancelled(consumer, late)",
+                "self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late)",
+                "self.drop_cancelled(consumer, late)",
             ),
         ),
     ),
@@ -189,7 +198,7 @@ MUTATIONS = (
     Mutation(
         "a late stop is waited for",
         12,
-        (Edit("Moving._late", "group.departures.evict", "(lambda *_: None)"),),
+        (Edit("Moving._late", "self._report", "(lambda *_: None)"),),
         seeds=500,
     ),
     Mutation(
@@ -204,11 +213,11 @@ MUTATIONS = (
         seeds=200,
     ),
     Mutation(
-        "a tombstone leaves out what was being started",
+        "an eviction record leaves out what was being started",
         12,
         (
             Edit(
-                "Departures._tombstone",
+                "Departures._eviction_record",
                 "partitions=member.held()",
                 "partitions=dict(member.owners.partitions) if member.owners else {}",
             ),
@@ -239,19 +248,22 @@ MUTATIONS = (
             ),
         ),
     ),
-    Mutation("a topic created again is not noticed", 15, (Edit("TopicReset.is_stale", "", "return False"),), seeds=10),
+    Mutation("a topic created again is not noticed", 15, (Edit("GroupView.is_stale", "", "return False"),), seeds=10),
     Mutation(
         "offsets are deleted while somebody holds",
         15,
-        (Edit("TopicReset.maybe_begin", "stale - self._group.view.held_topics()", "stale"),),
+        (Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),),
         seeds=100,
     ),
-    Mutation("a frozen group moves", 16, (Edit("Planning._admissible", "not view.settings.frozen", "True"),), seeds=30),
+    Mutation("a frozen group moves", 16, (Edit("Planning.admissible", "not view.settings.frozen", "True"),), seeds=30),
     Mutation(
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100
     ),
     Mutation(
-        "of two with one instance id nobody is fenced", 17, (Edit("StaticMembers.fenced", "", "return {}"),), seeds=300
+        "of two with one instance id nobody is fenced",
+        17,
+        (Edit("static_members.fenced", "", "return {}"),),
+        seeds=300,
     ),
     Mutation(
         "a commit to Kafka follows no check",
@@ -280,18 +292,18 @@ MUTATIONS = (
     Mutation(
         "in both stores the lower offset wins", None, (Edit("Start._read", "max(offset, ", "min(offset, "),), seeds=50
     ),
-    Mutation("starts do not mind a pause", 18, (Edit("Group.may_start", "self.view.settings.starts_paused or", ""),)),
+    Mutation("starts do not mind a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),)),
     Mutation("the channels of the dead stay", 19, (Edit("Departures.sweep", "", "return"),)),
-    Mutation("tombstones stay", 19, (Edit("Departures._lease_over", "", "return"),)),
+    Mutation("eviction records stay", 19, (Edit("Departures._lease_over", "", "return"),)),
     Mutation(
         "a new leader adopts no commands",
         20,
-        (Edit("Loading._take_owners", "_not_applied(self._channels.get(consumer, []), member)", "[]"),),
+        (Edit("GroupReader._owners_read", "_not_applied(self.channels.get(consumer, []), member)", "[]"),),
     ),
     Mutation(
         "adopted commands may be applied",
         20,
-        (Edit("loading._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
+        (Edit("reader._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
         seeds=300,
     ),
     # Of the code --------------------------------------------------------------------------------------------------
@@ -310,7 +322,7 @@ MUTATIONS = (
     Mutation(
         "a start does not wait for the stop",
         None,
-        (Edit("Group.may_start", "self.view.is_free_for(consumer, partition)", "True"),),
+        (Edit("GroupView.may_start", "self.is_free_for(consumer, partition)", "True"),),
     ),
     Mutation(
         "records before the ack",
@@ -324,9 +336,7 @@ MUTATIONS = (
             ),
         ),
     ),
-    Mutation(
-        "an eager group has no barrier", None, (Edit("Moving._next_command", "if plan.barrier_is_up:", "if False:"),)
-    ),
+    Mutation("an eager group has no barrier", None, (Edit("plan.next_step", "if plan.barrier_is_up:", "if False:"),)),
     Mutation("the list of consumers is watched once", None, (Edit("Membership.list_ids", ", watch=True", ""),)),
     Mutation(
         "records of owners are watched once", None, (Edit("Membership.read_owners", ", watch=True", ""),), seeds=10

@@ -124,7 +124,7 @@ class CoordinatorHost(Host):
         self.feed(LoadsRead(effect.group, self.clock_us(), ends, committed, error))
 
     def deadline_us(self) -> int | None:
-        return self.machine.desk.next_deadline_us()
+        return self.machine.scheduler.next_deadline_us()
 
     def tick(self) -> None:
         self.feed(Tick())

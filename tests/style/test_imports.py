@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.style.code_rules import impure_calls
-from tests.style.import_rules import IMPURE_LIBRARIES, breaches, impure_imports, pure_sources
+from tests.style.import_rules import IMPURE_LIBRARIES, breaches, import_circle, impure_imports, pure_sources
 from tests.style.sources import PRODUCT, Source, python_sources
 
 SHOW_MODULES = "import consumer_agent, json, sys; print(json.dumps(sorted(sys.modules)))"
@@ -33,6 +33,19 @@ def test_imports_of_pure_modules_are_checked_too() -> None:
         "zkrebalancer.rebalance.moving",
     } <= modules
     assert "consumer_agent.runtime.machine_thread" not in modules
+
+
+def test_the_parts_of_the_core_do_not_import_one_another_in_a_circle() -> None:
+    assert import_circle(python_sources("zkrebalancer/rebalance"), "zkrebalancer.rebalance") == []
+
+
+def test_a_circle_of_imports_is_found_also_where_it_is_for_types_only() -> None:
+    whole = Source("zkrebalancer/rebalance/whole.py", "from zkrebalancer.rebalance.part import Part")
+    types = "if TYPE_CHECKING:\n    from zkrebalancer.rebalance.whole import Whole"
+    part = Source("zkrebalancer/rebalance/part.py", types)
+    names = ["zkrebalancer.rebalance.whole", "zkrebalancer.rebalance.part"]
+    assert set(import_circle([whole, part], "zkrebalancer.rebalance")) == set(names)
+    assert import_circle([whole], "zkrebalancer.rebalance") == []
 
 
 @pytest.mark.parametrize(

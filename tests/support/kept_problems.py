@@ -18,16 +18,16 @@ def assert_kept_as_made_anew(groups: Mapping[str, Group], task: Compute) -> None
     if task.group not in groups:
         return  # deleted, or resigned, in the same step
     group = groups[task.group]
-    anew = Planning(group)
+    anew = Planning(group.view, group._subscriptions, lambda _text: None)
     anew._resetting = group.planning._resetting  # as it was when the planning began
     for consumer in group.view.members:
         anew._look_at(consumer)
     anew._look_at_static_members()
-    members = anew._members | group.static_members.absent()
+    members = anew._members | anew._absent
     assert task.problem.members == members, f"group {group.name}: what is kept of it is not true"
     names = {topic for member in members.values() for topic in member.threads}
     names |= {topic for member in members.values() for topic, _partition in member.owned}
-    assert task.problem.topics.keys() == names & group.topics.keys()
+    assert task.problem.topics.keys() == names & group.view.topics.keys()
     assert group.planning._outside == anew._outside
     assert group.planning._stale_holders == anew._stale_holders
 

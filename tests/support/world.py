@@ -273,7 +273,7 @@ class World:
         return bool(session.sent or session.inbox or process.computing) or self.zk.is_behind(session)
 
     def next_deadline_us(self) -> int | None:
-        deadlines = [p.machine.desk.next_deadline_us() for p in self.coordinators if p.alive]
+        deadlines = [p.machine.scheduler.next_deadline_us() for p in self.coordinators if p.alive]
         return min((at for at in deadlines if at is not None), default=None)
 
     def pass_time(self, milliseconds: int) -> None:

@@ -115,7 +115,7 @@ class CoordinatorService:
         self._events.put(Tick())
 
     def _next_event(self) -> Event:
-        deadline_us = self.coordinator.desk.next_deadline_us()
+        deadline_us = self.coordinator.scheduler.next_deadline_us()
         wait_s = MAX_WAIT_S if deadline_us is None else max(0.0, (deadline_us - clock.steady_us()) / 1e6)
         try:
             return self._events.get(timeout=min(wait_s, MAX_WAIT_S))

@@ -1,4 +1,4 @@
-"""What a group looks like from outside: read from ZooKeeper by anybody, also while no coordinator runs."""
+"""What a group looks like from outside: read from ZooKeeper, also while no coordinator runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration, settings
-from zkrebalancer.protocol.calls import Call, Children, Content, Get, ListChildren, Reply
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
@@ -15,6 +15,8 @@ from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.reader import GroupReader
+from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_READS_AT_ONCE = 1_000  # pipelined
@@ -37,15 +39,28 @@ class MemberReport:
 
 @dataclass(slots=True)
 class GroupReport:
-    """One group at about one moment: reads of several nodes are not a snapshot."""
+    """One group at about one moment: reads of several nodes are not a snapshot. `view`: as the coordinator sees it."""
 
     name: str
-    settings: GroupSettings
-    generation: int = 0
-    members: list[MemberReport] = field(default_factory=list)
-    evicted: list[str] = field(default_factory=list)
+    view: GroupView
+    members: list[MemberReport]
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def settings(self) -> GroupSettings:
+        """Its settings; the defaults where they cannot be read."""
+        return self.view.settings
+
+    @property
+    def generation(self) -> int:
+        """Of its last plan."""
+        return self.view.generation
+
+    @property
+    def evicted(self) -> list[str]:
+        """The evicted consumers whose leases are not over."""
+        return sorted(self.view.evicted)
 
     @property
     def state(self) -> str:
@@ -80,34 +95,29 @@ def read_groups(zk: BlockingZk) -> list[GroupReport]:
 
 
 def read_group(zk: BlockingZk, name: str) -> GroupReport:
-    """Read one group.
+    """Read one group, as the coordinator reads it.
 
     Raises:
         InvalidNameError: not a legal name.
         UnknownGroupError: ZooKeeper has no such group.
 
     """
-    reply = zk.perform(Get(paths.group(paths.validate_name("group", name))))
-    if not isinstance(reply, Content):
-        raise UnknownGroupError(f"there is no group {name}; `groups list` shows those that are")
-    report = GroupReport(name, GroupSettings())
-    try:
-        report.settings = settings.decode(reply.content)
-        report.generation = _read_generation(zk, name)
-    except NodeContentError as error:
-        report.problems.append(str(error))
-    channels = _names(zk.perform(ListChildren(paths.channel(name))))
-    commands = zk.perform_all([ListChildren(paths.channel(name, consumer)) for consumer in channels])
-    pending = {consumer: len(_names(listed)) for consumer, listed in zip(channels, commands, strict=True)}
-    consumers = _names(zk.perform(ListChildren(paths.ids(name))))
-    reads: list[Call] = [Get(paths.ids(name, consumer)) for consumer in consumers]
-    reads += [Get(paths.owners(name, consumer)) for consumer in consumers]
-    answers = zk.perform_all(reads)
-    for index, consumer in enumerate(consumers):
-        ids, owners = answers[index], answers[len(consumers) + index]
-        report.members.append(_member(report, consumer, ids, owners, pending.get(consumer, 0)))
-    report.evicted = list(_names(zk.perform(ListChildren(paths.evicted(name)))))
-    return report
+    reader = GroupReader(paths.validate_name("group", name), topics={})
+    for stage in reader.stages():
+        reads = [read() for read in stage()]
+        replies = zk.perform_all([call for call, _handle in reads])
+        for (_call, handle), reply in zip(reads, replies, strict=True):
+            handle(reply)
+        if not reader.exists:
+            raise UnknownGroupError(f"there is no group {name}; `groups list` shows those that are")
+    reader.finish()
+    view = reader.view
+    members = [
+        MemberReport(member.consumer, member.registration, member.owners, len(reader.commands.get(member.consumer, ())))
+        for member in sorted(view.members.values(), key=lambda member: member.consumer)
+        if member.registered
+    ]
+    return GroupReport(name, view, members, problems=reader.problems)
 
 
 def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
@@ -135,23 +145,6 @@ def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterato
         for partition, reply in zip(asked, answers, strict=True):
             if isinstance(reply, Content):
                 yield partition, reply.content
-
-
-def _read_generation(zk: BlockingZk, name: str) -> int:
-    reply = zk.perform(Get(paths.generation(name)))
-    return cluster_nodes.decode_counter("generation", reply.content) if isinstance(reply, Content) else 0
-
-
-def _member(report: GroupReport, consumer: str, ids: Reply, owners: Reply, pending: int) -> MemberReport:
-    member = MemberReport(consumer, pending_commands=pending)
-    try:
-        if isinstance(ids, Content):
-            member.registration = registration.decode(ids.content)
-        if isinstance(owners, Content):
-            member.owners = ownership.decode_owners(owners.content)
-    except NodeContentError as error:
-        report.problems.append(f"{consumer}: {error}")
-    return member
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

@@ -10,12 +10,10 @@ from __future__ import annotations
 from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
-from zkrebalancer.rebalance.desk import Desk
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
-from zkrebalancer.rebalance.group import Group
-from zkrebalancer.rebalance.leadership import Leadership
-from zkrebalancer.rebalance.request_queue import RebalanceRequestQueue
+from zkrebalancer.rebalance.group import Group, Leadership
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
@@ -32,11 +30,13 @@ class Coordinator:
         """Wait for the first `Connected`. `weighing`: strategies for which `ReadLoads` will be performed."""
         self.identity = identity
         self._weighing = weighing
-        self.desk = Desk()
-        self.coordinator_elector = CoordinatorElector(self.desk, identity, self.coordinator_startup, self._resigned)
+        self.scheduler = Scheduler()
+        self.coordinator_elector = CoordinatorElector(
+            self.scheduler, identity, self.coordinator_startup, self._resigned
+        )
         self.subscriptions = Subscriptions()
-        self.rebalance_request_queue = RebalanceRequestQueue()
-        self.topic_listener = TopicListener(self.desk, self.subscriptions, self._topic_changed)
+        self.rebalance_request_queue: dict[str, None] = {}
+        self.topic_listener = TopicListener(self.scheduler, self.subscriptions, self._topic_changed)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
         self._planning: set[str] = set()
@@ -60,11 +60,11 @@ class Coordinator:
         return set(self.subscriptions.groups_with_wildcard_topics)
 
     def step(self, event: Event, now: Now) -> list[Effect]:
-        """Take one event; return what has to be done, in order."""
-        self.desk.now = now
-        self.desk.run_due()
+        """Handle one event; return what has to be done, in order."""
+        self.scheduler.now = now
+        self.scheduler.run_due()
         if isinstance(event, calls.Replied):
-            self.desk.answer(event.call_id, event.reply)
+            self.scheduler.answer(event.call_id, event.reply)
         elif isinstance(event, calls.Watched):
             self._watched(event)
         elif isinstance(event, Computed | LoadsRead):
@@ -72,7 +72,7 @@ class Coordinator:
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
-            self.desk.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
+            self.scheduler.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
             self.coordinator_elector.suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()
@@ -81,7 +81,7 @@ class Coordinator:
         elif not isinstance(event, Tick):
             raise TypeError(f"not an event: {event!r}")
         self.request_handler()
-        return self.desk.take_effects()
+        return self.scheduler.take_effects()
 
     def _answered(self, event: Computed | LoadsRead) -> None:
         """What was asked for a group was computed, or read; meanwhile the group may be gone."""
@@ -91,7 +91,7 @@ class Coordinator:
         if isinstance(event, Computed):
             group.computed(event)
         else:
-            group.loads.take(event)
+            group.loads.handle(event)
 
     # Leading and not leading ----------------------------------------------------------------------------------------
 
@@ -106,17 +106,16 @@ class Coordinator:
 
     def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
         """The election is won: read all topics and groups, and look at every group."""
-        self.desk.seed_ids(f"{self.coordinator_elector.session_id}/{epoch}")
+        seed = f"{self.coordinator_elector.session_id}/{epoch}"
+        self.scheduler.begin_leadership(seed, epoch_version, self.coordinator_elector.step_down)
         self.leadership = Leadership(
-            desk=self.desk,
+            scheduler=self.scheduler,
             epoch=epoch,
-            epoch_version=epoch_version,
-            step_down=self.coordinator_elector.step_down,
             subscriptions=self.subscriptions,
             rebalance_request_queue=self.rebalance_request_queue,
             weighing=self._weighing,
         )
-        self.desk.emit("leader_elected", None, None, None, epoch=epoch, brokerid=self.identity.brokerid)
+        self.scheduler.emit("leader_elected", None, None, None, epoch=epoch, brokerid=self.identity.brokerid)
         self._read_everything()
 
     def _read_everything(self) -> None:
@@ -130,7 +129,7 @@ class Coordinator:
             group.load("reconnected")
 
     def _resigned(self, reason: str) -> None:
-        self.desk.emit(
+        self.scheduler.emit(
             "leader_resigned",
             None,
             None,
@@ -141,31 +140,33 @@ class Coordinator:
         )
         self.leadership = None
         for name in self.groups:
-            self.desk.forget(name)
-        self.desk.forget(OWNER)
+            self.scheduler.forget(name)
+        self.scheduler.forget(OWNER)
         self.topic_listener.forget()
         self.groups.clear()
         self._planning.clear()
         self._groups_known = False
         self.subscriptions.clear()
-        self.rebalance_request_queue = RebalanceRequestQueue()
+        self.rebalance_request_queue.clear()
         if self._stopping:
-            self.desk.effects.append(Stopped())
+            self.scheduler.effects.append(Stopped())
 
     def _shut_down(self) -> None:
         self._stopping = True
         if not self.coordinator_elector.resign():
-            self.desk.effects.append(Stopped())
+            self.scheduler.effects.append(Stopped())
 
     # The request handler --------------------------------------------------------------------------------------------
 
     def request_handler(self) -> None:
         """Plan the groups that wait in `rebalance_request_queue`, as many at once as may compute."""
-        if self.leadership is None or not self.topic_listener.complete:
+        if self.leadership is None or not self.subscriptions.are_topics_known:
             return
         for name in [name for name in self._planning if not self._is_planning(name)]:
             self._planning.discard(name)
-        while len(self._planning) < MAX_PLANNING and (waiting := self.rebalance_request_queue.take()) is not None:
+        while len(self._planning) < MAX_PLANNING and self.rebalance_request_queue:
+            waiting = next(iter(self.rebalance_request_queue))
+            del self.rebalance_request_queue[waiting]
             self.groups[waiting].begin_planning()
             self._planning.add(waiting)
 
@@ -192,19 +193,18 @@ class Coordinator:
             self.groups[name].watched(tuple(rest))
 
     def _topic_changed(self, group: str, kind: str) -> None:
-        self.groups[group].planning.touch_all()
-        self.groups[group].request(kind)
+        self.groups[group].topics_changed(kind)
 
     def list_groups(self) -> None:
         """`register_group_change_listener`: groups may have come or gone."""
-        self.desk.ask(OWNER, ListChildren(paths.GROUPS, watch=True), self._groups_listed)
+        self.scheduler.ask(OWNER, ListChildren(paths.GROUPS, watch=True), self._groups_listed)
 
     def _groups_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children) or self.leadership is None:
             return
         for name in sorted(self.groups.keys() - set(reply.names)):
             self.groups.pop(name).forget()
-            self.rebalance_request_queue.discard(name)
+            self.rebalance_request_queue.pop(name, None)
         for name in reply.names:
             if name not in self.groups and self._is_legal(name):
                 self.groups[name] = Group(name, self.leadership)
@@ -220,6 +220,6 @@ class Coordinator:
         except InvalidNameError as error:
             if name not in self._refused_groups:
                 self._refused_groups.add(name)
-                self.desk.warn(f"{error}; the group is not served")
+                self.scheduler.warn(f"{error}; the group is not served")
             return False
         return True

@@ -1,13 +1,13 @@
 """How a consumer's partitions become free without its acknowledgement: its session ends, or it is evicted.
 
 A session that ended needs no wait: the lease is over before ZooKeeper gives a session up. An evicted consumer may still
-emit until its lease runs out, so its tombstone holds its partitions for one whole lease after a leader first saw it.
+emit until its lease runs out, so its eviction record holds its partitions for one whole lease after a leader first saw
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
@@ -23,161 +23,127 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import lease_ms
-from zkrebalancer.rebalance.states import GroupState
-from zkrebalancer.rebalance.view import ALL_TOPICS, Member, PendingCommand
-
-if TYPE_CHECKING:
-    from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.facts import EvictionCalledOff, Fact, LeaseOver, Left, OwnersInDoubt
+from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.states import MemberState
+from zkrebalancer.rebalance.view import ALL_TOPICS, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # at removing nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
 UNKNOWN_SESSION_TIMEOUT_MS = 60_000  # of a consumer whose registration cannot be read
+UNREGISTERED = "its registration was removed"
 CLOCK_DRIFT_ALLOWANCE = 100  # a lease is waited for 1/100 longer: clocks of two hosts may differ by so much in speed
 
 
 class Departures:
     """Ends of membership in one group, and the nodes they leave behind."""
 
-    def __init__(self, group: Group) -> None:
-        """Know of no dead channel yet."""
-        self._group = group
-        self._dead_channels: frozenset[str] = frozenset()
+    def __init__(self, scheduler: GroupScheduler, view: GroupView, report: Callable[[Fact], None]) -> None:
+        """Wait for nothing yet."""
+        self._scheduler = scheduler
+        self._view = view
+        self._report = report
 
-    def note_dead_channels(self, consumers: Iterable[str]) -> None:
-        """Channels that were found without a registration: they are removed once the group is loaded."""
-        self._dead_channels = frozenset(consumers)
-
-    def adopt(self) -> None:
-        """After loading: remove what the dead left, and wait for the leases of the evicted."""
-        for consumer in sorted(self._dead_channels):
-            self._tell_ended(consumer, "expired")  # it may have died while nobody led
+    def adopt(self, dead: Iterable[str]) -> None:
+        """After loading: remove the channels of the dead, and wait for the leases of the evicted."""
+        for consumer in sorted(dead):
+            self._emit_ended(consumer, "expired")  # it may have died while no coordinator led
             self.sweep(consumer)
-        self._dead_channels = frozenset()
-        for consumer, tombstone in self._group.view.tombstones.items():
-            self._await_lease(consumer, tombstone)
-        for consumer, member in self._group.view.members.items():
+        for consumer, record in self._view.evicted.items():
+            self._await_lease(consumer, record)
+        for member in list(self._view.members.values()):
             if not member.registered:
-                self.evict(consumer, "its registration was removed")
+                self.evict(member.consumer, UNREGISTERED)
 
     # The session ended ----------------------------------------------------------------------------------------------
 
-    def gone(self, consumer: str) -> None:
+    def end(self, consumer: str) -> None:
         """The consumer's session is over, and with it what it owned: free at once."""
-        group = self._group
-        member = group.view.members[consumer]
-        if member.registration is not None:
-            group.leadership.subscriptions.remove(group.name, member.registration)
-        self._leave_plan(consumer)
-        self._tell_ended(consumer, "expired")
-        group.static_members.left(member)
-        released = group.view.remove(consumer)
+        member = self._view.members[consumer]
+        self._emit_ended(consumer, "expired")
         self.sweep(consumer, announce=True)
-        group.moving.released(released)
-        group.request("member-left")
-        group.moving.advance(())
-        group.maybe_finish()
+        self._report(Left(member, self._view.remove(consumer), "member-left"))
 
-    def _tell_ended(self, consumer: str, reason: str) -> None:
-        generation = self._group.view.generation
-        self._group.desk.emit("ownership_ended", self._group.name, generation, None, member=consumer, reason=reason)
-
-    def _leave_plan(self, consumer: str) -> None:
-        group = self._group
-        group.moving.outstanding.discard(consumer)
-        for name in ("command", "unreadable"):
-            group.desk.cancel_wake(group.name, (name, consumer))
-        if group.plan is not None:
-            group.plan.drop_member(consumer)
-            group.moving.barrier_may_be_down()
+    def _emit_ended(self, consumer: str, reason: str) -> None:
+        self._scheduler.emit("ownership_ended", self._view.generation, None, member=consumer, reason=reason)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
-        """Remove the channel of the dead; a channel that is gone tells that the consumer closed in good order."""
-        group = self._group
-        listing = ListChildren(paths.channel(group.name, consumer))
-        group.desk.ask(group.name, listing, self._dead_channel_listed, consumer, tries, announce)
+        """Remove the channel of the dead; if there is none, the consumer closed in good order."""
+        listing = ListChildren(paths.channel(self._view.group, consumer))
+        self._scheduler.ask(listing, self._dead_channel_listed, consumer, tries, announce)
 
     def _dead_channel_listed(self, reply: Reply, consumer: str, tries: int, announce: bool) -> None:
-        group = self._group
-        if isinstance(reply, Refused) and reply.outcome_unknown:
-            return
         if announce:
             reason = "expired" if isinstance(reply, Children) else "closed"
-            group.desk.emit("member_left", group.name, group.view.generation, None, member=consumer, reason=reason)
+            self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason=reason)
         if not isinstance(reply, Children):
             return
-        channel = paths.channel(group.name, consumer)
+        channel = paths.channel(self._view.group, consumer)
         deletes = [Delete(f"{channel}/{name}") for name in reply.names[:MAX_DELETES_PER_TRANSACTION]]
-        if len(reply.names) <= MAX_DELETES_PER_TRANSACTION:
+        is_last = len(reply.names) <= MAX_DELETES_PER_TRANSACTION
+        if is_last:
             deletes.append(Delete(channel))
-        group.desk.ask(group.name, group.leadership.fenced(*deletes), self._swept, consumer, tries, deletes[-1].path)
+        self._scheduler.write(deletes, self._swept, consumer, tries, is_last)
 
-    def _swept(self, reply: Reply, consumer: str, tries: int, last: str) -> None:
-        group = self._group
-        if group.leadership.is_deposed(reply) or (isinstance(reply, Refused) and reply.outcome_unknown):
-            return
+    def _swept(self, reply: Reply, consumer: str, tries: int, is_last: bool) -> None:
         if isinstance(reply, Refused) and tries == 0:
-            group.desk.warn(f"group {group.name}: the channel of {consumer} could not be removed")
-        elif isinstance(reply, Refused) or last != paths.channel(group.name, consumer):
+            self._scheduler.warn(f"the channel of {consumer} could not be removed")
+        elif isinstance(reply, Refused) or not is_last:
             self.sweep(consumer, tries - isinstance(reply, Refused))
 
     # Eviction -------------------------------------------------------------------------------------------------------
 
-    def evict(self, consumer: str, reason: str, unanswered: PendingCommand | None = None) -> None:
-        """Take a consumer's membership away: it did not answer a command, or cannot be understood."""
-        member = self._group.view.members.get(consumer)
-        if member is None or member.evicting:
+    def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
+        """Take a consumer's membership away: it did not acknowledge a command (`late`), or cannot be understood."""
+        member = self._view.members.get(consumer)
+        if member is None or member.state is MemberState.EVICTING:
             return
-        member.evicting = True
-        self._group.view.touch(consumer)
-        self._group.desk.warn(f"group {self._group.name}: evicting {consumer}: {reason}")
-        self._evict(consumer, MAX_TRIES, unanswered)
+        member.go(MemberState.EVICTING)
+        self._view.touch(consumer)
+        self._scheduler.warn(f"evicting {consumer}: {reason}")
+        self._list_channel(consumer, MAX_TRIES, late)
 
-    def _evict(self, consumer: str, tries: int, unanswered: PendingCommand | None) -> None:
-        group = self._group
-        listing = ListChildren(paths.channel(group.name, consumer))
-        group.desk.ask(group.name, listing, self._channel_listed, consumer, tries, unanswered)
+    def _list_channel(self, consumer: str, tries: int, late: PendingCommand | None) -> None:
+        listing = ListChildren(paths.channel(self._view.group, consumer))
+        self._scheduler.ask(listing, self._channel_listed, consumer, tries, late)
 
-    def _channel_listed(self, reply: Reply, consumer: str, tries: int, unanswered: PendingCommand | None) -> None:
-        """Take everything away at once; an acknowledgement that comes first changes `owners` and defeats it."""
-        group = self._group
-        member = group.view.members.get(consumer)
-        if member is None or (isinstance(reply, Refused) and reply.outcome_unknown):
+    def _channel_listed(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
+        """Remove everything at once; an acknowledgement that comes first changes `owners` and defeats it."""
+        member = self._view.members.get(consumer)
+        if member is None:
             return
-        if unanswered is not None and unanswered not in member.pending:
+        if late is not None and late not in member.pending:
             self._call_off(member)
             return
-        name, operations = group.name, list[Operation]()
+        group, operations = self._view.group, list[Operation]()
         if member.registered:
-            operations.append(Delete(paths.ids(name, consumer)))
+            operations.append(Delete(paths.ids(group, consumer)))
         if isinstance(reply, Children):
-            channel = paths.channel(name, consumer)
+            channel = paths.channel(group, consumer)
             operations += [Delete(f"{channel}/{node}") for node in reply.names]
             operations.append(Delete(channel))
-        operations.append(Delete(paths.owners(name, consumer), member.owners_version))
         owners_index = len(operations)
-        tombstone = self._tombstone(member)
-        operations.append(Create(paths.evicted(name, consumer), ownership.encode_eviction(tombstone)))
-        eviction = group.leadership.fenced(*operations)
-        group.desk.ask(name, eviction, self._evicted, consumer, tombstone, owners_index, tries, unanswered)
+        operations.append(Delete(paths.owners(group, consumer), member.owners_version))
+        record = self._eviction_record(member)
+        operations.append(Create(paths.evicted(group, consumer), ownership.encode_eviction(record)))
+        self._scheduler.write(operations, self._evicted, consumer, record, owners_index, tries, late)
 
     def _call_off(self, member: Member) -> None:
-        """Its acknowledgement, or the end of its session, was quicker."""
-        member.evicting = False
-        self._group.view.touch(member.consumer)
-        self._group.moving.limit(member)
-        self._group.request("retry")  # plans that were made meanwhile have left it out
+        """An acknowledgement, or the end of its session, was quicker."""
+        member.call_eviction_off()
+        self._view.touch(member.consumer)
+        self._report(EvictionCalledOff(member))
 
-    def _tombstone(self, member: Member) -> EvictionRecord:
-        group = self._group
+    def _eviction_record(self, member: Member) -> EvictionRecord:
         known = member.registration
         topics = member.blocked_topics()
         if ALL_TOPICS in topics:
-            # Also of a topic that was deleted: whoever holds some of it may still be reading when it is there again.
-            topics = tuple(sorted(group.topics.keys() | group.view.incarnations.keys()))
+            # Also of a topic that was deleted: a consumer that holds some of it may still read when it is there again.
+            topics = tuple(sorted(self._view.topics.keys() | self._view.incarnations.keys()))
         return EvictionRecord(
-            generation=group.view.generation,
+            generation=self._view.generation,
             partitions=member.held(),
-            evicted_at_ms=group.desk.now.epoch_ms,
+            evicted_at_ms=self._scheduler.now.epoch_ms,
             lease_ms=known.lease_ms if known else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS),
             topics=topics,
         )
@@ -186,69 +152,44 @@ class Departures:
         self,
         reply: Reply,
         consumer: str,
-        tombstone: EvictionRecord,
+        record: EvictionRecord,
         owners_index: int,
         tries: int,
-        unanswered: PendingCommand | None,
+        late: PendingCommand | None,
     ) -> None:
-        group = self._group
-        member = group.view.members.get(consumer)
-        if member is None or group.leadership.is_deposed(reply):
+        member = self._view.members.get(consumer)
+        if member is None:
             return
         if isinstance(reply, Done):
-            self._bury(member, tombstone)
-            return
-        if not isinstance(reply, Refused) or reply.outcome_unknown:
-            return
-        if reply.index == owners_index or tries == 0:
+            self._view.evicted[consumer] = record
+            released = self._view.remove(consumer)
+            self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason="evicted")
+            self._await_lease(consumer, record)
+            self._report(Left(member, released, "member-evicted"))
+        elif isinstance(reply, Refused) and (reply.index == owners_index or tries == 0):
             self._call_off(member)
-            group.membership.read_owners(consumer)
-        else:
-            member.registered = member.registered and not (reply.index == 1 and reply.refusal is Refusal.NO_NODE)
-            group.view.touch(consumer)
-            self._evict(consumer, tries - 1, unanswered)
-
-    def _bury(self, member: Member, tombstone: EvictionRecord) -> None:
-        group, consumer = self._group, member.consumer
-        if member.registration is not None:
-            group.leadership.subscriptions.remove(group.name, member.registration)
-        self._leave_plan(consumer)
-        group.view.tombstones[consumer] = tombstone
-        released = group.view.remove(consumer)
-        group.desk.emit("member_left", group.name, group.view.generation, None, member=consumer, reason="evicted")
-        self._await_lease(consumer, tombstone)
-        group.moving.released(released)
-        group.request("member-evicted")
-        group.moving.advance(())
-        group.maybe_finish()
+            self._report(OwnersInDoubt(consumer))
+        elif isinstance(reply, Refused):
+            member.registered = member.registered and not (reply.index == 0 and reply.refusal is Refusal.NO_NODE)
+            self._view.touch(consumer)
+            self._list_channel(consumer, tries - 1, late)
 
     # Leases ---------------------------------------------------------------------------------------------------------
 
-    def _await_lease(self, consumer: str, tombstone: EvictionRecord | None) -> None:
-        """Wait one whole lease from now, when this leader first saw the tombstone."""
-        wait_ms = tombstone.lease_ms if tombstone else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS)
+    def _await_lease(self, consumer: str, record: EvictionRecord | None) -> None:
+        """Wait one whole lease from now, when this leader first saw the eviction record."""
+        wait_ms = record.lease_ms if record else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS)
         wait_us = wait_ms * 1_000 + wait_ms * 1_000 // CLOCK_DRIFT_ALLOWANCE
-        at_us = self._group.desk.now.mono_us + wait_us
-        self._group.desk.wake(self._group.name, ("lease", consumer), at_us, self._lease_over, consumer)
+        at_us = self._scheduler.now.mono_us + wait_us
+        self._scheduler.wake(("lease", consumer), at_us, self._lease_over, consumer)
 
     def _lease_over(self, consumer: str) -> None:
-        group = self._group
-        self._tell_ended(consumer, "evicted")
-        removal = group.leadership.fenced(Delete(paths.evicted(group.name, consumer)))
-        group.desk.ask(group.name, removal, self._tombstone_removed, consumer)
+        self._emit_ended(consumer, "evicted")
+        self._scheduler.write([Delete(paths.evicted(self._view.group, consumer))], self._record_removed, consumer)
 
-    def _tombstone_removed(self, reply: Reply, consumer: str) -> None:
-        group = self._group
-        if group.leadership.is_deposed(reply) or group.state is GroupState.LOADING:
-            return
-        if isinstance(reply, Refused) and reply.outcome_unknown:
-            return
+    def _record_removed(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
-            group.desk.warn(f"group {group.name}: the tombstone of {consumer} stays: {reply.refusal.value}")
+            self._scheduler.warn(f"the eviction record of {consumer} stays: {reply.refusal.value}")
             return
-        group.view.tombstones.pop(consumer, None)
-        released = group.view.refresh(consumer)
-        group.moving.released(released)
-        group.request("lease-over")
-        group.moving.advance(())
-        group.maybe_finish()
+        self._view.evicted.pop(consumer, None)
+        self._report(LeaseOver(self._view.refresh(consumer)))

@@ -31,7 +31,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.rebalance.desk import Desk
+from zkrebalancer.rebalance.scheduler import Scheduler
 
 OWNER = "election"
 RETRY_US = 200_000  # after an answer that should not be, such as a node that changed between two reads
@@ -60,10 +60,10 @@ class CoordinatorElector:
     """Runs for leadership whenever nobody leads; tells when it is won and when it is over."""
 
     def __init__(
-        self, desk: Desk, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
+        self, scheduler: Scheduler, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
     ) -> None:
         """`won(epoch, version of the epoch node)` begins a leadership, `lost(reason)` ends it."""
-        self._desk = desk
+        self._scheduler = scheduler
         self._identity = identity
         self._won = won
         self._lost = lost
@@ -95,16 +95,16 @@ class CoordinatorElector:
         """Look who leads, and try to lead if nobody does."""
         if self.state is not ElectionState.LEADING:
             self.state = ElectionState.ELECTING
-        self._desk.forget(OWNER)
-        self._desk.ask(OWNER, Sync(paths.CONSUMERS), self._synced)
+        self._scheduler.forget(OWNER)
+        self._scheduler.ask(OWNER, Sync(paths.CONSUMERS), self._synced)
 
     def resign(self) -> bool:
         """Give the leadership up so that a standby takes over at once; False if there is nothing to give up."""
         was_leading, self.state = self.state is ElectionState.LEADING, ElectionState.RESIGNED
-        self._desk.forget(OWNER)
+        self._scheduler.forget(OWNER)
         if was_leading:
             fence = Check(paths.COORDINATOR_EPOCH, self._epoch_version)
-            self._desk.ask(OWNER, Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
+            self._scheduler.ask_whatever_comes(OWNER, Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
         return was_leading
 
     def watched(self) -> None:
@@ -121,13 +121,12 @@ class CoordinatorElector:
     def _forget_election(self) -> None:
         """Drop what is awaited, but for the answer to a resignation: whatever it says, the process may end with it."""
         if self.state is not ElectionState.RESIGNED:
-            self._desk.forget(OWNER)
+            self._scheduler.forget(OWNER)
 
     # The steps of an election ---------------------------------------------------------------------------------------
 
-    def _synced(self, reply: Reply) -> None:
-        if not _unknown(reply):
-            self._desk.ask(OWNER, Get(paths.COORDINATOR_EPOCH), self._epoch_read)
+    def _synced(self, _reply: Reply) -> None:
+        self._scheduler.ask(OWNER, Get(paths.COORDINATOR_EPOCH), self._epoch_read)
 
     def _epoch_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -137,19 +136,18 @@ class CoordinatorElector:
                 self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; nobody can lead until an operator corrects it")
                 return
             self._epoch_stat = reply.stat
-            self._desk.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._coordinator_read)
-        elif not _unknown(reply):
-            self._desk.ask(OWNER, ListChildren("/"), self._prepare)
+            self._scheduler.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._coordinator_read)
+        else:
+            self._scheduler.ask(OWNER, ListChildren("/"), self._prepare)
 
     def _prepare(self, reply: Reply) -> None:
         """Create what the first coordinator of a cluster finds missing, one node at a time: others do the same."""
         if not isinstance(reply, Children):
-            if not _unknown(reply):
-                self._try_again("the chroot does not exist in this ZooKeeper; waiting for it")
+            self._try_again("the chroot does not exist in this ZooKeeper; waiting for it")
             return
         self._create(reply, 0)
 
-    def _create(self, reply: Reply, position: int) -> None:
+    def _create(self, _reply: Reply, position: int) -> None:
         nodes = (
             Create(paths.CONSUMERS),
             Create(paths.GROUPS),
@@ -157,12 +155,10 @@ class CoordinatorElector:
             Create(paths.BROKER_TOPICS),
             Create(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(0)),
         )
-        if _unknown(reply):
-            return
         if position == len(nodes):
             self.elect()
             return
-        self._desk.ask(OWNER, Multi((nodes[position],)), self._create, position + 1)
+        self._scheduler.ask(OWNER, Multi((nodes[position],)), self._create, position + 1)
 
     def _coordinator_read(self, reply: Reply) -> None:
         stat = self._epoch_stat
@@ -170,22 +166,21 @@ class CoordinatorElector:
             if reply.stat.ephemeral_owner != self.session_id:
                 self._end("another coordinator leads", ElectionState.STANDBY)
             elif reply.stat.created_zxid != stat.modified_zxid:
-                self._desk.ask(OWNER, Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
+                self._scheduler.ask(OWNER, Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
                 self._lead(self.epoch, stat.version)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
             self._end("its node was deleted", ElectionState.ELECTING)
             self._run(stat)
 
-    def _stale_node_deleted(self, reply: Reply) -> None:
-        if not _unknown(reply):
-            self._end("its node belongs to another election", ElectionState.ELECTING)
-            self.elect()
+    def _stale_node_deleted(self, _reply: Reply) -> None:
+        self._end("its node belongs to another election", ElectionState.ELECTING)
+        self.elect()
 
     def _run(self, stat: Stat) -> None:
         epoch = self.epoch + 1
         address = CoordinatorAddress(
-            self._identity.brokerid, self._identity.host, epoch, self._identity.http, str(self._desk.now.epoch_ms)
+            self._identity.brokerid, self._identity.host, epoch, self._identity.http, str(self._scheduler.now.epoch_ms)
         )
         transaction = Multi(
             (
@@ -193,20 +188,20 @@ class CoordinatorElector:
                 SetContent(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(epoch), stat.version),
             )
         )
-        self._desk.ask(OWNER, transaction, self._ran, epoch, stat.version + 1)
+        self._scheduler.ask(OWNER, transaction, self._ran, epoch, stat.version + 1)
 
     def _ran(self, reply: Reply, epoch: int, version: int) -> None:
         if isinstance(reply, Done):
             self._lead(epoch, version)
-            self._desk.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._own_node_read)
+            self._scheduler.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._own_node_read)
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
             self.elect()  # somebody else was quicker
-        elif not _unknown(reply):
+        else:
             self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
 
     def _own_node_read(self, reply: Reply) -> None:
         """The watch on the own node tells when an operator deletes it."""
-        if not _unknown(reply) and not (isinstance(reply, Content) and reply.stat.ephemeral_owner == self.session_id):
+        if not (isinstance(reply, Content) and reply.stat.ephemeral_owner == self.session_id):
             self.elect()
 
     def _lead(self, epoch: int, version: int) -> None:
@@ -225,10 +220,6 @@ class CoordinatorElector:
 
     def _try_again(self, problem: str) -> None:
         if problem != self._said:
-            self._desk.warn(problem)
+            self._scheduler.warn(problem)
         self._said = problem
-        self._desk.wake(OWNER, "retry", self._desk.now.mono_us + RETRY_US, self.elect)
-
-
-def _unknown(reply: Reply) -> bool:
-    return isinstance(reply, Refused) and reply.outcome_unknown
+        self._scheduler.wake(OWNER, "retry", self._scheduler.now.mono_us + RETRY_US, self.elect)

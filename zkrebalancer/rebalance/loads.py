@@ -8,16 +8,16 @@ time of the week, these count instead of measured ones, from the first reading o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from zkrebalancer.assignment.columns import Offsets
 from zkrebalancer.assignment.loads import Deferred, Rates, expected_or, lag_of, rate_of
-from zkrebalancer.assignment.model import Racks
+from zkrebalancer.assignment.model import Problem, Racks
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
-
-if TYPE_CHECKING:
-    from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.facts import Changed, Fact
+from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.view import GroupView
 
 LOAD_INTERVAL_US = 60_000_000
 FIRST_INTERVAL_US = 5_000_000  # to the second reading
@@ -27,12 +27,18 @@ MAX_SHARE_OF_TIME = 4  # a reading that takes long is followed by a rest that is
 class Loads:
     """Lag and rates of one group."""
 
-    def __init__(self, group: Group) -> None:
-        """Know nothing yet."""
-        self._group = group
+    def __init__(
+        self, scheduler: GroupScheduler, view: GroupView, weighing: frozenset[str], report: Callable[[Fact], None]
+    ) -> None:
+        """Know nothing yet. `weighing`: strategies for which `ReadLoads` will be performed."""
+        self._scheduler = scheduler
+        self._view = view
+        self._weighing = weighing
+        self._report = report
+        self._counts: Mapping[str, int] = {}  # topic of the last problem -> number of partitions
         self._is_reading = False
         self._asked_us = 0
-        self._taken_us = 0
+        self._read_us = 0
         self._ends: Mapping[str, Offsets] = {}
         self._error: str | None = None
         self._refused: str | None = None
@@ -45,51 +51,49 @@ class Loads:
         """Whether there are rates: lag alone says little about what is to come."""
         return bool(self.rate)
 
-    @property
-    def are_wanted(self) -> bool:
-        """Whether the group's strategy looks at them, and somebody can read them."""
-        return self._group.view.settings.strategy in self._group.leadership.weighing
-
-    def want(self) -> None:
-        """A plan is being made: begin to read, if nobody does yet."""
-        planned = self._group.desk.is_awake_planned(self._group.name, "loads")
-        if self.are_wanted and not self._is_reading and not planned:
+    def weigh(self, problem: Problem) -> Problem:
+        """Add what is known to the problem of a plan that is being made; begin to read, unless that is under way."""
+        self._counts = problem.topics
+        if not self._is_reading and not self._scheduler.is_awake_planned("loads"):
             self._read()
+        options = dict(problem.options)
+        if not self.are_known:
+            options["max_moves_per_rebalance"] = 0
+        return replace(problem, lag=self.lag, rate=self.rate, racks=self.racks, options=options)
 
     def _read(self) -> None:
-        group = self._group
-        if not self.are_wanted or not group.planning.counts:
+        if self._view.settings.strategy not in self._weighing or not self._counts:
             return  # the next plan begins anew
-        self._is_reading, self._asked_us = True, group.desk.now.mono_us
-        group.desk.effects.append(ReadLoads(group.name, dict(group.planning.counts)))
+        self._is_reading, self._asked_us = True, self._scheduler.now.mono_us
+        self._scheduler.do(ReadLoads(self._scheduler.group, dict(self._counts)))
 
-    def take(self, read: LoadsRead) -> None:
-        """Take what was read, and plan the next reading."""
-        desk, now_us = self._group.desk, self._group.desk.now.mono_us
+    def handle(self, read: LoadsRead) -> None:
+        """Keep what was read, and schedule the next reading."""
+        now_us = self._scheduler.now.mono_us
         self._is_reading = False
         interval_us = LOAD_INTERVAL_US
         if read.error is not None:
-            if read.error != self._error:  # it is tried again and again, but said once
-                desk.warn(f"group {self._group.name}: lag and rates are not known: {read.error}")
+            if read.error != self._error:  # it is tried again and again, but logged once
+                self._scheduler.warn(f"lag and rates are not known: {read.error}")
         else:
-            self._say_refused(read.refused)
+            self._warn_of_refused(read.refused)
             was_known = self.are_known
-            self._weigh(read)
+            self._keep(read)
             if self.are_known and not was_known:
-                self._group.request("loads-known")
+                self._report(Changed("loads-known"))
             interval_us = LOAD_INTERVAL_US if self.are_known else FIRST_INTERVAL_US
         self._error = read.error
         rest_us = MAX_SHARE_OF_TIME * (now_us - self._asked_us)
-        desk.wake(self._group.name, "loads", now_us + max(interval_us, rest_us), self._read)
+        self._scheduler.wake("loads", now_us + max(interval_us, rest_us), self._read)
 
-    def _say_refused(self, refused: str | None) -> None:
-        """Say once that weights cannot be used; rates are measured instead."""
+    def _warn_of_refused(self, refused: str | None) -> None:
+        """Log once that weights cannot be used; rates are measured instead."""
         if refused is not None and refused != self._refused:
-            self._group.desk.warn(f"group {self._group.name}: its weights are not used: {refused}")
+            self._scheduler.warn(f"its weights are not used: {refused}")
         self._refused = refused
 
-    def _weigh(self, read: LoadsRead) -> None:
-        elapsed_s = (read.taken_us - self._taken_us) / 1e6
+    def _keep(self, read: LoadsRead) -> None:
+        elapsed_s = (read.taken_us - self._read_us) / 1e6
         known = self._ends if elapsed_s > 0 else {}
         ends = read.ends
 
@@ -99,4 +103,4 @@ class Loads:
 
         self.lag = Deferred(list(ends), lambda topic: lag_of(ends[topic], read.committed[topic]))
         self.rate = Deferred([topic for topic in ends if topic in known or topic in read.expected], rate)
-        self._ends, self._taken_us, self.racks = read.ends, read.taken_us, read.racks
+        self._ends, self._read_us, self.racks = read.ends, read.taken_us, read.racks

@@ -1,38 +1,70 @@
-"""From what is held to what shall be held: the difference, as commands that are safe to send in any order of answers.
+"""From what is held to what shall be held: each member's next step follows from the two, whatever happened before.
+
+A plan says what every consumer shall have. It is not a list of commands that is worked off: `next_step` compares what
+a consumer has with what it shall have, whenever a command may be sent to it. So a command that was refused, cancelled
+or cut short needs no bookkeeping, and neither does a plan that a new leader makes anew.
 
 Incremental: only what moves is stopped, and a partition starts at its new owner as soon as the old one has let go.
-Eager (the legacy design): everybody stops everything, and nobody starts before all have stopped.
+Eager (the legacy design): every consumer stops everything, and none starts before all have stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from zkrebalancer.assignment.transition import Transition
-from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause
+from zkrebalancer.protocol.command import INSTANCE_FENCED, Cause, Command, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
-from zkrebalancer.rebalance.view import GroupView, Member, Vacancy
+from zkrebalancer.rebalance.view import GroupView, Member
+
+MAX_VACANT = 10_000  # of more, pauses and moves are not counted
 
 Share = Mapping[TopicPartition, int]  # partition -> consumer thread
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a consumer has and shall not have, and what it shall have and has not."""
+
+    leaving: frozenset[TopicPartition]
+    coming: Share
+
+    def __len__(self) -> int:
+        """How many partitions are different."""
+        return len(self.leaving) + len(self.coming)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The next command takes partitions away; None: everything, and what the plan gives comes afterwards."""
+
+    partitions: frozenset[TopicPartition] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The next command gives partitions."""
+
+    partitions: Share
+
+
 @dataclass(slots=True)
 class Plan:
-    """What is still to be sent until everybody has what the strategy gave it."""
+    """What everybody shall have, and who does not have it yet."""
 
     generation: int
     mode: str
     cause: Cause
     requested_us: int
     transition: Transition
-    shares: dict[str, Share]  # what those shall have for whom `transition` does not tell
-    stops: dict[str, frozenset[TopicPartition] | None]  # to send; None: everything (the eager form)
-    starts: dict[str, dict[TopicPartition, int]]  # to send once nobody else holds them
+    shares: Mapping[str, Share]  # what those shall have for whom `transition` is not the difference to what they hold
     fenced: frozenset[str]  # told to stop everything and leave
+    unserved: set[str] = field(default_factory=set)  # consumers that do not have yet what they shall have
+    stopping: set[str] = field(default_factory=set)  # those of them that have to stop everything first
     moved_count: int = 0  # partitions that had another owner before
-    stopping: set[str] = field(default_factory=set)  # eager: stops sent and not acknowledged
     stored: bool = False  # whether `generation` stands in ZooKeeper
     pause_us_max: int = 0
     late_members: set[str] = field(default_factory=set)
@@ -40,51 +72,131 @@ class Plan:
     @property
     def barrier_is_up(self) -> bool:
         """Whether starts have to wait for every stop (eager only)."""
-        return self.mode == EAGER and bool(self.stops or self.stopping)
-
-    @property
-    def everything_sent(self) -> bool:
-        """Whether no command is left to send."""
-        return not self.stops and not self.starts
+        return self.mode == EAGER and bool(self.stopping)
 
     def share(self, consumer: str) -> Share:
         """Return all that a consumer shall have."""
         return self.shares[consumer] if consumer in self.shares else self.transition.share(consumer)
 
+    def difference(self, consumer: str, has: Share) -> Difference:
+        """Compare what a consumer has with what it shall have.
+
+        Costs what changes: where the transition tells the difference, the rest of the share is not looked at.
+        """
+        if consumer in self.shares:
+            wanted = self.shares[consumer]
+            leaving = frozenset(tp for tp, thread in has.items() if wanted.get(tp) != thread)
+            return Difference(leaving, {tp: thread for tp, thread in wanted.items() if has.get(tp) != thread})
+        gained = self.transition.starts.get(consumer, {})
+        lost = self.transition.stops.get(consumer, frozenset())
+        leaving = frozenset(tp for tp in lost if tp in has and has[tp] != gained.get(tp))
+        return Difference(leaving, {tp: thread for tp, thread in gained.items() if has.get(tp) != thread})
+
     def waiting(self, partition: TopicPartition) -> str | None:
-        """Return the consumer that is to be sent a start of the partition once it is free."""
+        """Return the consumer that shall have the partition, if it may still wait for it."""
         consumer = self.transition.receiver(partition)
-        return consumer if consumer is not None and partition in self.starts.get(consumer, {}) else None
+        return consumer if consumer in self.unserved else None
 
-    def drop_member(self, consumer: str) -> None:
-        """Leave out a consumer that is gone: what it held counts as stopped, what it was to get is not started."""
-        self.stops.pop(consumer, None)
+    def is_all_sent(self, members: Mapping[str, Member]) -> bool:
+        """Whether acknowledgements are all that is missing. Looks at everybody who is not served yet."""
+        return not any(
+            (consumer in self.stopping and not self._is_told_to_stop(members[consumer]))
+            or self.difference(consumer, members[consumer].expected())
+            for consumer in self.unserved
+        )
+
+    def _is_told_to_stop(self, member: Member) -> bool:
+        return any(self._is_stop_of_everything(pending.command) for pending in member.pending)
+
+    def _is_stop_of_everything(self, command: Command) -> bool:
+        return isinstance(command, StopFetcher) and command.partitions is None and command.generation == self.generation
+
+    # What happened ---------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: str, command: Command) -> bool:
+        """A consumer has acknowledged a command; return whether it was the last that the others had to wait for."""
+        was_up = self.barrier_is_up
+        if self._is_stop_of_everything(command):
+            self.stopping.discard(consumer)
+        return was_up and not self.barrier_is_up
+
+    def look_at(self, member: Member) -> None:
+        """A consumer that has what it shall have, and nothing to answer, is served."""
+        consumer = member.consumer
+        if consumer not in self.unserved or consumer in self.stopping or member.pending or member.owners is None:
+            return
+        if not self.difference(consumer, member.owners.partitions):
+            self.unserved.discard(consumer)
+
+    def drop(self, consumer: str) -> bool:
+        """Leave out a consumer that is gone; return whether it was the last that the others had to wait for."""
+        was_up = self.barrier_is_up
+        self.unserved.discard(consumer)
         self.stopping.discard(consumer)
-        self.starts.pop(consumer, None)
-        self.shares[consumer] = {}
+        return was_up and not self.barrier_is_up
 
-    def withdraw_starts(self, consumer: str, partitions: Mapping[TopicPartition, int]) -> None:
-        """Take off the list what is being sent."""
-        rest = {tp: thread for tp, thread in self.starts[consumer].items() if tp not in partitions}
-        if rest:
-            self.starts[consumer] = rest
-        else:
-            del self.starts[consumer]
 
-    def give_back_starts(self, consumer: str, partitions: Mapping[TopicPartition, int]) -> None:
-        """Put back what was not sent after all, or was cancelled."""
-        wanted = self.share(consumer)
-        again = {tp: thread for tp, thread in partitions.items() if wanted.get(tp) == thread}
-        if again:
-            self.starts[consumer] = {**self.starts.get(consumer, {}), **again}
+def next_step(
+    plan: Plan, consumer: str, has: Share, may_start: Callable[[TopicPartition], bool]
+) -> tuple[Stop | Start | None, int]:
+    """Return what a consumer that has nothing to answer is sent next, and how many partitions were looked at.
+
+    `has`: what it owns. `may_start`: whether a partition is free for it.
+    """
+    if consumer not in plan.unserved:
+        return None, 0
+    if consumer in plan.stopping:
+        return Stop(None), 0
+    difference = plan.difference(consumer, has)
+    if difference.leaving:
+        return Stop(difference.leaving), len(difference)
+    if plan.barrier_is_up:
+        return None, len(difference)
+    ready = {tp: thread for tp, thread in difference.coming.items() if may_start(tp)}
+    return (Start(ready) if ready else None), len(difference)
+
+
+# Making a plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """Who had a partition that nobody holds, and since when nobody does."""
+
+    consumer: str
+    since_us: int
+
+
+class Vacancies:
+    """What nobody holds, for telemetry: no event says which partitions a command moved, so it is counted here."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.by_partition: dict[TopicPartition, Vacancy] = {}  # at most MAX_VACANT
+
+    def note(self, consumer: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
+        """Nobody holds these partitions any more that the consumer had."""
+        room = max(0, MAX_VACANT - len(self.by_partition))
+        self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
+
+    def keep_unheld(self, view: GroupView) -> None:
+        """The group was read anew: leave out what somebody holds."""
+        kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not view.holders(tp)}
+        self.by_partition = kept
+
+    def fill(self, partitions: Iterable[TopicPartition], now_us: int) -> int:
+        """Somebody has started these; return for how long one of them was without an owner at most."""
+        filled = (self.by_partition.pop(partition, None) for partition in partitions)
+        return max((now_us - vacancy.since_us for vacancy in filled if vacancy is not None), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
     """Where a plan is not simply what the strategy's transition says.
 
-    `shares`: what those shall have for whom the transition does not tell. `fenced`: who is told to stop everything and
-    leave. `former_names`: consumers that are gone -> those that have come back in their place, to which nothing moves.
+    `shares`: what those shall have for whom the transition is not the difference to what they hold. `fenced`: those
+    told to stop everything and leave. `former_names`: consumers that are gone -> those that have come back in their
+    place, to which nothing moves.
     """
 
     mode: str
@@ -95,77 +207,62 @@ class Deviations:
 
 def make_plan(
     view: GroupView,
-    vacant: Mapping[TopicPartition, Vacancy],
+    vacancies: Vacancies,
     transition: Transition,
     deviations: Deviations,
     cause: Cause,
     requested_us: int,
     generation: int,
 ) -> Plan | None:
-    """Return what has to be sent, None if everybody has what it shall have; takes over what is in the transition.
+    """Return what everybody shall have, None if everybody has it.
 
     Costs what changes: where the plan deviates, what is held is compared with what shall be, for all others the
-    strategy's transition says it. `vacant` names who had what nobody holds, so that what a dead consumer had counts as
-    moved too.
+    strategy's transition says it. `vacancies` names who had what nobody holds, so that what a dead consumer had counts
+    as moved too.
     """
     mode, shares = deviations.mode, deviations.shares
-    plan = Plan(
-        generation=generation,
-        mode=mode,
-        cause=cause,
-        requested_us=requested_us,
-        transition=transition,
-        shares=shares,
-        stops={},
-        starts=transition.starts if transition.everything == (mode == EAGER) else {},
-        fenced=deviations.fenced,
-    )
+    plan = Plan(generation, mode, cause, requested_us, transition, shares, deviations.fenced)
     told = view.members.keys() - shares.keys()
-    for consumer in [consumer for consumer in plan.starts if consumer not in told]:
-        del plan.starts[consumer]
-    plan.stops |= {consumer: partitions for consumer, partitions in transition.stops.items() if consumer in told}
+    changing = {*transition.starts, *transition.stops} if mode == EAGER else transition.changing
+    plan.unserved |= changing & told
     is_needed = not told.isdisjoint(transition.changing)
     for consumer, wanted in shares.items():
-        is_needed = _add(plan, view.members[consumer], wanted) or is_needed
+        member = view.members[consumer]
+        is_fencing = consumer in plan.fenced and not _is_told_to_leave(member)
+        is_different = is_fencing or member.expected() != wanted
+        if is_fencing:
+            plan.stopping.add(consumer)
+        # A command that is pending may be cancelled, and then more is missing than now.
+        if is_different or member.pending or (mode == EAGER and wanted):
+            plan.unserved.add(consumer)
+        is_needed = is_needed or is_different
     if mode == EAGER:
-        is_leaving = {consumer for consumer, partitions in plan.stops.items() if partitions is None}
-        plan.stops = {c: None for c in view.members if view.held_by(c) or c in is_leaving}
-    plan.moved_count = _taken_over(view, plan, vacant, deviations.former_names)
+        plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
+    plan.unserved |= plan.stopping
+    plan.moved_count = _taken_over(view, plan, vacancies, deviations.former_names)
     if not view.settings.frozen:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
 
 
-def _add(plan: Plan, member: Member, wanted: Share) -> bool:
-    """Compare what one consumer holds with what it shall have; tell whether that differs.
-
-    Who is fenced is told to stop everything, also when that is nothing.
-    """
-    # A stop that is pending will be obeyed, also when the partition is to stay after all.
-    consumer, expected = member.consumer, member.expected()
-    leaving = {tp for tp, thread in expected.items() if wanted.get(tp) != thread}
-    coming = {tp: thread for tp, thread in wanted.items() if plan.mode == EAGER or expected.get(tp) != thread}
-    if coming:
-        plan.starts[consumer] = coming
-    if consumer not in plan.fenced:
-        if leaving:
-            plan.stops[consumer] = frozenset(leaving)
-        return expected != wanted
-    is_told = any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
-    if not is_told:
-        plan.stops[consumer] = None
-    return expected != wanted or not is_told
+def _is_told_to_leave(member: Member) -> bool:
+    return any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
 
 
-def _taken_over(
-    view: GroupView, plan: Plan, vacant: Mapping[TopicPartition, Vacancy], former_names: Mapping[str, str]
-) -> int:
+def _taken_over(view: GroupView, plan: Plan, vacancies: Vacancies, former_names: Mapping[str, str]) -> int:
     """Count what is started for another consumer than the one that had it and takes no part any more."""
-    former = {partition: vacancy.consumer for partition, vacancy in vacant.items()}
-    for consumer in {*view.tombstones, *plan.shares}:
+    former = {partition: vacancy.consumer for partition, vacancy in vacancies.by_partition.items()}
+    for consumer in {*view.evicted, *plan.shares}:
         if not plan.transition.knows(consumer):
             former.update(dict.fromkeys(view.held_by(consumer), consumer))
-    return sum(
-        plan.waiting(partition) not in {consumer, former_names.get(consumer), None}
-        for partition, consumer in former.items()
-    )
+    coming: dict[str, Share] = {}  # of each receiver; what is being started already moves no more
+    count = 0
+    for partition, consumer in former.items():
+        receiver = plan.waiting(partition)
+        if receiver is None or receiver in {consumer, former_names.get(consumer)}:
+            continue
+        if receiver not in coming:
+            has = {} if plan.mode == EAGER else view.members[receiver].expected()
+            coming[receiver] = plan.difference(receiver, has).coming
+        count += partition in coming[receiver]
+    return count

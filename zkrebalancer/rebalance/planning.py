@@ -8,34 +8,36 @@ from the coordinator's loop (`place`); the loop pays for what changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from zkrebalancer.assignment.columns import Columns, Strategy
 from zkrebalancer.assignment.model import Member as ProblemMember
-from zkrebalancer.assignment.model import Problem, Racks
+from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.transition import Transition, place
 from zkrebalancer.protocol.errors import PatternError, UnknownStrategyError
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.effects import Compute
 from zkrebalancer.rebalance.plan import Deviations, Share
-from zkrebalancer.rebalance.view import Member
-
-if TYPE_CHECKING:
-    from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.view import GroupView, Member
 
 MAX_LOOKS_PER_STEP = 500  # partitions looked at in one go, then other groups have their turn
 LOOKS_PER_MEMBER = 10  # a member costs as much as so many partitions
 
 
 class Planning:
-    """The problem of one group, kept up to date."""
+    """The problem of one group, kept up to date. It reads the view, and changes nothing of it but `touched`."""
 
-    def __init__(self, group: Group) -> None:
-        """Know nobody; the first planning looks at everybody."""
-        self._group = group
+    def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
+        """Know nobody; the first look is at everybody. `warn(text)` writes a log line."""
+        self._view = view
+        self._subscriptions = subscriptions
+        self._warn = warn
         self._members: dict[str, ProblemMember] = {}  # those that take part
         self._outside: set[str] = set()  # registered, but given nothing
         self._stale_holders: set[str] = set()  # hold what does not exist
@@ -43,39 +45,35 @@ class Planning:
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
-        self.fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
-        self.former_names: dict[str, str] = {}  # of static members that have come back -> their consumers now
+        self._fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
+        self._former_names: dict[str, str] = {}  # of static members that have come back -> their consumers now
         self._absent: dict[str, ProblemMember] = {}
         self._columns: Columns | None = None  # of the last answer
-        self._is_all_touched = False
+        self._is_all_touched = True
         self._changed: set[str] = set()  # consumers that are different since `_columns`
-        self.counts: Mapping[str, int] = {}  # topic of the last problem -> number of partitions
         self._has_gaps = False
-        self._ticket = 0  # the computation whose answer counts
+
+    @property
+    def is_much_to_look_at(self) -> bool:
+        """Whether a look takes so long that it should have a step of its own."""
+        return self._is_all_touched and len(self._view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP
 
     def touch_all(self) -> None:
         """Look at everybody again: the group was read anew, or its topics have changed."""
         self._is_all_touched = True
 
+    # The problem --------------------------------------------------------------------------------------------------
+
     def begin(self) -> None:
-        """Bring the problem up to date, then hand it to the strategy."""
-        group = self._group
-        self._ticket = group.desk.new_ticket()
-        resetting = group.topic_reset.stale_topics()
+        """A plan is to be made."""
+        resetting = self._view.stale_topics()
         if resetting != self._resetting:
             self._resetting = resetting
             self.touch_all()
-        if self._is_all_touched and len(group.view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP:
-            self._go_on_later()  # what has touched so many has taken its time
-        else:
-            self._go_on()
 
-    def _go_on_later(self) -> None:
-        desk = self._group.desk
-        desk.wake(self._group.name, "planning", desk.now.mono_us + 1, self._go_on)  # in a step of its own
-
-    def _go_on(self) -> None:
-        view = self._group.view
+    def look(self) -> bool:
+        """Bring the problem up to date, as far as goes into one step; return whether it is."""
+        view = self._view
         looks = 0
         if self._is_all_touched:
             view.touched.update(dict.fromkeys(chain(self._members, self._outside, self._instance_of, view.members)))
@@ -85,79 +83,65 @@ class Planning:
             consumer, _ = view.touched.popitem(last=False)
             looks += LOOKS_PER_MEMBER + len(view.held_by(consumer))
             self._look_at(consumer)
-        if not view.touched:
+        if view.touched:
+            return False
+        if self._consumers_of or self._fenced or view.statics or self._absent:
             self._look_at_static_members()
-            self._hand_out()
-        else:
-            self._go_on_later()
+        return True
 
     def _look_at_static_members(self) -> None:
         """What one that has come back may claim depends on what others hold, so it is looked at every time."""
-        static_members = self._group.static_members
-        before = {*self.fenced, *self.former_names.values()}
-        self.fenced = static_members.fenced(self._consumers_of)
-        self.former_names = static_members.former_names(self._consumers_of, self.fenced)
-        for consumer in sorted(before.union(self.fenced, self.former_names.values())):
+        before = {*self._fenced, *self._former_names.values()}
+        self._fenced = static_members.fenced(self._view, self._consumers_of)
+        self._former_names = static_members.former_names(self._view, self._consumers_of, self._fenced)
+        for consumer in sorted(before.union(self._fenced, self._former_names.values())):
             self._look_at(consumer)
-
-    def _hand_out(self) -> None:
-        group = self._group
-        absent, self._absent = self._absent, group.static_members.absent()
+        absent, self._absent = self._absent, static_members.absent(self._view, self._subscriptions)
         for consumer in absent.keys() | self._absent.keys():
             if absent.get(consumer) != self._absent.get(consumer):
                 self._changed.add(consumer)
+
+    def problem(self) -> Problem:
+        """Return the problem as it was at the last look, without lag, rates and racks."""
         names = self._topics.keys() | {topic for member in self._absent.values() for topic in member.threads}
-        topics = {name: group.topics[name] for name in sorted(names) if name in group.topics}
-        self.counts = {name: topic.count for name, topic in topics.items()}
+        topics = {name: self._view.topics[name] for name in sorted(names) if name in self._view.topics}
         self._has_gaps = any(topic.count != len(topic.partitions) for topic in topics.values())
-        settings, loads = group.view.settings, group.loads
-        loads.want()
-        options = dict(settings.options)
-        if loads.are_wanted and not loads.are_known:
-            options["max_moves_per_rebalance"] = 0
-        task = Compute(
-            group=group.name,
-            ticket=self._ticket,
+        counts = {name: topic.count for name, topic in topics.items()}
+        return Problem(counts, {**self._members, **self._absent}, options=self._view.settings.options)
+
+    def task(self, ticket: int, problem: Problem) -> Compute:
+        """Return what the strategy is asked: the problem, and how it differs from the one before."""
+        settings = self._view.settings
+        return Compute(
+            group=self._view.group,
+            ticket=ticket,
             strategy=settings.strategy,
-            problem=Problem(
-                self.counts,
-                {**self._members, **self._absent},
-                lag=loads.lag if loads.are_wanted else {},
-                rate=loads.rate if loads.are_wanted else {},
-                racks=loads.racks if loads.are_wanted else Racks(),
-                options=options,
-            ),
+            problem=problem,
             before=self._columns,
             changed=frozenset(self._changed),
             everything=settings.mode == EAGER and not settings.frozen,
         )
-        group.desk.effects.append(task)
-
-    def takes(self, ticket: int) -> bool:
-        """Whether this is the answer that is waited for."""
-        return ticket == self._ticket
 
     def keep(self, columns: Columns) -> None:
-        """The strategy has answered: the next problem is told as the difference to this one."""
+        """The strategy has answered: the next problem is described as the difference to this one."""
         self._columns = columns
         self._changed.clear()
 
     # One consumer -------------------------------------------------------------------------------------------------
 
     def _look_at(self, consumer: str) -> None:
-        group = self._group
-        member = group.view.members.get(consumer)
+        member = self._view.members.get(consumer)
         before, after = self._members.get(consumer), None
         self._outside.discard(consumer)
         self._stale_holders.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
-            if member.registration is None or member.evicting or not member.registered:
-                self._outside.add(consumer)
-            else:
-                self._note_instance(consumer, member.registration.instance_id)
+            if member.takes_part:
+                self._note_instance(consumer, member.instance)
                 after = self._describe(member)
-            if any(not exists(group, partition) for partition in group.view.held_by(consumer)):
+            else:
+                self._outside.add(consumer)
+            if any(not self._view.exists(partition) for partition in self._view.held_by(consumer)):
                 self._stale_holders.add(consumer)
         if after == before:
             return
@@ -185,13 +169,13 @@ class Planning:
             self._consumers_of.setdefault(instance, set()).add(consumer)
 
     def _describe(self, member: Member) -> ProblemMember | None:
-        group, registration = self._group, member.registration
-        if registration is None or member.consumer in self.fenced:
+        registration = member.registration
+        if registration is None or member.consumer in self._fenced:
             return None
-        threads = resolve(group, member)
+        threads = self._threads(member, registration)
         if not self._resetting.isdisjoint(threads):
             threads = {topic: count for topic, count in threads.items() if topic not in self._resetting}
-        claims, held = group.static_members.claims_of(member, self.fenced), group.view.held_by(member.consumer)
+        claims, held = self._claims_of(member), self._view.held_by(member.consumer)
         return ProblemMember(
             threads=threads,
             owned={**claims, **held} if claims else held,
@@ -201,54 +185,72 @@ class Planning:
             capacity=registration.capacity,
         )
 
+    def _claims_of(self, member: Member) -> Mapping[TopicPartition, int]:
+        return static_members.claims_of(self._view, member, self._fenced) if member.instance is not None else {}
+
+    def _threads(self, member: Member, registration: Registration) -> Mapping[str, int]:
+        """Return the topics that a consumer wants, with its number of threads for each."""
+        try:
+            return self._subscriptions.resolve(registration)
+        except PatternError as error:
+            if not member.pattern_refused:
+                self._warn(f"consumer {member.consumer} gets nothing: {error}")
+            member.pattern_refused = True
+            return {}
+
     # The answer ---------------------------------------------------------------------------------------------------
 
-    def deviations(self, transition: Transition) -> Deviations:
-        """Return where the difference to the problem is not the difference to what is held, and what follows."""
-        shares = self._shares(transition)
-        mode = EAGER if transition.everything and not self._is_gentle(shares) else INCREMENTAL
-        return Deviations(mode, shares, frozenset(self.fenced), self.former_names)
+    def deviations(self, transition: Transition, outstanding: AbstractSet[str]) -> Deviations:
+        """Return where the difference to the problem is not the difference to what is held, and what follows.
 
-    def _shares(self, transition: Transition) -> dict[str, Share]:
-        """Return what those shall have for whom the transition does not tell.
+        `outstanding`: consumers that have commands to answer.
+        """
+        shares = self._shares(transition, outstanding)
+        mode = EAGER if transition.everything and not self._is_gentle(shares) else INCREMENTAL
+        return Deviations(mode, shares, frozenset(self._fenced), self._former_names)
+
+    def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
+        """Return what those shall have for whom the transition is not the difference to what they hold.
 
         They have changed since the problem was made, have commands to answer, are static members that return, or take
         no part. In a frozen group, which keeps every held partition where it is, and for a plan that starts everything
         anew, all that would change are exceptions.
         """
-        view = self._group.view
+        view = self._view
         if self._is_all_touched or transition.columns.is_contradicted or self._has_gaps:
             names = set(view.members)
         else:
-            names = view.touched.keys() | self._group.moving.outstanding | self._outside | self._stale_holders
-            names = names.union(self.fenced, self.former_names.values())
+            names = view.touched.keys() | outstanding | self._outside | self._stale_holders
+            names = names.union(self._fenced, self._former_names.values())
             if view.settings.frozen or transition.everything:
                 names |= transition.changing
-        return {name: self._admissible(name, transition) for name in sorted(names & view.members.keys())}
+        return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
         """Whether not everybody need stop: the group is frozen, or static members only get back what they had."""
-        view = self._group.view
-        if view.settings.frozen:
+        if self._view.settings.frozen:
             return True
         for consumer, wanted in shares.items():
-            member = view.members[consumer]
+            member = self._view.members[consumer]
             expected = member.expected()
-            if consumer in self.fenced or expected == wanted:
+            if consumer in self._fenced or expected == wanted:
                 continue
-            if expected or not wanted.keys() <= self._group.static_members.claims_of(member, self.fenced).keys():
+            if expected or not wanted.keys() <= self._claims_of(member).keys():
                 return False
         return True
 
-    def _admissible(self, consumer: str, transition: Transition) -> Share:
-        """Leave out what cannot be: partitions that do not exist, and in a frozen group whatever somebody holds."""
-        group, view = self._group, self._group.view
-        wanted = {tp: thread for tp, thread in transition.share(consumer).items() if exists(group, tp)}
+    def admissible(self, consumer: str, transition: Transition) -> Share:
+        """Return a consumer's share, without what cannot be.
+
+        That is: partitions that do not exist, and in a frozen group whatever is held by others.
+        """
+        view = self._view
+        wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
         if not view.settings.frozen:
             return wanted
         result = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
-        is_stale, held = group.topic_reset.is_stale, view.held_by(consumer)
-        result.update({tp: thread for tp, thread in held.items() if exists(group, tp) and not is_stale(tp[0])})
+        held = view.held_by(consumer)
+        result.update({tp: thread for tp, thread in held.items() if view.exists(tp) and not view.is_stale(tp[0])})
         return result
 
 
@@ -267,22 +269,3 @@ def answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition:
 def _topics_of(member: ProblemMember | None) -> set[str]:
     """Return the topics that a member reads, or holds some of."""
     return set() if member is None else member.threads.keys() | {topic for topic, _partition in member.owned}
-
-
-def resolve(group: Group, member: Member) -> Mapping[str, int]:
-    """Return the topics that a consumer wants, with its number of threads for each."""
-    if member.registration is None:
-        return {}
-    try:
-        return group.leadership.subscriptions.resolve(member.registration)
-    except PatternError as error:
-        if not member.pattern_refused:
-            group.desk.warn(f"group {group.name}: consumer {member.consumer} gets nothing: {error}")
-        member.pattern_refused = True
-        return {}
-
-
-def exists(group: Group, partition: TopicPartition) -> bool:
-    """Whether the cluster has the partition now."""
-    topic = group.topics.get(partition[0])
-    return topic is not None and partition[1] in topic.partitions

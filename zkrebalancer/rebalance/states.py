@@ -1,4 +1,4 @@
-"""The states of a group, and the one table of legal transitions between them."""
+"""The states of a group and of a member, and for each the one table of legal transitions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,29 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
+class MemberState(Enum):
+    """What a member of a group is doing; the text says how the state leaves."""
+
+    READY = "ready"  # has nothing to answer; answering when it is sent a command
+    ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
+    UNREADABLE = "unreadable"  # its record or commands cannot be read; evicting unless they can be in time
+    UNREGISTERED = "unregistered"  # its registration was removed, its session lives; evicting
+    EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
+    GONE = "gone"  # its session is over, or it was evicted; a consumer that comes back is another member
+
+
+MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
+    MemberState.READY: frozenset(MemberState) - {MemberState.READY},
+    MemberState.ANSWERING: frozenset(MemberState) - {MemberState.ANSWERING},
+    MemberState.UNREADABLE: frozenset(MemberState) - {MemberState.UNREADABLE},
+    MemberState.UNREGISTERED: frozenset({MemberState.EVICTING, MemberState.GONE}),
+    MemberState.EVICTING: frozenset(MemberState) - {MemberState.EVICTING},
+    MemberState.GONE: frozenset(),
+}
+
+
 class InvalidTransitionError(Exception):
-    """The core was about to do what the table forbids: a bug; carries the story of how it came."""
+    """The core was about to do what a table forbids: a bug; carries the story of how it came."""
 
 
 class Story:

@@ -27,6 +27,7 @@ class Subscriptions:
     def __init__(self) -> None:
         """Know no topic and no group."""
         self.topics: dict[str, Topic] = {}
+        self.are_topics_known = False  # whether every topic was read, so that groups may be planned
         # topic -> group -> consumers that name it; group -> wildcard -> consumers
         self.consumer_groups_per_topic: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.groups_with_wildcard_topics: defaultdict[str, Counter[Wildcard]] = defaultdict(Counter)
@@ -48,6 +49,13 @@ class Subscriptions:
         self.consumer_groups_per_topic.clear()
         self.groups_with_wildcard_topics.clear()
         self._resolved.clear()
+
+    def replace(self, group: str, before: Registration | None, after: Registration | None) -> None:
+        """A consumer of the group has changed its registration, has come (no `before`) or gone (no `after`)."""
+        if before is not None:
+            self.remove(group, before)
+        if after is not None:
+            self.add(group, after)
 
     def add(self, group: str, registration: Registration) -> None:
         """A consumer of the group has registered."""

@@ -8,7 +8,7 @@ from zkrebalancer.protocol import calls, cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.rebalance.desk import Desk
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 
 OWNER = "topics"
@@ -17,29 +17,28 @@ OWNER = "topics"
 class TopicListener:
     """Reads and watches every topic; tells the groups that a change concerns."""
 
-    def __init__(self, desk: Desk, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
+    def __init__(self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
         """`notify(group, kind of trigger)` is called for every group that is interested in a topic that changed."""
-        self._desk = desk
+        self._scheduler = scheduler
         self._subscriptions = subscriptions
         self._notify = notify
         self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
         self._refused: set[str] = set()  # names that are none, and that was said
 
-    @property
-    def complete(self) -> bool:
-        """Whether every topic was read, so that groups may be planned."""
-        return self._unread is not None and not self._unread
-
     def read_all(self) -> None:
         """Read the topics anew: at startup, and when the watches are gone with a connection."""
-        self._desk.forget(OWNER)
-        self._unread = None
+        self.forget()
         self._list()
 
     def forget(self) -> None:
-        """Not leading any more."""
-        self._desk.forget(OWNER)
+        """Nothing is watched any more."""
+        self._scheduler.forget(OWNER)
         self._unread = None
+        self._note_whether_known()
+
+    def _note_whether_known(self) -> None:
+        """Groups may be planned once every topic was read."""
+        self._subscriptions.are_topics_known = self._unread is not None and not self._unread
 
     def watched(self, event: calls.Watched) -> None:
         """The list of topics changed, or one topic."""
@@ -49,12 +48,12 @@ class TopicListener:
             self._read(event.path.removeprefix(paths.BROKER_TOPICS + "/"))
 
     def _list(self) -> None:
-        self._desk.ask(OWNER, ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
+        self._scheduler.ask(OWNER, ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
 
     def _listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
-            if isinstance(reply, Refused) and not reply.outcome_unknown:
-                self._desk.warn(f"{paths.BROKER_TOPICS} cannot be read: {reply.refusal.value}")
+            if isinstance(reply, Refused):
+                self._scheduler.warn(f"{paths.BROKER_TOPICS} cannot be read: {reply.refusal.value}")
             return
         names = {name for name in reply.names if self._is_legal(name)}
         known = self._subscriptions.topics.keys()
@@ -62,6 +61,7 @@ class TopicListener:
             self._unread = names  # nothing is watched: what is known may be out of date
         else:
             self._unread = (self._unread & names) | (names - known)
+        self._note_whether_known()
         for name in sorted(known - names):
             self._change(name, None)
         for name in sorted(self._unread):
@@ -71,11 +71,11 @@ class TopicListener:
         """Whether Kafka can have such a topic; commands for any other would be refused by every agent."""
         if not paths.is_legal_topic(name) and name not in self._refused:
             self._refused.add(name)
-            self._desk.warn(f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out")
+            self._scheduler.warn(f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out")
         return name not in self._refused
 
     def _read(self, name: str) -> None:
-        self._desk.ask(OWNER, Get(paths.topic(name), watch=True), self._topic_read, name)
+        self._scheduler.ask(OWNER, Get(paths.topic(name), watch=True), self._topic_read, name)
 
     def _topic_read(self, reply: Reply, name: str) -> None:
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
@@ -85,9 +85,10 @@ class TopicListener:
             try:
                 topic = cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
             except NodeContentError as error:
-                self._desk.warn(f"{paths.topic(name)}: {error}; the topic counts as absent until it changes")
+                self._scheduler.warn(f"{paths.topic(name)}: {error}; the topic counts as absent until it changes")
         if self._unread is not None:
             self._unread.discard(name)
+        self._note_whether_known()
         self._change(name, topic)
 
     def _change(self, name: str, topic: Topic | None) -> None:

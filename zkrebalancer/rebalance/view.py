@@ -1,4 +1,4 @@
-"""What the leader knows of one group: its consumers, what they hold, and who holds each partition.
+"""What the leader knows of one group: its members, what they hold, and who holds each partition.
 
 Partition p is held by consumer C when p is in `owners/C`, in a start-fetcher in `channel/C` (also one whose sending has
 an unknown outcome), or in `evicted/C`. The index from partition to holders is kept up to date change by change, so that
@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import KeysView, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from zkrebalancer.protocol import ownership, registration
+from zkrebalancer.protocol.calls import Content
+from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.command import Command, StartFetcher, applied
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
 
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
 
@@ -30,7 +35,7 @@ class PendingCommand:
 
 @dataclass(slots=True)
 class Member:
-    """One registered consumer."""
+    """One consumer whose session lives: what was read of it, and its state, which follows from that."""
 
     consumer: str
     registration: Registration | None = None  # None: it could not be read
@@ -39,10 +44,75 @@ class Member:
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
     failed_tries: int = 0  # starts in a row that were cancelled
-    evicting: bool = False
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
-    pattern_refused: bool = False  # its wildcard does not compile, and that was said once
+    pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
+    state: MemberState = MemberState.READY
+
+    # What was read ---------------------------------------------------------------------------------------------------
+
+    def read_registration(self, content: bytes) -> str | None:
+        """Replace the registration; return the problem if it cannot be read."""
+        try:
+            self.registration = registration.decode(content)
+        except NodeContentError as error:
+            self.registration = None
+            return f"consumer {self.consumer} gets nothing: {error}"
+        return None
+
+    def read_owners(self, reply: Content) -> str | None:
+        """Replace the record of what it owns; return the problem if it cannot be read: then it may hold anything."""
+        self.owners_version = reply.stat.version
+        try:
+            self.owners = ownership.decode_owners(reply.content)
+        except NodeContentError as error:
+            self.owners = None
+            return f"{self.consumer} may hold anything until it is evicted: {error}"
+        return None
+
+    # The state -------------------------------------------------------------------------------------------------------
+
+    def go(self, state: MemberState) -> None:
+        """Change the state.
+
+        Raises:
+            InvalidTransitionError: the table has no such transition.
+
+        """
+        if state is self.state:
+            return
+        if state not in MEMBER_TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"member {self.consumer}: {self.state.value} -> {state.value}: {self}")
+        self.state = state
+
+    def follow(self) -> None:
+        """Go to the state that follows from what was read and sent; an eviction that is under way goes on."""
+        if self.state is not MemberState.EVICTING:
+            self.go(self._implied_state())
+
+    def call_eviction_off(self) -> None:
+        """Leave EVICTING: the eviction was too late."""
+        self.go(self._implied_state())
+
+    def _implied_state(self) -> MemberState:
+        if not self.registered:
+            return MemberState.UNREGISTERED
+        if self.blocked_topics():
+            return MemberState.UNREADABLE
+        return MemberState.ANSWERING if self.pending else MemberState.READY
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether it may be assigned anything."""
+        leaving = {MemberState.UNREGISTERED, MemberState.EVICTING, MemberState.GONE}
+        return self.registration is not None and self.state not in leaving
+
+    @property
+    def instance(self) -> str | None:
+        """The instance id of a static member."""
+        return self.registration.instance_id if self.registration else None
+
+    # What it holds ---------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[TopicPartition, int]:
         """Return partition -> consumer thread of what is owned or being started."""
@@ -52,17 +122,12 @@ class Member:
                 held.update(pending.command.partitions)
         return held
 
-    def expected(self) -> dict[TopicPartition, int]:
+    def expected(self) -> Mapping[TopicPartition, int]:
         """Return partition -> consumer thread of what is owned once every pending command is acknowledged."""
-        partitions = dict(self.owners.partitions) if self.owners else {}
+        partitions = self.owners.partitions if self.owners else {}
         for pending in self.pending:
             partitions = applied(partitions, pending.command)
         return partitions
-
-    @property
-    def busy(self) -> bool:
-        """Whether it has to answer something before it can be sent another command."""
-        return bool(self.pending) or self.evicting or self.owners is None or self.unreadable_commands
 
     def blocked_topics(self) -> tuple[str, ...]:
         """Topics of which everything counts as held, because what the consumer holds cannot be read.
@@ -81,48 +146,51 @@ class Released:
     unblocked: bool  # a block on whole topics ended: any partition may be free now
 
 
-@dataclass(frozen=True, slots=True)
-class Vacancy:
-    """Who had a partition that nobody holds, and since when nobody does."""
-
-    consumer: str
-    since_us: int
-
-
 @dataclass(slots=True)
 class GroupView:
     """Everything of a group that decisions rest on."""
 
+    group: str
+    topics: Mapping[str, Topic]  # of the cluster
     settings: GroupSettings = field(default_factory=GroupSettings)
     settings_version: int = 0
     created_zxid: int = 0  # of the group's node: another one means that the group was deleted and created again
     generation: int = 0
     generation_version: int = 0
     members: dict[str, Member] = field(default_factory=dict)
-    tombstones: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
+    evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
     incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
+    away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at
     # By topic: while one dictionary of half a million entries grows, everybody waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
 
+    def become(self, other: GroupView) -> None:
+        """Know what `other` knows: the group was read anew. Only members that are `away` stand nowhere in ZooKeeper."""
+        other.away = self.away
+        for known in fields(self):
+            setattr(self, known.name, getattr(other, known.name))
+
     def touch(self, consumer: str) -> None:
-        """Something about the consumer is different now: the next planning looks at it again."""
+        """Something about the consumer is different now: its state follows, and the next planning looks at it again."""
         self.touched[consumer] = None
+        if consumer in self.members:
+            self.members[consumer].follow()
 
     def refresh(self, consumer: str) -> Released:
-        """Bring the index up to date after a change at one consumer; tell what nobody holds any more."""
+        """Bring the index up to date after a change at one consumer; return what nobody holds any more."""
         self.touch(consumer)
         member = self.members.get(consumer)
-        tombstone = self.tombstones.get(consumer)
+        record = self.evicted.get(consumer)
         held = member.held() if member else {}
-        if tombstone is not None:
-            held = {**tombstone.partitions, **held}
+        if record is not None:
+            held = {**record.partitions, **held}
         blocks = member.blocked_topics() if member else ()
-        if consumer in self.tombstones:
-            blocks += (ALL_TOPICS,) if tombstone is None else tombstone.topics
+        if consumer in self.evicted:
+            blocks += (ALL_TOPICS,) if record is None else record.topics
         unblocked = bool(self._blocks.pop(consumer, ())) and not blocks
         if blocks:
             self._blocks[consumer] = blocks
@@ -151,9 +219,13 @@ class GroupView:
         return released
 
     def remove(self, consumer: str) -> Released:
-        """Forget a consumer whose session is over; tell what nobody holds any more."""
-        self.members.pop(consumer, None)
+        """Forget a consumer whose session is over; return what nobody holds any more."""
+        member = self.members.pop(consumer, None)
+        if member is not None:
+            member.go(MemberState.GONE)
         return self.refresh(consumer)
+
+    # Questions -------------------------------------------------------------------------------------------------------
 
     def held_by(self, consumer: str) -> Mapping[TopicPartition, int]:
         """Return partition -> consumer thread of what one consumer holds."""
@@ -168,8 +240,37 @@ class GroupView:
         """Every topic of which somebody holds a partition."""
         return self._holders.keys()
 
+    def exists(self, partition: TopicPartition) -> bool:
+        """Whether the cluster has the partition now."""
+        topic = self.topics.get(partition[0])
+        return topic is not None and partition[1] in topic.partitions
+
+    def is_stale(self, topic: str) -> bool:
+        """Whether the stored offsets belong to a former incarnation of the topic."""
+        stored = self.incarnations.get(topic)
+        if not stored:
+            return False
+        known = self.topics.get(topic)
+        return known is not None and known.incarnation != stored
+
+    def stale_topics(self) -> set[str]:
+        """Return the topics whose stored offsets belong to a former incarnation."""
+        return {topic for topic in self.incarnations if self.is_stale(topic)}
+
+    def absent_topics(self) -> set[str]:
+        """Return the topics that have stored offsets and do not exist."""
+        return self.incarnations.keys() - self.topics.keys()
+
+    def may_start(self, consumer: str, partition: TopicPartition) -> bool:
+        """Whether a start-fetcher for the partition may be sent to the consumer now."""
+        if self.settings.starts_paused or self.is_stale(partition[0]):
+            return False
+        if not self.exists(partition):
+            return False  # deleted since the plan was made; the next plan leaves it out
+        return self.is_free_for(consumer, partition)
+
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
-        """Whether a start of the partition may be sent to the consumer: nobody else holds it."""
+        """Whether nobody but the consumer holds the partition."""
         holders = self.holders(partition)
         if holders and holders != (consumer,):
             return False

@@ -13,7 +13,6 @@ from zkrebalancer.protocol.calls import Done, Multi, SetContent
 from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.effects import ShutDown
-from zkrebalancer.rebalance.states import TRANSITIONS, GroupState, InvalidTransitionError, Story
 
 
 def test_a_change_during_a_rebalance_is_not_lost() -> None:
@@ -140,18 +139,6 @@ def test_a_leader_that_is_asked_to_stop_resigns_and_a_standby_leads_at_once() ->
     assert not world.coordinators[0].alive
     assert world.leader() is standby
     assert world.now_us == 1_000_000 + 2_000_000
-
-
-def test_an_illegal_transition_tells_its_story() -> None:
-    story = Story("g")
-    story.go(GroupState.QUEUED, 1, "group-created")
-    with pytest.raises(InvalidTransitionError, match=r"(?s)loading -> queued: group-created.*queued -> moving: a bug"):
-        story.go(GroupState.MOVING, 2, "a bug")
-
-
-def test_every_state_can_be_left_and_reached() -> None:
-    assert set(TRANSITIONS) == set(GroupState)
-    assert set().union(*TRANSITIONS.values()) == set(GroupState)
 
 
 def test_a_command_too_large_for_one_is_sent_as_several() -> None:

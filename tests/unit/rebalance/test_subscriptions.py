@@ -29,7 +29,7 @@ def test_consumers_that_come_with_ever_new_wildcards_do_not_fill_the_leaders_mem
 
 
 def test_who_cannot_be_read_may_hold_anything_for_its_subscription_may_have_changed() -> None:
-    view = GroupView()
+    view = GroupView("g", {})
     registration = Registration("static", {"u": 1}, "", "a", "host", 10_000)
     view.members["a-1"] = Member("a-1", registration, owners=None)
     view.refresh("a-1")

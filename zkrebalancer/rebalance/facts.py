@@ -1,0 +1,132 @@
+"""What the parts of a group report to it, as plain data; what follows from each stands in `Group.handle`.
+
+Facts go one way: what was seen (membership), what came of what was sent (moving), who left (departures).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.rebalance.view import Member, PendingCommand, Released
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Something changed that a rebalance may have to answer; `kind`: the trigger's name."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """What is known of the group is not true any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A consumer registered."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class CameAndWent:
+    """A consumer registered, and its session was over before it was read."""
+
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersRead:
+    """`owners/<consumer>` was read again; `before`: what it said before. `missing`: see `OwnersInDoubt`."""
+
+    member: Member
+    before: OwnersRecord | None
+    missing: PendingCommand | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOver:
+    """A consumer's session ended, and with it what the consumer owned."""
+
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A consumer is no member any more; `kind`: the trigger's name."""
+
+    member: Member
+    released: Released
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOver:
+    """Nothing of what an evicted consumer had is held any more."""
+
+    released: Released
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A consumer has to be evicted; `late`: the command that it did not acknowledge in time."""
+
+    consumer: str
+    reason: str
+    late: PendingCommand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionCalledOff:
+    """An acknowledgement, or the end of its session, was quicker than a consumer's eviction."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersInDoubt:
+    """A transaction failed because of this consumer's nodes: what it owns has to be read again.
+
+    `missing`: a command that was not there any more: it was acknowledged, or somebody has deleted it.
+    """
+
+    consumer: str
+    missing: PendingCommand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsInDoubt:
+    """A transaction failed because the settings have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Commands were sent or answered: the plan may be carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The plan cannot be carried out."""
+
+    reason: str
+
+
+Fact = (
+    Changed
+    | Outdated
+    | Joined
+    | CameAndWent
+    | OwnersRead
+    | SessionOver
+    | Released
+    | Left
+    | LeaseOver
+    | Unanswered
+    | EvictionCalledOff
+    | OwnersInDoubt
+    | SettingsInDoubt
+    | Advanced
+    | Failed
+)

@@ -1,0 +1,234 @@
+"""Reads a whole group from ZooKeeper, in the one order that is safe; the coordinator and tools from outside use it.
+
+Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an
+eviction moves it to `evicted`; so channels and their commands are read first, then the names of owners, then ids, then
+owners, then evicted: whatever moves meanwhile is seen where it goes to, or in both places, but never in neither. A
+channel that is not among the ids that were listed after it belongs to the dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Reply
+from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.errors import CommandError, NodeContentError
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
+
+Path = Callable[..., str]  # of `paths`: of a group, and of what is named besides
+Read = tuple[ListChildren | Get, Callable[[Reply], None]]  # a call, and the method that handles its reply
+LazyRead = Callable[[], Read]
+Stage = Callable[[], list[LazyRead]]
+
+
+class GroupReader:
+    """One reading of a group; whoever performs the calls goes from stage to stage.
+
+    `view` is what was read; `commands`: paths of each consumer's; `problems`: what could not be read, a line each;
+    `exists`: whether the group's node was there.
+    """
+
+    def __init__(
+        self, group: str, topics: Mapping[str, Topic], known: GroupSettings | None = None, *, watch: bool = False
+    ) -> None:
+        """Prepare to read. `known`: settings that stay in force if those in ZooKeeper cannot be read."""
+        self._group = group
+        self._known = known if known is not None else GroupSettings()
+        self._watch = watch
+        self.view = GroupView(group, topics)
+        self.problems: list[str] = []
+        self.exists = True
+        self.channels: dict[str, list[PendingCommand]] = {}
+        self.commands: dict[str, list[str]] = {}
+        self._statics: tuple[str, ...] = ()
+        self._unreadable_channels: set[str] = set()
+        self._owning: tuple[str, ...] = ()
+
+    def stages(self) -> list[Stage]:
+        """Return what to read, in order; a stage may begin once every reply to the one before was handled."""
+        return [
+            self._node_names,
+            self._commands_incarnations_and_statics,
+            self._command_contents,
+            self._consumer_names,
+            self._registrations,
+            self._owners,
+            self._evicted_names,
+            self._eviction_records,
+        ]
+
+    def finish(self) -> None:
+        """Every stage is over: count what the evicted hold."""
+        for consumer in self.view.evicted:
+            self.view.refresh(consumer)
+
+    def dead_channels(self) -> set[str]:
+        """Return the consumers that have a channel and no record of what they own: their sessions are over."""
+        return self.channels.keys() - self.view.members.keys()
+
+    # The stages: lists of reads that are made one by one, so that those of a large group are asked for in pieces ------
+
+    def _node_names(self) -> list[LazyRead]:
+        return [
+            partial(self._get, paths.group, (), self._settings_read, self._watch),
+            partial(self._get, paths.generation, (), self._generation_read),
+            partial(self._list, paths.channel, (), self._channels_listed),
+            partial(self._list, paths.offsets, (), self._offset_topics_listed),
+            partial(self._list, paths.static, (), self._statics_listed),
+        ]
+
+    def _commands_incarnations_and_statics(self) -> list[LazyRead]:
+        return [
+            *(partial(self._list, paths.channel, (name,), self._commands_listed) for name in sorted(self.channels)),
+            *(partial(self._get, paths.offsets, (name,), self._incarnation_read) for name in self.view.incarnations),
+            *(partial(self._get, paths.static, (name,), self._static_read) for name in self._statics),
+        ]
+
+    def _command_contents(self) -> list[LazyRead]:
+        nodes = [(consumer, node) for consumer, nodes in self.commands.items() for node in nodes]
+        return [partial(self._get, _command_path, of, self._command_read) for of in nodes]
+
+    def _consumer_names(self) -> list[LazyRead]:
+        return [
+            partial(self._list, paths.owners, (), self._owners_listed),
+            partial(self._list, paths.ids, (), self._ids_listed, self._watch),
+        ]
+
+    def _registrations(self) -> list[LazyRead]:
+        names = sorted(member.consumer for member in self.view.members.values() if member.registered)
+        return [partial(self._get, paths.ids, (name,), self._registration_read, self._watch) for name in names]
+
+    def _owners(self) -> list[LazyRead]:
+        names = sorted(self.view.members)
+        return [partial(self._get, paths.owners, (name,), self._owners_read, self._watch) for name in names]
+
+    def _evicted_names(self) -> list[LazyRead]:
+        return [partial(self._list, paths.evicted, (), self._evicted_listed)]
+
+    def _eviction_records(self) -> list[LazyRead]:
+        return [partial(self._get, paths.evicted, (name,), self._eviction_read) for name in sorted(self.view.evicted)]
+
+    def _get(self, path: Path, of: tuple[str, ...], handle: Callable[..., None], watch: bool = False) -> Read:
+        return Get(path(self._group, *of), watch=watch), partial(handle, *of)
+
+    def _list(self, path: Path, of: tuple[str, ...], handle: Callable[..., None], watch: bool = False) -> Read:
+        return ListChildren(path(self._group, *of), watch=watch), partial(handle, *of)
+
+    # The replies ----------------------------------------------------------------------------------------------------
+
+    def _settings_read(self, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            self.view.settings_version = reply.stat.version
+            self.view.created_zxid = reply.stat.created_zxid
+            try:
+                self.view.settings = settings.decode(reply.content)
+            except NodeContentError as error:
+                self.view.settings = self._known
+                self.problems.append(f"{error}; the settings before stay in force")
+        else:
+            self.exists = False
+
+    def _generation_read(self, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            self.view.generation_version = reply.stat.version
+            try:
+                self.view.generation = cluster_nodes.decode_counter("generation", reply.content)
+            except NodeContentError as error:
+                self.problems.append(f"{error}; counting on from what was known")
+
+    def _channels_listed(self, reply: Reply) -> None:
+        self.channels = {consumer: [] for consumer in _names(reply)}
+
+    def _offset_topics_listed(self, reply: Reply) -> None:
+        self.view.incarnations = dict.fromkeys(_names(reply), "")
+
+    def _statics_listed(self, reply: Reply) -> None:
+        self._statics = _names(reply)
+
+    def _commands_listed(self, consumer: str, reply: Reply) -> None:
+        channel = paths.channel(self._group, consumer)
+        self.commands[consumer] = [f"{channel}/{name}" for name in _names(reply)]
+
+    def _incarnation_read(self, topic: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            self.view.incarnations[topic] = reply.content.decode(errors="replace")
+
+    def _static_read(self, instance: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            try:
+                self.view.statics[instance] = (ownership.decode_static(reply.content), reply.stat.version)
+            except NodeContentError as error:
+                self.problems.append(f"static member {instance}: {error}; ignored")
+
+    def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            try:
+                self.channels[consumer].append(PendingCommand(command.decode(reply.content), node))
+            except CommandError as error:
+                self._unreadable_channels.add(consumer)
+                self.problems.append(f"{node}: {error}; its consumer has to refuse it")
+
+    def _owners_listed(self, reply: Reply) -> None:
+        """Names of records: one without a registration, listed later, belongs to the dead or was struck off by hand."""
+        self._owning = _names(reply)
+
+    def _ids_listed(self, reply: Reply) -> None:
+        registered = set(_names(reply))
+        for consumer in (*self._owning, *_names(reply)):
+            self.view.members[consumer] = Member(consumer, registered=consumer in registered)
+
+    def _registration_read(self, consumer: str, reply: Reply) -> None:
+        member = self.view.members[consumer]
+        if isinstance(reply, Content):
+            self._note(member.read_registration(reply.content))
+            member.joined_zxid = reply.stat.created_zxid
+        else:
+            member.registered = False
+
+    def _owners_read(self, consumer: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            member = self.view.members[consumer]
+            self._note(member.read_owners(reply))
+            member.pending = _not_applied(self.channels.get(consumer, []), member)
+            member.unreadable_commands = consumer in self._unreadable_channels
+            self.view.refresh(consumer)
+        else:
+            del self.view.members[consumer]  # its session ended while it was being read
+            self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
+
+    def _evicted_listed(self, reply: Reply) -> None:
+        self.view.evicted = dict.fromkeys(_names(reply))
+
+    def _eviction_read(self, consumer: str, reply: Reply) -> None:
+        if not isinstance(reply, Content):
+            del self.view.evicted[consumer]
+            return
+        try:
+            self.view.evicted[consumer] = ownership.decode_eviction(reply.content)
+        except NodeContentError as error:
+            self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
+
+    def _note(self, problem: str | None) -> None:
+        if problem is not None:
+            self.problems.append(problem)
+
+
+def _command_path(_group: str, _consumer: str, node: str) -> str:
+    return node
+
+
+def _names(reply: Reply) -> tuple[str, ...]:
+    return reply.names if isinstance(reply, Children) else ()
+
+
+def _not_applied(pending: list[PendingCommand], member: Member) -> list[PendingCommand]:
+    """Drop the commands that the owner's record, read later, says are applied; sequence order is the order of nodes."""
+    in_order = sorted(pending, key=lambda command: command.node or "")
+    applied_id = member.owners.command_id if member.owners else None
+    for index, command_ in enumerate(in_order):
+        if command_.command.command_id == applied_id:
+            return in_order[index + 1 :]
+    return in_order

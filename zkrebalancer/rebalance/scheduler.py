@@ -1,0 +1,240 @@
+"""What every part of the core works with: calls and the handlers of their replies, timers, telemetry, log lines.
+
+A call is kept with the method that handles its reply, so that the code reads in the order in which things happen, and
+what is awaited is plain data: (method, arguments). Two rules are kept here, once for everybody. A transaction that is
+made by `write` is fenced: it fails as a whole once another coordinator leads, and then this one steps down. And a reply
+that says no more than that the connection broke is dropped: everything is read anew when the connection is back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid5
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refused, Reply
+from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
+
+_NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
+Handler = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """How the reply to a call is handled, and on whose behalf the call was made."""
+
+    owner: Hashable
+    handle: Handler
+    arguments: tuple[Any, ...]
+    is_fenced: bool = False
+    whatever_comes: bool = False  # also a reply that tells nothing
+
+
+class Scheduler:
+    """Collects effects, keeps what is awaited and when to wake. One per coordinator."""
+
+    def __init__(self) -> None:
+        """Start with nothing awaited."""
+        self.now = Now(0, 0)
+        self.effects: list[Effect] = []
+        self.awaited: dict[int, Awaited] = {}
+        self._last_call_id = 0
+        self._id_seed = ""
+        self._last_id = 0
+        self._last_ticket = 0
+        self._fence = Check(paths.COORDINATOR_EPOCH, -1)
+        self._step_down: Callable[[str], None] = _nothing_to_step_down_from
+        self._due: dict[tuple[Hashable, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
+        self._heap: list[tuple[int, int, tuple[Hashable, Hashable]]] = []
+        self._heap_order = 0
+
+    def begin_leadership(self, seed: str, epoch_version: int, step_down: Callable[[str], None]) -> None:
+        """Fence every `write` from now on with this version of the epoch node, and make ids that begin anew.
+
+        `seed`: no two leaderships share it. `step_down(reason)` is called when the fence has failed.
+        """
+        self._id_seed, self._last_id = seed, 0
+        self._fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
+        self._step_down = step_down
+
+    # Calls ----------------------------------------------------------------------------------------------------------
+
+    def ask(self, owner: Hashable, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
+        """Make a call; `handle(reply, *arguments)` gets the reply unless `forget(owner)` comes first."""
+        self._request(call, Awaited(owner, handle, arguments))
+
+    def ask_whatever_comes(self, owner: Hashable, call: Call, handle: Handler) -> None:
+        """Make a call; `handle` gets its reply also when that only says that the connection broke."""
+        self._request(call, Awaited(owner, handle, (), whatever_comes=True))
+
+    def write(self, owner: Hashable, operations: Iterable[Operation], handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """Make a fenced transaction; `handle` gets its reply, with results and `index` of these operations.
+
+        Only the failure of the fence means being deposed; then `handle` is not called.
+        """
+        self._request(Multi((self._fence, *operations)), Awaited(owner, handle, arguments, is_fenced=True))
+
+    def _request(self, call: Call, awaited: Awaited) -> None:
+        self._last_call_id += 1
+        self.awaited[self._last_call_id] = awaited
+        self.effects.append(Request(self._last_call_id, call))
+
+    def answer(self, call_id: int, reply: Reply) -> None:
+        """Handle a reply; one that is no longer awaited is dropped."""
+        awaited = self.awaited.pop(call_id, None)
+        if awaited is None:
+            return
+        if isinstance(reply, Refused) and reply.outcome_unknown and not awaited.whatever_comes:
+            return
+        if awaited.is_fenced:
+            if self._is_deposed(reply):
+                self._step_down("another coordinator leads")
+                return
+            reply = _behind_the_fence(reply)
+        awaited.handle(reply, *awaited.arguments)
+
+    def _is_deposed(self, reply: Reply) -> bool:
+        return isinstance(reply, Refused) and reply.index == 0
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop all replies and timers that `owner` waits for."""
+        self.awaited = {call_id: awaited for call_id, awaited in self.awaited.items() if awaited.owner != owner}
+        for key in [key for key in self._due if key[0] == owner]:
+            del self._due[key]
+
+    # Timers ---------------------------------------------------------------------------------------------------------
+
+    def wake(self, owner: Hashable, name: Hashable, at_us: int, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """Call `handle(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
+        key = (owner, name)
+        self._due[key] = (at_us, handle, arguments)
+        self._heap_order += 1
+        heapq.heappush(self._heap, (at_us, self._heap_order, key))
+
+    def cancel_wake(self, owner: Hashable, name: Hashable) -> None:
+        """Drop a timer, if there is one."""
+        self._due.pop((owner, name), None)
+
+    def is_awake_planned(self, owner: Hashable, name: Hashable) -> bool:
+        """Whether a timer of that name is set."""
+        return (owner, name) in self._due
+
+    def next_deadline_us(self) -> int | None:
+        """When `run_due` has something to do next."""
+        while self._heap:
+            at_us, _order, key = self._heap[0]
+            due = self._due.get(key)
+            if due is not None and due[0] == at_us:
+                return at_us
+            heapq.heappop(self._heap)
+        return None
+
+    def run_due(self) -> None:
+        """Run every timer that is due."""
+        while (at_us := self.next_deadline_us()) is not None and at_us <= self.now.mono_us:
+            _at_us, _order, key = heapq.heappop(self._heap)
+            _at_us, handle, arguments = self._due.pop(key)
+            handle(*arguments)
+
+    # Ids, telemetry, log --------------------------------------------------------------------------------------------
+
+    def new_id(self) -> str:
+        """Return a fresh uuid, the same one whenever the same leadership is replayed."""
+        self._last_id += 1
+        return str(uuid5(_NAMESPACE, f"{self._id_seed}/{self._last_id}"))
+
+    def new_ticket(self) -> int:
+        """Return a number that no computation before it had, under this leadership or an earlier one."""
+        self._last_ticket += 1
+        return self._last_ticket
+
+    def emit(
+        self, kind: str, group: str | None, generation: int | None, cause_id: str | None, **fields: EventField
+    ) -> None:
+        """Write one telemetry event."""
+        self.effects.append(Emit(kind, group, generation, cause_id, fields))
+
+    def warn(self, text: str) -> None:
+        """Write one log line."""
+        self.effects.append(Warn(text))
+
+    def take_effects(self) -> list[Effect]:
+        """Return what has been collected since the last time, in order."""
+        effects, self.effects = self.effects, []
+        return effects
+
+
+class GroupScheduler:
+    """The scheduler on behalf of one group."""
+
+    def __init__(self, scheduler: Scheduler, group: str) -> None:
+        """Make every call, timer and log line in the name of `group`."""
+        self._scheduler = scheduler
+        self.group = group
+        self.new_id = scheduler.new_id
+        self.new_ticket = scheduler.new_ticket
+
+    @property
+    def now(self) -> Now:
+        """The time of the event that is being handled."""
+        return self._scheduler.now
+
+    def ask(self, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """See `Scheduler.ask`."""
+        self._scheduler.ask(self.group, call, handle, *arguments)
+
+    def write(self, operations: Iterable[Operation], handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """See `Scheduler.write`."""
+        self._scheduler.write(self.group, operations, handle, *arguments)
+
+    def do(self, effect: Effect) -> None:
+        """Have something done whose outcome comes back as an event of its own."""
+        self._scheduler.effects.append(effect)
+
+    def wake(self, name: Hashable, at_us: int, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """See `Scheduler.wake`."""
+        self._scheduler.wake(self.group, name, at_us, handle, *arguments)
+
+    def wake_soon(self, name: Hashable, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        """Go on in a step of its own, so that other groups have their turn."""
+        self.wake(name, self.now.mono_us + 1, handle, *arguments)
+
+    def cancel_wake(self, name: Hashable) -> None:
+        """Drop a timer, if there is one."""
+        self._scheduler.cancel_wake(self.group, name)
+
+    def is_awake_planned(self, name: Hashable) -> bool:
+        """Whether a timer of that name is set."""
+        return self._scheduler.is_awake_planned(self.group, name)
+
+    def forget(self) -> None:
+        """Drop all replies and timers that the group waits for."""
+        self._scheduler.forget(self.group)
+
+    def emit(self, kind: str, generation: int, cause_id: str | None, **fields: EventField) -> None:
+        """Write one telemetry event of the group."""
+        self._scheduler.emit(kind, self.group, generation, cause_id, **fields)
+
+    def warn(self, text: str) -> None:
+        """Write one log line about the group."""
+        self._scheduler.warn(f"group {self.group}: {text}")
+
+    def warn_of(self, error: Exception) -> None:
+        """Write one log line about an error that names the group."""
+        self._scheduler.warn(str(error))
+
+
+def _behind_the_fence(reply: Reply) -> Reply:
+    """Return the reply to a fenced transaction as if the fence had not been part of it."""
+    if isinstance(reply, Done):
+        return Done(reply.results[1:])
+    if isinstance(reply, Refused) and reply.index is not None:
+        return Refused(reply.refusal, reply.index - 1)
+    return reply
+
+
+def _nothing_to_step_down_from(reason: str) -> None:
+    raise AssertionError(f"deposed without leading: {reason}")
