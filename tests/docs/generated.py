@@ -177,12 +177,15 @@ def _default(name: str, value: object) -> str:
 def states_page() -> str:
     """Draw every table of states."""
     group = _diagram(states, "GroupState", states.TRANSITIONS)
+    member = _diagram(states, "MemberState", states.MEMBER_TRANSITIONS)
     agent = _diagram(state_machine, "State", state_machine.TRANSITIONS)
     parts = [
         f"{GENERATED}# States\n",
         "Generated from the tables that the code enforces: any other transition raises an error.\n",
         f"## A group, in the coordinator\n`{states.__name__}`\n",
         group,
+        f"## A member of a group, in the coordinator\n`{states.__name__}`\n",
+        member,
         f"## A consumer\n`{state_machine.__name__}`\n",
         agent,
     ]

@@ -23,12 +23,12 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
     """
     if machine.leadership is None:
         return
-    waiting = Counter(awaited.owner for awaited in machine.desk.awaited.values())
-    waiting.update(owner for owner, _name in machine.desk._due)
-    if not machine.topic_listener.complete and not waiting[topics.OWNER]:
+    waiting = Counter(awaited.owner for awaited in machine.scheduler.awaited.values())
+    waiting.update(owner for owner, _name in machine.scheduler._due)
+    if not machine.subscriptions.are_topics_known and not waiting[topics.OWNER]:
         raise BrokenPromiseError("stalled", "the topics are not read, and nothing is awaited")
     for name, group in machine.groups.items():
-        if group.desk is not machine.desk:
+        if group._scheduler._scheduler is not machine.scheduler:
             continue  # broken on purpose
         if not group.is_gone and not _is_served(machine, group, waiting[name], computing):
             raise BrokenPromiseError("stalled", f"group {name} is {group.state.value}, and nothing is awaited")
@@ -39,7 +39,7 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
 
 def _is_served(machine: Coordinator, group: Group, waiting: int, computing: set[str]) -> bool:
     if group.state is GroupState.QUEUED:
-        return group.name in machine.rebalance_request_queue._names
+        return group.name in machine.rebalance_request_queue
     if group.state is GroupState.MOVING and group.view.settings.starts_paused:
         return True  # until an operator ends the pause
     return bool(waiting) or (group.state is GroupState.PLANNING and group.name in computing)
@@ -55,16 +55,17 @@ def _check_accounts(group: Group) -> None:
     counted = Counter(partition for partitions in view._held.values() for partition in partitions)
     if held != counted:
         raise BrokenPromiseError("accounts", f"group {group.name}: held {counted - held}, indexed {held - counted}")
-    if not group.moving.outstanding <= view.members.keys():
-        raise BrokenPromiseError("accounts", f"group {group.name} waits for {group.moving.outstanding}")
+    if not group._moving.outstanding <= view.members.keys():
+        raise BrokenPromiseError("accounts", f"group {group.name} waits for {group._moving.outstanding}")
 
 
 def _check_interest(machine: Coordinator) -> None:
     """Each topic concerns the groups whose members name it, as often as they do."""
     wanted: dict[str, Counter[str]] = {}
     for name, group in machine.groups.items():
-        for registration in group.registrations() if group.state is not GroupState.LOADING else ():
-            if registration.pattern == STATIC:
+        for member in group.view.members.values() if group.state is not GroupState.LOADING else ():
+            registration = member.registration
+            if registration is not None and registration.pattern == STATIC:
                 for topic in registration.subscription:
                     wanted.setdefault(topic, Counter())[name] += 1
     known = {topic: counter for topic, counter in machine.subscriptions.consumer_groups_per_topic.items() if counter}

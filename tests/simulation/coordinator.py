@@ -41,7 +41,7 @@ HANGING_US = 100_000
 
 
 class Broken:
-    """In place of a group's desk: nothing can be done."""
+    """In place of a group's scheduler: nothing can be done."""
 
     def __getattr__(self, name: str) -> None:
         raise LookupError(f"a bug: {name}")
@@ -74,7 +74,8 @@ class CoordinatorHost(Host):
         if self.schedule.tells:
             self.tell(f"<- {_short(event)}")
         for name, group in self.machine.groups.items():
-            group.desk = Broken() if name in self.broken else self.machine.desk  # type: ignore[assignment]
+            scheduler = Broken() if name in self.broken else self.machine.scheduler
+            group._scheduler._scheduler = scheduler  # type: ignore[assignment]
         for effect in self.machine.step(event, Now(self.clock_us(), self.wall_ms())):
             self._perform(effect)
         self.plan_tick()

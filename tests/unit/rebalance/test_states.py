@@ -1,9 +1,8 @@
-"""The two tables of states: what they forbid, what they leave open, and that the documentation shows them."""
+"""The two tables of states: what they forbid, and what they leave open."""
 
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 
 import pytest
 
@@ -19,18 +18,7 @@ from zkrebalancer.rebalance.states import (
 )
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
-ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 NOTHING = OwnersRecord(0, None, {})
-
-
-def diagram(table: dict[Enum, frozenset[Enum]]) -> str:
-    """Return a table as a Mermaid state diagram: what stands in `docs/architecture.md`."""
-    lines = [f"    {word(a)} --> {word(b)}" for a in table for b in sorted(table[a], key=word)]
-    return "\n".join(["stateDiagram-v2", *lines])
-
-
-def word(state: Enum) -> str:
-    return str(state.value).replace("-", "_")
 
 
 def member_of(view: GroupView, name: str = "c") -> Member:
@@ -91,8 +79,3 @@ def test_a_consumer_that_was_struck_off_is_no_member_again() -> None:
     member.registered = True
     with pytest.raises(InvalidTransitionError, match="member c: unregistered -> ready"):
         view.touch("c")
-
-
-@pytest.mark.parametrize("table", [TRANSITIONS, MEMBER_TRANSITIONS])
-def test_the_documentation_shows_the_table(table: dict[Enum, frozenset[Enum]]) -> None:
-    assert diagram(table) in ARCHITECTURE.read_text()
