@@ -1,1 +1,1 @@
-"""What an operator does to a group from outside, through ZooKeeper, with the coordinator running or not."""
+"""Operations on a group from outside, through ZooKeeper; the coordinator need not be running."""
