@@ -25,12 +25,12 @@ END_S = 60.0
 INTERRUPTS = [
     ("ZooKeeper and Kafka start", signal.SIGINT),
     ("demo-2 joins", signal.SIGTERM),
-    ("is frozen until", signal.SIGINT),
+    ("is suspended until", signal.SIGINT),
 ]
 LONG_INTERRUPTS = [
     ("ZooKeeper and Kafka start", signal.SIGTERM),
     ("demo-2 joins", signal.SIGINT),
-    ("is frozen until", signal.SIGTERM),
+    ("is suspended until", signal.SIGTERM),
 ]
 FAULTS = ["kill", "freeze", "thaw", "kill-leader"]
 
