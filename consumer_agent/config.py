@@ -334,7 +334,7 @@ def subscription(
 
     """
     if (topics is None) == (pattern is None):
-        raise ConfigurationError("subscribe: topics or a pattern is needed, not both")
+        raise ConfigurationError("subscribe: give either topics or a pattern")
     if pattern is not None:
         if not isinstance(pattern, str) or pattern_type not in (WHITE_LIST, BLACK_LIST):
             raise ConfigurationError(f"subscribe: pattern_type must be {WHITE_LIST} or {BLACK_LIST}, pattern a text")

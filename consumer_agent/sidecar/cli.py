@@ -144,16 +144,17 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
     with_child = "exec" in settings.values
     config = ConsumerConfig(**settings.group_of(ConsumerConfig), enable_auto_finish=not with_child)
     consumer = Consumer(config)
+    on_poll = _JoinAnnouncement(consumer, config.group)
     with _served(settings.values.get("http"), consumer, config, run_counts):
         if not with_child:
-            _read(consumer, subscribe, printer, run_counts, signals)
+            _read(consumer, subscribe, printer, run_counts, signals, on_poll)
             return
         own["revoke_timeout_ms"] = _revoke_timeout_ms(settings, config)
         target = settings.values.get("dead_letter")
         letters = None if target is None else open_dead_letters(target, config)
         sidecar_settings = SidecarSettings(command=settings.values["exec"], **own)
         try:
-            Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, run_counts).run(subscribe)
+            Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, run_counts, on_poll).run(subscribe)
         except StoppedInFlightError as error:
             click.echo(f"warning: {error}", err=True)
 
@@ -230,14 +231,34 @@ class _Signals:
         self.count += 1
 
 
+class _JoinAnnouncement:
+    """Called after each poll; prints one line, on stderr, when the consumer has become a member."""
+
+    def __init__(self, consumer: Consumer, group: str) -> None:
+        self._consumer = consumer
+        self._group = group
+        self._is_made = False
+
+    def __call__(self) -> None:
+        if not self._is_made and self._consumer.metrics()["lease_ms"] > 0:
+            self._is_made = True
+            click.echo(f"joined group {self._group}", err=True)
+
+
 def _read(
-    consumer: Consumer, subscribe: dict[str, Any], printer: RecordPrinter, run_counts: RunCounts, signals: _Signals
+    consumer: Consumer,
+    subscribe: dict[str, Any],
+    printer: RecordPrinter,
+    run_counts: RunCounts,
+    signals: _Signals,
+    on_poll: Callable[[], None],
 ) -> None:
     with consumer:
         consumer.subscribe(**subscribe)
         while not signals.count:
             batch = consumer.poll(POLL_TIMEOUT_S)
             run_counts.add(batch)
+            on_poll()
             for record in batch:
                 printer(record)
             if batch:

@@ -71,8 +71,9 @@ class Sidecar:
         letters: DeadLetters | None,
         signal_count: Callable[[], int],
         run_counts: RunCounts,
+        on_poll: Callable[[], None],
     ) -> None:
-        """Prepare.
+        """Prepare; `on_poll` is called after every poll.
 
         Raises:
             ConfigurationError: there is no such command.
@@ -84,6 +85,7 @@ class Sidecar:
         self._letters = letters
         self._signal_count = signal_count
         self._run_counts = run_counts
+        self._on_poll = on_poll
         run_counts.has_child = True
         self._ledger = Ledger(settings.max_in_flight_records, settings.max_in_flight_bytes, settings.max_failures)
         self._child: Child | None = None
@@ -133,6 +135,7 @@ class Sidecar:
         timeout_s = 0.0 if is_held_up else BUSY_POLL_S if ledger.open_count or self._child is None else IDLE_POLL_S
         batch = self._consumer.poll(timeout_s, max_records=room)
         self._run_counts.add(batch)
+        self._on_poll()
         ledger.take(batch)
         self._exchange(LOOK_INTERVAL_S if is_held_up else 0.0)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import AsyncConsumer, TopicPartition
@@ -23,6 +24,9 @@ async def tick() -> None:
 async def main() -> None:
     """Consume."""
     ticking = asyncio.create_task(tick())
+    consuming = asyncio.current_task()
+    if consuming is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consuming.cancel)
     async with AsyncConsumer(
         zookeeper=os.environ["ZOOKEEPER"], bootstrap=os.environ["BOOTSTRAP"], group=os.environ["GROUP"]
     ) as consumer:
@@ -34,5 +38,5 @@ async def main() -> None:
     ticking.cancel()
 
 
-with suppress(KeyboardInterrupt):
+with suppress(KeyboardInterrupt, asyncio.CancelledError):
     asyncio.run(main())

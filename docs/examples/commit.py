@@ -1,6 +1,7 @@
 """Commits by hand, with the offsets in Kafka: each record without waiting, and everything at the end of each batch."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import CommitFailedError, Consumer
@@ -12,6 +13,7 @@ def on_commit(error: CommitFailedError | None) -> None:
         print(f"not stored: {error}", flush=True)
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

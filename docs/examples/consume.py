@@ -1,10 +1,12 @@
 """Prints every record of a topic until Ctrl-C; several of these at once share the partitions."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

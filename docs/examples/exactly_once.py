@@ -6,6 +6,7 @@ that was frozen, and goes on with a batch that others have processed meanwhile, 
 """
 
 import os
+import signal
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ def store(batch: Sequence[Record], results: list[str]) -> None:
                 sink.execute("INSERT INTO results VALUES (?, ?, ?)", (*place, result))
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 sink = open_sink()
 with (
     suppress(KeyboardInterrupt),

@@ -1,10 +1,12 @@
 """Polls small batches in which every partition that has records gets the same share, and prints who got how many."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

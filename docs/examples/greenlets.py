@@ -7,6 +7,7 @@ from gevent import monkey
 if os.environ.get("PATCH") == "1":
     monkey.patch_all()
 
+import signal
 from contextlib import suppress
 
 import gevent
@@ -33,6 +34,7 @@ def tick() -> None:
         print("tick", flush=True)
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with suppress(KeyboardInterrupt):
     gevent.spawn(tick)
     consuming = gevent.spawn(consume)

@@ -1,6 +1,7 @@
 """Says by itself where to go on when Kafka does not have an offset, and how much is missing, until Ctrl-C."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer, NoOffsetError
@@ -17,6 +18,7 @@ def go_on(error: NoOffsetError) -> None:
         consumer.seek({error.partition: error.earliest})
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

@@ -1,11 +1,13 @@
 """Reads TOPIC to offset END in every partition, then TOPIC2 as well, without leaving the group; until Ctrl-C."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer
 
 topic, second, end = os.environ["TOPIC"], os.environ["TOPIC2"], int(os.environ["END"])
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

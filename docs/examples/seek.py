@@ -1,6 +1,7 @@
 """Prints records one by one, of each partition from offset FROM on whatever was committed, until Ctrl-C."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer, TopicPartition
@@ -11,6 +12,7 @@ def begin(assigned: list[TopicPartition]) -> None:
     consumer.seek(dict.fromkeys(assigned, int(os.environ["FROM"])))
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

@@ -5,10 +5,11 @@ below it is there already. The generation is a fencing token: who has an older o
 """
 
 import os
+import signal
 import sqlite3
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import groupby
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -67,4 +68,8 @@ records = (
     .load()
 )
 writer = records.writeStream.foreachBatch(store).option("checkpointLocation", os.environ["CHECKPOINT"])
-writer.start().awaitTermination()
+query = writer.start()
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
+with suppress(KeyboardInterrupt):
+    query.awaitTermination()
+query.stop()  # leaves the group

@@ -1,10 +1,12 @@
 """A consumer with a name that outlives its restarts: run it twice under one name, and the first one is told to end."""
 
 import os
+import signal
 from contextlib import suppress
 
 from consumer_agent import Consumer, FencedInstanceError
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

@@ -1,6 +1,7 @@
 """Hangs over its first batch for longer than it may: it loses its partitions, is told so, and gets the batch again."""
 
 import os
+import signal
 import threading
 from contextlib import suppress
 
@@ -8,6 +9,7 @@ from consumer_agent import Consumer
 
 LIMIT_MS = 1_500
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

@@ -1,6 +1,7 @@
 """Prints records from two threads, each with its own partitions, until Ctrl-C."""
 
 import os
+import signal
 import threading
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ def handle(batch: Batch) -> None:
         print(line, end="", flush=True)  # one write: print's own line end is a second one, and threads get between
 
 
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with (
     suppress(KeyboardInterrupt),
     Consumer(

@@ -115,7 +115,9 @@ def status(as_json: bool) -> None:
 @options.json_option
 @options.log_level_option
 def down(as_json: bool) -> None:
-    """Stop every server of the cluster and remove its folder; does nothing if no cluster is running.
+    """Stop every server of the cluster and remove its folder.
+
+    Does nothing if no cluster is running.
 
     \b
     Example:

@@ -26,7 +26,9 @@ from zkrebalancer.cli.extras import require
 @options.json_option
 @options.log_level_option
 def compare(*, directories: Sequence[Path], out: Path, master: str, memory: str | None, as_json: bool) -> None:
-    """Compare all runs below some folders: tables, one page with pictures, and this project's wins and losses.
+    """Compare all runs below some folders.
+
+    Writes tables and one page with pictures and this project's wins and losses.
 
     \b
     Example:

@@ -151,7 +151,9 @@ def run_grid(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Run scenarios with protocols, each on fresh servers, and keep the events and the result of every run.
+    """Run scenarios with protocols, each on fresh servers.
+
+    Each run leaves its events and its result in --out.
 
     \b
     Example:

@@ -30,7 +30,9 @@ MAX_RUNS_TOLD = 10_000
 @options.json_option
 @options.log_level_option
 def run_pipeline(*, source: str, out: Path, master: str, memory: str | None, as_json: bool) -> None:
-    """Turn events into tables: rebalances, ownership, gaps, overlaps, lost and duplicated records, delays, costs.
+    """Turn the events of runs into tables.
+
+    Rebalances, ownership, gaps, overlaps, lost and duplicated records, delays, costs.
 
     Each folder below --events that contains *.jsonl files is one run. Earlier tables in --out are replaced.
 
@@ -94,8 +96,9 @@ def watch(
     memory: str | None,
     as_json: bool,
 ) -> None:
-    """Keep the tables of `pipeline run` up to date while events are being written, until Ctrl-C.
+    """Keep the tables up to date while events are written.
 
+    Runs until Ctrl-C.
     It may be killed at any time: started again with the same --out, it continues where it was.
 
     \b

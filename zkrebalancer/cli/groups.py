@@ -93,7 +93,7 @@ def describe(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Show one group: the owner of each partition, or with options its members, offsets or state.
+    """Show the owner of each partition, or members, offsets, state.
 
     \b
     Example:
@@ -126,7 +126,9 @@ def describe(
 @options.json_option
 @options.log_level_option
 def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
-    """Ask the coordinator to check a group again; nothing happens if no partition has to move.
+    """Ask the coordinator to check a group again.
+
+    Nothing happens if no partition has to move.
 
     \b
     Example:

@@ -30,7 +30,7 @@ kafka_options = options.kafka_options("Kafka brokers, to read lag if the strateg
 @options.json_option
 @options.log_level_option
 def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool) -> None:
-    """Show which partitions a rebalance would move now, without moving them.
+    """Show which partitions a rebalance would move now.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def plan(group: str, kafka: Mapping[str, str] | None, zookeeper: str, as_json: b
 def explain(
     group: str, topic: str, partition: int, kafka: Mapping[str, str] | None, zookeeper: str, as_json: bool
 ) -> None:
-    """Explain why a partition has its owner, or would move to another member.
+    """Explain why a partition has its owner, or would move.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def configure(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Change a group's settings at run time, after showing the resulting plan.
+    """Change a group's settings, after showing the resulting plan.
 
     `KEY=` alone restores the default; `options.NAME=VALUE` sets an option of the strategy.
 

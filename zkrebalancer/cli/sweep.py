@@ -34,7 +34,9 @@ MAX_REPEATS = 1_000
 def sweep(
     *, out: Path, axes: tuple[str, ...], repeat: int, seed: int, master: str, memory: str | None, as_json: bool
 ) -> None:
-    """Compare strategies and three modelled protocols while members of many groups change.
+    """Compare strategies and three modelled protocols.
+
+    Members of many groups join and leave; the result is one table and one page.
 
     \b
     Example:

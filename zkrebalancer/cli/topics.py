@@ -46,7 +46,9 @@ def topics() -> None:
 def create(
     topic: str, partitions: int, replication_factor: int | None, kafka: Mapping[str, str], as_json: bool
 ) -> None:
-    """Create a topic and wait until each of its partitions has a leader.
+    """Create a topic.
+
+    Returns when each of its partitions has a leader.
 
     \b
     Example:
@@ -76,7 +78,7 @@ def create(
 def produce(
     topic: str, count: int | None, rate: float | None, from_stdin: bool, kafka: Mapping[str, str], as_json: bool
 ) -> None:
-    """Write records to a topic: numbers from 0, or the lines of standard input.
+    """Write numbers, or lines of standard input, to a topic.
 
     The partitions get one record each in turn. The command ends when the brokers have acknowledged every record.
 
@@ -124,9 +126,10 @@ def _lines() -> Iterator[bytes]:
 )
 @options.log_level_option
 def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
-    """Copy Kafka's topics and brokers to /brokers in ZooKeeper, until interrupted.
+    """Copy topics and brokers from Kafka to ZooKeeper.
 
-    Only KRaft clusters need this: in ZooKeeper mode, the brokers write these nodes themselves.
+    Runs until interrupted, and keeps /brokers/topics and /brokers/ids up to date. Only KRaft clusters need this: in
+    ZooKeeper mode, the brokers write these nodes themselves.
 
     \b
     Example:

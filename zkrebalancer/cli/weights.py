@@ -56,7 +56,9 @@ def weights(
     memory: str | None,
     as_json: bool,
 ) -> None:
-    """Learn the expected rate of each partition from past hours, and test it on the last hours.
+    """Learn the expected rate of each partition from past hours.
+
+    The last hours are kept back to test the prediction.
 
     \b
     Example:

@@ -82,7 +82,7 @@ def test_all_that_is_wrong_is_told_each_with_its_origin(tmp_path: Path) -> None:
         f"{file}: unheard_of: there is no such setting",
         "zookeeper (--zookeeper, CONSUMER_AGENT_ZOOKEEPER or zookeeper in the file): is required",
         "group (--group, ",
-        "CONSUMER_AGENT_BOOTSTRAP: HOST:PORT",
+        "CONSUMER_AGENT_BOOTSTRAP: expected HOST:PORT",
         f"{file}: rack: ",
         "CONSUMER_AGENT_CAPACITY: must be a number of at least 0, not 'much'",
         "--session-timeout-ms: must be 100 to",
