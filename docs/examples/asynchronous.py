@@ -1,4 +1,4 @@
-"""Prints every record from within an event loop, beside another task, until Ctrl-C."""
+"""Prints every record in an event loop, beside another task, until Ctrl-C."""
 
 import asyncio
 import os
@@ -9,13 +9,13 @@ from consumer_agent import AsyncConsumer, TopicPartition
 
 
 async def tell(assigned: list[TopicPartition]) -> None:
-    """Be told of partitions, in the event loop; a plain function would do as well."""
+    """Print assigned partitions; runs in the event loop. A plain function works as well."""
     await asyncio.sleep(0)
     print(f"gets {assigned}", flush=True)
 
 
 async def tick() -> None:
-    """Have something else to do."""
+    """Do something else meanwhile."""
     while True:
         await asyncio.sleep(0.05)
         print("tick", flush=True)

@@ -1,4 +1,4 @@
-"""Commits by hand, with the offsets in Kafka: each record without waiting, and everything at the end of each batch."""
+"""Commits explicitly, with offsets in Kafka: each record without waiting, and everything at the end of each batch."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from consumer_agent import CommitFailedError, Consumer
 
 
 def on_commit(error: CommitFailedError | None) -> None:
-    """Be told what became of a record's commit; one that failed will be read again."""
+    """Print a failed commit; its record will be read again."""
     if error is not None:
         print(f"not stored: {error}", flush=True)
 

@@ -1,8 +1,8 @@
 """A sink with effect exactly once: each result is stored in one transaction with the offset after its record.
 
-What counts is the sink's own offset: reading begins there. The generation is a fencing token: whoever takes a partition
-over claims it in the sink first, and from then on nobody with an older generation writes anything of it. So a consumer
-that was frozen, and goes on with a batch that others have processed meanwhile, changes nothing.
+Reading starts at the sink's own offset. The generation is a fencing token: a new owner first claims the partition in
+the sink, and from then on writes with an older generation have no effect. So a consumer that was suspended, and continues
+with a batch that others have processed meanwhile, changes nothing.
 """
 
 import os
@@ -22,7 +22,7 @@ ADVANCE = "UPDATE progress SET next_offset = ? WHERE topic = ? AND partition = ?
 
 
 def open_sink() -> sqlite3.Connection:
-    """Open the database; transactions are begun and ended by `with sink`, and others wait for them."""
+    """Open the database; `with sink` is a transaction, for which others wait."""
     sink = sqlite3.connect(os.environ["DATABASE"], timeout=60, isolation_level="IMMEDIATE")
     sink.execute(
         "CREATE TABLE IF NOT EXISTS progress"
@@ -33,7 +33,7 @@ def open_sink() -> sqlite3.Connection:
 
 
 def claim(assigned: list[TopicPartition]) -> None:
-    """Take partitions over in the sink, and go to where it is."""
+    """Claim partitions in the sink, and seek to its offsets."""
     generation = consumer.generation()
     positions = {}
     with sink:
@@ -45,13 +45,13 @@ def claim(assigned: list[TopicPartition]) -> None:
 
 
 def work(record: Record) -> str:
-    """Do what takes its time, and has no effect yet."""
+    """Process a record, without any effect yet."""
     time.sleep(float(os.environ.get("WORK_S", "0")))
     return f"result of {record.offset}"
 
 
 def store(batch: Sequence[Record], results: list[str]) -> None:
-    """Store results, offsets and generation: all or nothing, and nothing of a partition that is somebody else's."""
+    """Store results and offsets in one transaction; rows of partitions claimed by others are skipped."""
     with sink:
         for record, result in zip(batch, results, strict=True):
             place = (record.topic, record.partition)

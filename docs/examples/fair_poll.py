@@ -1,4 +1,4 @@
-"""Polls small batches in which every partition that has records gets the same share, and prints who got how many."""
+"""Polls small batches with an equal share of each partition that has records, and prints the shares."""
 
 import os
 import signal

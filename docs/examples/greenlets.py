@@ -1,4 +1,4 @@
-"""Prints every record in a greenlet, beside another one, until Ctrl-C; with PATCH=1 all of Python waits in gevent."""
+"""Prints every record in a greenlet, beside another one, until Ctrl-C; PATCH=1 monkey-patches Python."""
 
 import os
 
@@ -28,7 +28,7 @@ def consume() -> None:
 
 
 def tick() -> None:
-    """Have something else to do."""
+    """Do something else meanwhile."""
     while True:
         gevent.sleep(0.05)
         print("tick", flush=True)

@@ -11,13 +11,13 @@ import msgpack
 
 
 def frames() -> Iterator[dict[str, Any]]:
-    """Read what the agent says: a length of four bytes, and as many bytes of msgpack."""
-    while length := sys.stdin.buffer.read(4):  # nothing more comes when the agent leaves
+    """Read the agent's frames: four bytes of length, then msgpack."""
+    while length := sys.stdin.buffer.read(4):  # the input ends when the agent stops
         yield msgpack.unpackb(sys.stdin.buffer.read(int.from_bytes(length, "big")))
 
 
 def answer(frame: dict[str, Any]) -> None:
-    """Write in the same way."""
+    """Write a frame in the same form."""
     body = msgpack.packb(frame)
     sys.stdout.buffer.write(len(body).to_bytes(4, "big") + body)
     sys.stdout.buffer.flush()

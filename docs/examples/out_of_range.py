@@ -1,4 +1,4 @@
-"""Says by itself where to go on when Kafka does not have an offset, and how much is missing, until Ctrl-C."""
+"""Chooses where to continue when Kafka does not have an offset, and prints how much is missing, until Ctrl-C."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from consumer_agent import Consumer, NoOffsetError
 
 
 def go_on(error: NoOffsetError) -> None:
-    """Go on with what there is of the partition."""
+    """Continue with the oldest record that Kafka still has."""
     topic, partition = error.partition
     if error.offset is None or error.earliest is None:
         print(f"{topic}/{partition} begins", flush=True)

@@ -1,4 +1,4 @@
-"""Prints records one by one, of each partition from offset FROM on whatever was committed, until Ctrl-C."""
+"""Prints records one by one, each partition from offset FROM on, regardless of commits, until Ctrl-C."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from consumer_agent import Consumer, TopicPartition
 
 
 def begin(assigned: list[TopicPartition]) -> None:
-    """Go to the wanted offset before the first record of the partitions."""
+    """Seek before the first record of the partitions."""
     consumer.seek(dict.fromkeys(assigned, int(os.environ["FROM"])))
 
 

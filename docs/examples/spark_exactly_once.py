@@ -1,7 +1,7 @@
-"""Spark as a member of a group, with effect exactly once: the results of a batch, offsets and generation in one go.
+"""Spark as a member of a group, with effect exactly once: results, offsets and generation in one transaction.
 
-The tables are those of exactly_once.py, which may run in the same group. What counts is the sink's own offset: a record
-below it is there already. The generation is a fencing token: who has an older one than the sink writes nothing more.
+The tables are those of exactly_once.py, which may run in the same group. Records below the sink's offset are stored
+already. The generation is a fencing token: rows with an older one than the sink's are skipped.
 """
 
 import os
@@ -24,7 +24,7 @@ ADVANCE = "UPDATE progress SET next_offset = ? WHERE topic = ? AND partition = ?
 
 
 def open_sink() -> sqlite3.Connection:
-    """Open the database; transactions are begun and ended by `with sink`, and others wait for them."""
+    """Open the database; `with sink` is a transaction, for which others wait."""
     sink = sqlite3.connect(os.environ["DATABASE"], timeout=60, isolation_level="IMMEDIATE")
     sink.execute(
         "CREATE TABLE IF NOT EXISTS progress"
@@ -35,12 +35,12 @@ def open_sink() -> sqlite3.Connection:
 
 
 def place(row: Row) -> tuple[str, int, int]:
-    """Return what a row's transaction is about."""
+    """Return the partition and generation of a row."""
     return row.topic, row.partition, row.generation
 
 
 def store(batch: DataFrame, _: int) -> None:
-    """Store what is new of a batch; Spark may repeat it, and others may have read it meanwhile."""
+    """Store the new rows of a batch; Spark may repeat it, and others may have processed it meanwhile."""
     rows = sorted(batch.select("topic", "partition", "generation", "offset").collect())
     time.sleep(float(os.environ.get("WORK_S", "0")))
     with closing(open_sink()) as sink, sink:

@@ -1,4 +1,4 @@
-"""A consumer with a name that outlives its restarts: run it twice under one name, and the first one is told to end."""
+"""A static member: start a second one under the same name, and the first one ends."""
 
 import os
 import signal
@@ -20,5 +20,5 @@ with (
     try:
         for batch in consumer:
             print(f"{len(batch)} records", flush=True)
-    except FencedInstanceError as error:  # another process runs under this name; polling on raises it again
+    except FencedInstanceError as error:  # another process has this name; every further poll raises this again
         print(f"ends: {error}", flush=True)

@@ -1,4 +1,4 @@
-"""Hangs over its first batch for longer than it may: it loses its partitions, is told so, and gets the batch again."""
+"""Hangs with its first batch for too long: it loses its partitions, then joins again and gets the batch again."""
 
 import os
 import signal

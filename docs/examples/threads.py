@@ -9,10 +9,10 @@ from consumer_agent import Batch, Consumer
 
 
 def handle(batch: Batch) -> None:
-    """Work on a batch, in one of the threads; it is finished when this returns."""
+    """Process a batch in one of the threads; it is finished on return."""
     for record in batch:
         line = f"{threading.current_thread().name} {record.topic}/{record.partition} {record.offset}\n"
-        print(line, end="", flush=True)  # one write: print's own line end is a second one, and threads get between
+        print(line, end="", flush=True)  # a single write, so that lines of threads do not mix
 
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
