@@ -1,8 +1,8 @@
 """A sink with effect exactly once: each result is stored in one transaction with the offset after its record.
 
 Reading starts at the sink's own offset. The generation is a fencing token: a new owner first claims the partition in
-the sink, and from then on writes with an older generation have no effect. So a consumer that was suspended, and continues
-with a batch that others have processed meanwhile, changes nothing.
+the sink, and from then on writes with an older generation have no effect. So a consumer that was suspended, and then
+continues with a batch that others have processed meanwhile, changes nothing.
 """
 
 import os
