@@ -9,9 +9,10 @@ that says no more than that the connection broke is dropped: everything is read 
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from zkrebalancer.protocol import paths
@@ -20,6 +21,7 @@ from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Reques
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
 Handler = Callable[..., None]
+Entry = TypeVar("Entry", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Scheduler:
         self.now = Now(0, 0)
         self.effects: list[Effect] = []
         self.awaited: dict[int, Awaited] = {}
+        self._calls_of: defaultdict[Hashable, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
+        self._timers_of: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
         self._last_call_id = 0
         self._id_seed = ""
         self._last_id = 0
@@ -80,6 +84,7 @@ class Scheduler:
     def _request(self, call: Call, awaited: Awaited) -> None:
         self._last_call_id += 1
         self.awaited[self._last_call_id] = awaited
+        self._calls_of[awaited.owner].add(self._last_call_id)
         self.effects.append(Request(self._last_call_id, call))
 
     def answer(self, call_id: int, reply: Reply) -> None:
@@ -87,6 +92,7 @@ class Scheduler:
         awaited = self.awaited.pop(call_id, None)
         if awaited is None:
             return
+        _discard(self._calls_of, awaited.owner, call_id)
         if isinstance(reply, Refused) and reply.outcome_unknown and not awaited.whatever_comes:
             return
         if awaited.is_fenced:
@@ -101,9 +107,10 @@ class Scheduler:
 
     def forget(self, owner: Hashable) -> None:
         """Drop all replies and timers that `owner` waits for."""
-        self.awaited = {call_id: awaited for call_id, awaited in self.awaited.items() if awaited.owner != owner}
-        for key in [key for key in self._due if key[0] == owner]:
-            del self._due[key]
+        for call_id in self._calls_of.pop(owner, ()):
+            del self.awaited[call_id]
+        for name in self._timers_of.pop(owner, ()):
+            del self._due[owner, name]
 
     # Timers ---------------------------------------------------------------------------------------------------------
 
@@ -111,12 +118,14 @@ class Scheduler:
         """Call `handle(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
         key = (owner, name)
         self._due[key] = (at_us, handle, arguments)
+        self._timers_of[owner].add(name)
         self._heap_order += 1
         heapq.heappush(self._heap, (at_us, self._heap_order, key))
 
     def cancel_wake(self, owner: Hashable, name: Hashable) -> None:
         """Drop a timer, if there is one."""
-        self._due.pop((owner, name), None)
+        if self._due.pop((owner, name), None) is not None:
+            _discard(self._timers_of, owner, name)
 
     def is_awake_planned(self, owner: Hashable, name: Hashable) -> bool:
         """Whether a timer of that name is set."""
@@ -137,6 +146,7 @@ class Scheduler:
         while (at_us := self.next_deadline_us()) is not None and at_us <= self.now.mono_us:
             _at_us, _order, key = heapq.heappop(self._heap)
             _at_us, handle, arguments = self._due.pop(key)
+            _discard(self._timers_of, *key)
             handle(*arguments)
 
     # Ids, telemetry, log --------------------------------------------------------------------------------------------
@@ -225,6 +235,13 @@ class GroupScheduler:
     def warn_of(self, error: Exception) -> None:
         """Write one log line about an error that names the group."""
         self._scheduler.warn(str(error))
+
+
+def _discard(index: defaultdict[Hashable, set[Entry]], owner: Hashable, entry: Entry) -> None:
+    entries = index[owner]
+    entries.discard(entry)
+    if not entries:
+        del index[owner]
 
 
 def _behind_the_fence(reply: Reply) -> Reply:
