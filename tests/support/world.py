@@ -16,6 +16,7 @@ from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.coordinator import Coordinator
 from zkrebalancer.rebalance.effects import (
     Compute,
@@ -75,8 +76,10 @@ class World:
 
     # Coordinators ---------------------------------------------------------------------------------------------------
 
-    def add_coordinator(self, weighing: frozenset[str] = frozenset()) -> CoordinatorProcess:
-        machine = Coordinator(Identity(len(self.coordinators) + 1, "host"), weighing)
+    def add_coordinator(
+        self, weighing: frozenset[str] = frozenset(), limit: RequestLimit = DEFAULT_LIMIT
+    ) -> CoordinatorProcess:
+        machine = Coordinator(Identity(len(self.coordinators) + 1, "host"), weighing, limit)
         process = CoordinatorProcess(machine, self.zk.open())
         self.coordinators.append(process)
         return process

@@ -39,7 +39,7 @@ from zkrebalancer.rebalance.effects import (
 )
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime import clock
-from zkrebalancer.runtime.zk import ZkClient
+from zkrebalancer.runtime.zk import ZkClient, request_limit
 
 SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; a coordinator without ZooKeeper stops all the same
 MAX_WAIT_S = 60.0
@@ -68,7 +68,9 @@ class CoordinatorService:
 
         `kafka`: librdkafka's settings, with `bootstrap.servers` among them.
         """
-        self.coordinator = Coordinator(identity, WEIGHING if kafka is not None else frozenset())
+        self.coordinator = Coordinator(
+            identity, WEIGHING if kafka is not None else frozenset(), request_limit(zookeeper)
+        )
         self._events: SimpleQueue[Event] = SimpleQueue()  # bounded by the calls in flight and the watches set
         self._zk = ZkClient(zookeeper, session_timeout_ms, self._events.put)
         self._load_reader = LoadReader(zookeeper, kafka, self._events.put) if kafka is not None else None

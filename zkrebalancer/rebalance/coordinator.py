@@ -10,6 +10,7 @@ from __future__ import annotations
 from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.group import Group, Leadership
@@ -26,11 +27,16 @@ _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOV
 class Coordinator:
     """One coordinator process, leading or standing by."""
 
-    def __init__(self, identity: Identity, weighing: frozenset[str] = frozenset()) -> None:
-        """Wait for the first `Connected`. `weighing`: strategies for which `ReadLoads` will be performed."""
+    def __init__(
+        self, identity: Identity, weighing: frozenset[str] = frozenset(), limit: RequestLimit = DEFAULT_LIMIT
+    ) -> None:
+        """Wait for the first `Connected`.
+
+        `weighing`: strategies for which `ReadLoads` will be performed; `limit`: of transactions.
+        """
         self.identity = identity
         self._weighing = weighing
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(limit)
         self.coordinator_elector = CoordinatorElector(
             self.scheduler, identity, self.coordinator_startup, self._resigned
         )

@@ -7,7 +7,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
@@ -80,9 +81,10 @@ class Departures:
             return
         channel = paths.channel(self._view.group, consumer)
         deletes = [Delete(f"{channel}/{name}") for name in reply.names[:MAX_DELETES_PER_TRANSACTION]]
-        is_last = len(reply.names) <= MAX_DELETES_PER_TRANSACTION
-        if is_last:
+        if len(deletes) == len(reply.names):
             deletes.append(Delete(channel))
+        deletes = deletes[: self._scheduler.fitting(deletes)]
+        is_last = len(deletes) > len(reply.names)
         self._scheduler.write(deletes, self._swept, consumer, tries, is_last)
 
     def _swept(self, reply: Reply, consumer: str, tries: int, is_last: bool) -> None:
@@ -118,15 +120,39 @@ class Departures:
         group, operations = self._view.group, list[Operation]()
         if member.registered:
             operations.append(Delete(paths.ids(group, consumer)))
+        record = self._eviction_record(member)
+        create = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
+        last: list[Operation] = [Delete(paths.owners(group, consumer), member.owners_version), create]
+        if self._scheduler.room([*operations, *last]) < 0:
+            record = replace(record, partitions={}, topics=_topics_of(record))
+            last[1] = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
         if isinstance(reply, Children):
             channel = paths.channel(group, consumer)
-            operations += [Delete(f"{channel}/{node}") for node in reply.names]
-            operations.append(Delete(channel))
+            inside = [Delete(f"{channel}/{node}") for node in reply.names]
+            if inside and self._scheduler.room([*operations, *inside, Delete(channel), *last]) < 0:
+                self._empty_channel(inside, consumer, tries, late)
+                return
+            operations += [*inside, Delete(channel)]
         owners_index = len(operations)
-        operations.append(Delete(paths.owners(group, consumer), member.owners_version))
-        record = self._eviction_record(member)
-        operations.append(Create(paths.evicted(group, consumer), ownership.encode_eviction(record)))
+        operations += last
         self._scheduler.write(operations, self._evicted, consumer, record, owners_index, tries, late)
+
+    def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
+        """Delete as many commands as one transaction takes: there are too many to delete them with the consumer."""
+        fitting = self._scheduler.fitting(inside)
+        self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, tries, late)
+
+    def _channel_emptied(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
+        if isinstance(reply, Done) or tries > 0:
+            self._list_channel(consumer, tries - isinstance(reply, Refused), late)
+        else:
+            self._give_way(consumer)
+
+    def _give_way(self, consumer: str) -> None:
+        member = self._view.members.get(consumer)
+        if member is not None:
+            self._call_off(member)
+            self._report(OwnersInDoubt(consumer))
 
     def _call_off(self, member: Member) -> None:
         """An acknowledgement, or the end of its session, was quicker."""
@@ -167,8 +193,7 @@ class Departures:
             self._await_lease(consumer, record)
             self._report(Left(member, released, "member-evicted"))
         elif isinstance(reply, Refused) and (reply.index == owners_index or tries == 0):
-            self._call_off(member)
-            self._report(OwnersInDoubt(consumer))
+            self._give_way(consumer)
         elif isinstance(reply, Refused):
             member.registered = member.registered and not (reply.index == 0 and reply.refusal is Refusal.NO_NODE)
             self._view.touch(consumer)
@@ -193,3 +218,8 @@ class Departures:
             return
         self._view.evicted.pop(consumer, None)
         self._report(LeaseOver(self._view.refresh(consumer)))
+
+
+def _topics_of(record: EvictionRecord) -> tuple[str, ...]:
+    """Return every topic of which the record holds some: all of them instead, in a record that would be too large."""
+    return tuple(sorted({*record.topics, *(topic for topic, _number in record.partitions)}))

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
-from zkrebalancer.protocol import cluster_nodes, command, paths
+from zkrebalancer.protocol import command
 from zkrebalancer.protocol.calls import (
-    Check,
-    Create,
     Delete,
     Done,
-    Operation,
     Refusal,
     Refused,
     Reply,
-    SetContent,
 )
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.rebalance import plan as plans
-from zkrebalancer.rebalance import static_members
+from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, BatchBuilder
 from zkrebalancer.rebalance.facts import (
     Advanced,
     Changed,
@@ -46,20 +41,7 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Relea
 # What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
 MAX_LOOKS_PER_TRANSACTION = 700  # at consumers and partitions, ready or not; the command that passes it goes along
-MAX_TRANSACTION_BYTES = 500_000  # ZooKeeper refuses a request of about 1 MB
-
-GROUP_INDEX = 0  # of the operation that checks the settings
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The commands of one transaction, in the order of its `Create` operations, which begin at `first_index`."""
-
-    plan: Plan
-    commands: tuple[tuple[str, Command], ...]
-    first_index: int
-    generation_index: int | None  # of the operation that stores the generation
-    incarnations: dict[str, str]  # of topics that are started for the first time
+MAX_TRANSACTION_BYTES = 500_000  # of commands and what goes with them; what ZooKeeper takes is another limit
 
 
 class Moving:
@@ -121,24 +103,23 @@ class Moving:
         plan = self.plan
         if plan is None or self._is_sending or self.is_held_back:
             return
-        commands: list[tuple[str, Command, bytes]] = []
-        size = looks = 0
+        builder = BatchBuilder(self._scheduler, self._view, plan)
+        looks = 0
         while self._candidates:
             consumer, _ = self._candidates.popitem(last=False)
             next_command, looked = self._next_command(plan, consumer)
             looks += 1 + looked
-            if next_command is not None:
-                content = command.encode(next_command)
-                commands.append((consumer, next_command, content))
-                size += len(content)
+            if next_command is not None and not builder.add(consumer, next_command):
+                self._candidates[consumer] = None
+                break
             if (
-                len(commands) >= MAX_COMMANDS_PER_TRANSACTION
+                len(builder.commands) >= MAX_COMMANDS_PER_TRANSACTION
                 or looks >= MAX_LOOKS_PER_TRANSACTION
-                or size >= MAX_TRANSACTION_BYTES
+                or builder.size_bytes >= MAX_TRANSACTION_BYTES
             ):
                 break
-        if commands:
-            self._send(plan, commands)
+        if builder.commands:
+            self._send(builder)
         elif self._candidates:
             self._advance_later()
 
@@ -170,44 +151,19 @@ class Moving:
             return StopFetcher(*identity, cause, None)
         return command.fitting_stop(*identity, plan.cause, step.partitions)
 
-    def _send(self, plan: Plan, commands: list[tuple[str, Command, bytes]]) -> None:
+    def _send(self, builder: BatchBuilder) -> None:
         view = self._view
-        operations: list[Operation] = [Check(paths.group(view.group), view.settings_version)]
-        generation_index = None
-        if not plan.stored:
-            generation_index = len(operations)
-            content = cluster_nodes.encode_counter(plan.generation)
-            operations.append(SetContent(paths.generation(view.group), content, view.generation_version))
-        starts = [(c, start) for c, start, _content in commands if isinstance(start, StartFetcher)]
-        marks, incarnations = self._marks({topic for _c, start in starts for topic, _p in start.partitions})
-        operations += marks
-        static = [(c, start) for c, start in starts if view.members[c].instance is not None]
-        if static:
-            operations += static_members.records(view, plan, static)
-        first_index = len(operations)
-        for consumer, sent, content in commands:
-            prefix = f"{paths.channel(view.group, consumer)}/{paths.COMMAND_PREFIX}"
-            operations.append(Create(prefix, content, sequence=True))
+        for consumer, sent in builder.commands:
             view.members[consumer].pending.append(PendingCommand(sent, None))
             self.outstanding.add(consumer)
             view.refresh(consumer)
+        view.statics.update({instance: (record, -1) for instance, record in builder.statics.items()})
+        for instance in builder.left_out:
+            self._scheduler.warn(
+                f"static member {instance}: its record is too large, its partitions will not wait for it"
+            )
         self._is_sending = True
-        named = tuple((consumer, sent) for consumer, sent, _content in commands)
-        batch = Batch(plan, named, first_index, generation_index, incarnations)
-        self._scheduler.write(operations, self._sent, batch)
-
-    def _marks(self, topics: set[str]) -> tuple[list[Operation], dict[str, str]]:
-        """Return what marks the incarnation of topics that are started for the first time, to go with the start."""
-        operations: list[Operation] = []
-        incarnations: dict[str, str] = {}
-        for topic in sorted(topics):
-            stored = self._view.incarnations.get(topic)
-            if not stored:
-                incarnation = incarnations[topic] = self._view.topics[topic].incarnation
-                path = paths.offsets(self._view.group, topic)
-                write = Create if stored is None else SetContent
-                operations.append(write(path, incarnation.encode()))
-        return operations, incarnations
+        self._scheduler.write(builder.operations(), self._sent, builder.batch())
 
     def _sent(self, reply: Reply, batch: Batch) -> None:
         self._is_sending = False

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refused, Reply
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
@@ -38,8 +39,9 @@ class Awaited:
 class Scheduler:
     """Collects effects, keeps what is awaited and when to wake. One per coordinator."""
 
-    def __init__(self) -> None:
-        """Start with nothing awaited."""
+    def __init__(self, limit: RequestLimit = DEFAULT_LIMIT) -> None:
+        """Start with nothing awaited. `limit`: of transactions."""
+        self.limit = limit
         self.now = Now(0, 0)
         self.effects: list[Effect] = []
         self.awaited: dict[int, Awaited] = {}
@@ -80,6 +82,14 @@ class Scheduler:
         Only the failure of the fence means being deposed; then `handle` is not called.
         """
         self._request(Multi((self._fence, *operations)), Awaited(owner, handle, arguments, is_fenced=True))
+
+    def room(self, operations: Iterable[Operation] = ()) -> int:
+        """Return how many bytes are left in a `write` that has these operations."""
+        return self.limit.max_bytes - self.limit.size((self._fence, *operations))
+
+    def fitting(self, operations: Sequence[Operation]) -> int:
+        """Return how many of these operations, in order, one `write` takes."""
+        return self.limit.fitting(operations, (self._fence,))
 
     def _request(self, call: Call, awaited: Awaited) -> None:
         self._last_call_id += 1
@@ -184,6 +194,9 @@ class GroupScheduler:
         """Make every call, timer and log line in the name of `group`."""
         self._scheduler = scheduler
         self.group = group
+        self.limit = scheduler.limit
+        self.room = scheduler.room
+        self.fitting = scheduler.fitting
         self.new_id = scheduler.new_id
         self.new_ticket = scheduler.new_ticket
 

@@ -99,19 +99,15 @@ def _instances_present(view: GroupView) -> set[str]:
 # What is stored -------------------------------------------------------------------------------------------------------
 
 
-def records(view: GroupView, plan: Plan, starts: Iterable[tuple[str, StartFetcher]]) -> list[Operation]:
-    """Return what stores the partitions of static members, to go with their starts; the view has it at once."""
-    operations: list[Operation] = []
-    for consumer, start in starts:
-        instance = view.members[consumer].instance
-        if instance is None:
-            continue
-        partitions = frozenset(plan.share(consumer)) | frozenset(start.partitions)
-        record = StaticMember(consumer, partitions, None)
-        path, content = paths.static(view.group, instance), ownership.encode_static(record)
-        operations.append(SetContent(path, content) if instance in view.statics else Create(path, content))
-        view.statics[instance] = (record, -1)
-    return operations
+def record(plan: Plan, consumer: str, start: StartFetcher) -> StaticMember:
+    """Return what a static member has once it has acknowledged a start, to be stored with it."""
+    return StaticMember(consumer, frozenset(plan.share(consumer)) | frozenset(start.partitions), None)
+
+
+def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
+    """Return what stores the record of a static member."""
+    path, content = paths.static(view.group, instance), ownership.encode_static(member)
+    return SetContent(path, content) if instance in view.statics else Create(path, content)
 
 
 class StaticMembers:

@@ -80,11 +80,11 @@ class TopicReset:
             return
         known = self._view.topics.get(topic)
         path = paths.offsets(self._view.group, topic)
-        names = reply.names[:MAX_DELETES_PER_TRANSACTION]
-        operations: list[Operation] = [Delete(f"{path}/{name}") for name in names]
-        is_complete = len(names) == len(reply.names)
-        if is_complete:
+        operations: list[Operation] = [Delete(f"{path}/{name}") for name in reply.names[:MAX_DELETES_PER_TRANSACTION]]
+        if len(operations) == len(reply.names):
             operations.append(SetContent(path, known.incarnation.encode()) if known else Delete(path))
+        operations = operations[: self._scheduler.fitting(operations)]
+        is_complete = len(operations) > len(reply.names)
         incarnation = known.incarnation if known else None
         self._scheduler.write(operations, self._deleted, topic, is_complete, incarnation)
 
