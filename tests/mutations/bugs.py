@@ -107,9 +107,9 @@ MUTATIONS = (
         (
             Edit(
                 "WriteLane._send",
-                f"fence = [SetContent(self._owners, content, self.version), {DELETE_COMMAND}]",
+                f"ack = [SetContent(self._owners, content, self.version), {DELETE_COMMAND}]",
                 f"self._effects.request(Purpose.QUARANTINE, Multi(({DELETE_COMMAND},))); "
-                "fence = [SetContent(self._owners, content, self.version)]",
+                "ack = [SetContent(self._owners, content, self.version)]",
             ),
         ),
     ),
@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "commits check nothing",
         9,
-        (Edit("WriteLane._send", "fence = [Check(self._owners, self.version)]", "fence = []"),),
+        (Edit("WriteLane._send", "fence: list[Operation] = [Check(self._owners, self.version)]", "fence: list[Operation] = []"),),
         seeds=500,
     ),
     Mutation(
