@@ -54,7 +54,7 @@ class FaultsError(ConfigurationError):
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def consumer_agent() -> None:
-    """Read partitions of Kafka that a central coordinator hands out.
+    """Read Kafka partitions that the central coordinator assigns.
 
     \b
     Example:
@@ -63,48 +63,50 @@ def consumer_agent() -> None:
 
 
 @consumer_agent.command()
-@click.option("--config", metavar="FILE", help="Settings in TOML; the environment and the flags count more.")
-@click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="Also ZKREBALANCER_ZOOKEEPER.")
-@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="Kafka's brokers.")
-@click.option("--group")
-@click.option("--topic", "topics", multiple=True, metavar="NAME[:THREADS]", help="May be given several times.")
-@click.option("--pattern", metavar="RE", help="Topics by a regular expression (RE2) instead of by name.")
+@click.option("--config", metavar="FILE", help="Settings in TOML; the environment and flags override them.")
+@click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="The ZooKeeper servers; or ZKREBALANCER_ZOOKEEPER.")
+@click.option("--bootstrap", metavar="HOST:PORT[,…]", help="The Kafka brokers.")
+@click.option("--group", metavar="NAME", help="The consumer group.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME[:THREADS]", help="A topic to read; repeatable.")
+@click.option("--pattern", metavar="RE", help="Topics by a regular expression (RE2).")
 @click.option("--pattern-type", metavar=f"{WHITE_LIST}|{BLACK_LIST}", help=f"Default: {WHITE_LIST}.")
-@click.option("--exec", metavar="CMD", help="Hand the records to this command, and take its acknowledgements.")
-@click.option("--frames", metavar="json|msgpack", help="How to speak with it: lines (default), or length-prefixed.")
-@click.option("--dead-letter", metavar="topic:NAME|file:PATH", help="Where records go that it cannot process.")
-@click.option("--max-failures", metavar="N", help="of one record, before it is given up. Default: 3.")
-@click.option("--max-restarts", metavar="N", help="of the command in a row without an answer. Default: 10.")
-@click.option("--max-in-flight-records", metavar="N", help="that the command has not acknowledged. Default: 500.")
-@click.option("--max-in-flight-bytes", metavar="N", help="the same in bytes. Default: 16 MiB.")
-@click.option("--revoke-timeout-ms", metavar="N", help="for the command to let partitions go. Default: 20000.")
-@click.option("--drain-timeout-ms", metavar="N", help="for it to finish when the agent stops. Default: 5000.")
-@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /metrics and /assignment there.")
-@click.option("--events", "events_directory", metavar="DIR", help="Write telemetry events there.")
-@click.option("--client-id")
-@click.option("--instance-id", "group_instance_id", help="A name that outlives a restart.")
-@click.option("--rack")
-@click.option("--capacity", metavar="NUMBER")
-@click.option("--session-timeout-ms", metavar="N")
-@click.option("--max-poll-records", metavar="N")
-@click.option("--max-poll-interval-ms", metavar="N", help="An agent that hangs for so long leaves. Default: 300000.")
-@click.option("--poll-fairness", metavar="greedy|proportional")
-@click.option("--prefetch", metavar="total|per_partition")
-@click.option("--suspended-policy", metavar="pause|continue", help="What to do when ZooKeeper cannot be reached.")
-@click.option("--enable-auto-commit", metavar="true|false")
-@click.option("--auto-commit-interval-ms", metavar="N", help="How often what was read is stored as finished.")
-@click.option("--auto-offset-reset", metavar="WHERE", help="earliest, latest, none, or a time with its zone.")
+@click.option("--exec", metavar="CMD", help="Pass records to this command and read its acknowledgements.")
+@click.option("--frames", metavar="json|msgpack", help="Format of the exchange: lines (default), or length-prefixed.")
+@click.option("--dead-letter", metavar="topic:NAME|file:PATH", help="Destination of records that CMD cannot process.")
+@click.option("--max-failures", metavar="N", help="Failures of one record before it is a dead letter. Default: 3.")
+@click.option("--max-restarts", metavar="N", help="Restarts of CMD in a row without an answer. Default: 10.")
+@click.option("--max-in-flight-records", metavar="N", help="Most unacknowledged records. Default: 500.")
+@click.option("--max-in-flight-bytes", metavar="N", help="Most unacknowledged bytes. Default: 16 MiB.")
+@click.option("--revoke-timeout-ms", metavar="N", help="Time for CMD to release partitions. Default: 20000.")
+@click.option("--drain-timeout-ms", metavar="N", help="Time for CMD to finish when the agent stops. Default: 5000.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /metrics and /assignment at this address.")
+@click.option("--events", "events_directory", metavar="DIR", help="Write telemetry events to this folder.")
+@click.option("--client-id", metavar="NAME", help="First part of the member's name. Default: the host name.")
+@click.option("--instance-id", "group_instance_id", metavar="NAME", help="Makes this a static member.")
+@click.option("--rack", metavar="NAME", help="Where this agent runs, for the strategy balanced.")
+@click.option("--capacity", metavar="NUMBER", help="Relative share of the load, for balanced; 0 drains. Default: 1.")
+@click.option("--session-timeout-ms", metavar="N", help="ZooKeeper session timeout. Default: 10000.")
+@click.option("--max-poll-records", metavar="N", help="Most records of a poll. Default: 500.")
+@click.option("--max-poll-interval-ms", metavar="N", help="Longest time without a poll. Default: 300000.")
+@click.option("--poll-fairness", metavar="greedy|proportional", help="Shares of partitions in a poll. Default: greedy.")
+@click.option("--prefetch", metavar="total|per_partition", help="What to buffer. Default: total.")
+@click.option("--suspended-policy", metavar="pause|continue", help="While ZooKeeper is unreachable. Default: pause.")
+@click.option("--enable-auto-commit", metavar="true|false", help="Store finished offsets. Default: true.")
+@click.option("--auto-commit-interval-ms", metavar="N", help="Time between automatic commits. Default: 5000.")
+@click.option(
+    "--auto-offset-reset", metavar="WHERE", help="Start without an offset: earliest (default), latest, none, or a time."
+)
 @click.option("--offsets-storage", metavar="zookeeper|kafka|dual")
-@click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A setting of librdkafka.")
-@click.option("--print-config", is_flag=True, help="Print the settings that count, and where each comes from; end.")
+@click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A librdkafka setting; repeatable.")
+@click.option("--print-config", is_flag=True, help="Print the effective settings with their origins, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
-@click.option("--quiet", is_flag=True, help="Print no records, only how many there were.")
+@click.option("--quiet", is_flag=True, help="Print only the number of records.")
 @click.option("--log-level", metavar="|".join(LOG_LEVELS), help="Default: warning.")
 def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, **flags: Any) -> None:  # noqa: ANN401
     """Read until SIGTERM or SIGINT; then finish, commit and leave the group.
 
-    Every setting may also stand in the file (`session_timeout_ms = 6000`) and in the environment
-    (CONSUMER_AGENT_SESSION_TIMEOUT_MS=6000); librdkafka's own in its table kafka_config, and as
+    Each setting can also come from the file (`session_timeout_ms = 6000`) or the environment
+    (CONSUMER_AGENT_SESSION_TIMEOUT_MS=6000); librdkafka's settings from the file's table kafka_config, or
     CONSUMER_AGENT_KAFKA_SASL_PASSWORD=….
 
     \b
