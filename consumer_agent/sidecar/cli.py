@@ -96,7 +96,7 @@ def consumer_agent() -> None:
 @click.option(
     "--auto-offset-reset", metavar="WHERE", help="Start without an offset: earliest (default), latest, none, or a time."
 )
-@click.option("--offsets-storage", metavar="zookeeper|kafka|dual")
+@click.option("--offsets-storage", metavar="zookeeper|kafka|dual", help="Where offsets are stored. Default: zookeeper.")
 @click.option("--kafka", "kafka_config", multiple=True, metavar="KEY=VALUE", help="A librdkafka setting; repeatable.")
 @click.option("--print-config", is_flag=True, help="Print the effective settings with their origins, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
