@@ -52,6 +52,7 @@ def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scena
     (group,) = scenario.groups
     note = {"note_of_another_program": "stays"}
     change_node(scenario, group, note)
+    assert group in {one["group"] for one in json.loads(groups(scenario, "list").stdout)["groups"]}
     for strategy in ("range", "round_robin"):
         foreseen = json.loads(groups(scenario, "configure", group, f"strategy={strategy}", "--dry-run").stdout)
         assert (foreseen["applied"], foreseen["settings"]["strategy"]) == (False, strategy)

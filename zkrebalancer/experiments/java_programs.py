@@ -67,7 +67,16 @@ def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> Non
     """Compile into a temporary folder, then rename it."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
-    command = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17", "-nowarn", "-proc:none"]
+    command = [
+        java,
+        "-XX:TieredStopAtLevel=1",
+        "-m",
+        "jdk.compiler/com.sun.tools.javac.Main",
+        "--release",
+        "17",
+        "-nowarn",
+        "-proc:none",
+    ]
     command += ["-d", str(partial), "-cp", class_path, *map(str, files)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_DEADLINE_S, check=False)

@@ -34,7 +34,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
-ASK_INTERVAL_S = 0.02
+ASK_INTERVAL_S = 0.05
 ADMIN_DEADLINE_S = 30.0
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
 SETTLE_DEADLINE_S = 60.0

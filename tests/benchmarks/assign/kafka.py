@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
 
 HEAP = "-Xmx8g"
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that has little to do
 COMPILE_TIMEOUT_S = 120
 _SOURCE = Path(__file__).with_name("KafkaAssignors.java")
 
@@ -26,9 +28,10 @@ class KafkaAssignors:
     The jars are those of the local cluster's Kafka 4.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, java_options: Sequence[str] = (HEAP,)) -> None:
         """Find Java and the jars; raises MissingToolError without a JDK, LocalClusterError without the jars."""
         self._java = find_java()
+        self._java_options = java_options
         environment = {name: value for name, value in os.environ.items() if name != "KAFKA_HOME"}
         source = jars.JarSource.of(None, None, print, environment)
         self._class_path = jars.class_path(jars.KAFKA_4, self._java, source)
@@ -79,13 +82,21 @@ class KafkaAssignors:
         compiler = Path(self._java).resolve().with_name("javac")
         if not compiler.is_file():
             raise MissingToolError(f"{compiler} does not exist: Kafka's assignors need a JDK, not only a JRE")
-        command = [str(compiler), "-cp", self._class_path, "-d", self._folder.name, str(_SOURCE)]
+        command = [
+            str(compiler),
+            *(f"-J{option}" for option in QUICK_START),
+            "-cp",
+            self._class_path,
+            "-d",
+            self._folder.name,
+            str(_SOURCE),
+        ]
         compiled = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         if compiled.returncode:
             raise LocalClusterError(f"{_SOURCE.name} does not compile:\n{compiled.stderr}")
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [self._java, HEAP, "-cp", f"{self._folder.name}:{self._class_path}", "KafkaAssignors"]
+        command = [self._java, *self._java_options, "-cp", f"{self._folder.name}:{self._class_path}", "KafkaAssignors"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self._process
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.assign.kafka import KafkaAssignors
+from tests.benchmarks.assign.kafka import QUICK_START, KafkaAssignors
 from tests.unit.assignment.problems import placed
 from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.claims import current_owners
@@ -28,7 +28,7 @@ Owners = dict[TopicPartition, str]
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaAssignors]:
-    with KafkaAssignors() as assignors:
+    with KafkaAssignors(QUICK_START) as assignors:
         yield assignors
 
 

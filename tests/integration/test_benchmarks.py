@@ -1,0 +1,145 @@
+"""Every benchmark runs to its end at its smallest size: what `docs` and the Makefile name has to work."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from zkrebalancer.localcluster import cluster as localcluster
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.pipeline import session
+
+pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `python -m tests.benchmarks.MODULE ARGUMENTS…` in this process; return what it prints."""
+
+    def run_module(module: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [module, *map(str, arguments)])
+        runpy.run_module(f"tests.benchmarks.{module}", run_name="__main__", alter_sys=False)
+        return capsys.readouterr().out
+
+    return run_module
+
+
+@pytest.fixture
+def run_on_servers(run: Run, monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster) -> Run:
+    """Do the same for a benchmark that starts servers: it gets those that run already."""
+
+    @contextmanager
+    def shared(**_settings: object) -> Iterator[LocalCluster]:
+        yield shared_cluster
+
+    monkeypatch.setattr(localcluster, "LocalCluster", shared)
+    return run
+
+
+def rows(table: str) -> list[list[str]]:
+    """Return the cells of a Markdown table, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_rebalance(run_on_servers: Run) -> None:
+    (result,) = json.loads(
+        run_on_servers("rebalance", "--sizes", 2, "--protocols", "central-incremental", "--repeat", 1)
+    )
+    assert (result["protocol"], result["members"], result["partitions"]) == ("central-incremental", 2, 24)
+    assert min(result[change]["settled_ms"] for change in ("join", "leave")) > 0
+    assert set(result["phases_ms"][0]) >= {"noticed", "planned", "first stop sent", "last start acked"}
+
+
+def test_floor(run_on_servers: Run) -> None:
+    assert run_on_servers("floor", "--sizes", 2).startswith("2 clients: a round takes ")
+
+
+def test_agent(run_on_servers: Run) -> None:
+    kinds = ("raw consume(500), tuned", "agent, values")
+    size = ("--partitions", 2, "--sizes", 100, "--megabytes", 1, "--repeat", 1)
+    raw, agent = rows(run_on_servers("agent", *size, "--kinds", *kinds))
+    assert (raw[2], raw[5], agent[2]) == (kinds[0], "-", kinds[1])
+    assert float(agent[5]) > 0
+
+
+def test_idle_agents(run_on_servers: Run) -> None:
+    found = rows(run_on_servers("agent.idle", "--processes", 1, "--agents", 2, "--seconds", 0.5))
+    assert [row[:2] for row in found] == [["1 x 2", "agent"], ["1 x 2", "raw"]]
+
+
+def test_commits(run_on_servers: Run) -> None:
+    results = json.loads(run_on_servers("commits", "--partitions", 3, "--rounds", 2))
+    storages = [result["storage"] for result in results]
+    assert storages == ["zookeeper", "kafka", "dual", "zookeeper, a call for each partition", "confluent-kafka"]
+
+
+def test_restarts(run_on_servers: Run) -> None:
+    size = ("--members", 2, "--partitions", 4, "--kills", 1, "--session-timeout-ms", 2_000)
+    in_good_order, killed = json.loads(run_on_servers("restarts", *size))["runs"]
+    assert (in_good_order["restarts"], killed["restarts"]) == (2, 1)
+    assert in_good_order["moved_partitions"] == in_good_order["stops_of_others"] == 0
+
+
+def test_suspended(run_on_servers: Run) -> None:
+    size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000)
+    results = json.loads(run_on_servers("suspended", *size))
+    for fault in ("zookeeper is gone", "one consumer is cut off"):
+        assert [each["policy"] for each in results[fault]] == ["pause", "continue"]
+        assert min(each["delivered_meanwhile"] for each in results[fault]) > 0
+
+
+def test_assign(run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.svg"
+    told = run("assign", "--members", 10, "--topics", 20, "--warm-up-ms", 1, "--picture", picture)
+    assert "- against uniform: " in told
+    assert picture.exists()
+
+
+def test_balanced(run: Run) -> None:
+    told = run("balanced", "--quick")
+    assert "20 random groups" in told
+    assert "| Zipf | balanced |" in told
+    assert "| 10 | 100 | equal |" in told
+
+
+def test_hub(run: Run) -> None:
+    document = json.loads(run("hub", "--quick", "--json"))
+    assert {row["members"] for row in document["changes"]} == {20}
+    assert document["readings"][0][:2] == [10, 50]
+
+
+def test_fairness(run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.svg"
+    assert len(rows(run("fairness", picture, "--seconds", 2))) == 12
+    assert picture.exists()
+
+
+@pytest.fixture
+def run_on_spark(run_on_servers: Run, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Run:
+    """Do the same for a benchmark that starts Spark: it gets the session that runs already."""
+
+    @contextmanager
+    def shared(_master: str, _memory: str, _settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(session, "spark_session", shared)
+    return run_on_servers
+
+
+def test_spark_source(run_on_spark: Run) -> None:
+    document = json.loads(run_on_spark("spark_source", "--own-only", "--records", 200, "--batches", 1, "--json"))
+    assert list(document["seconds"]) == ["consumer_group"]
+    assert len(document["seconds"]["consumer_group"]) == 1
+
+
+def test_pipeline(run: Run) -> None:
+    assert "answers are equal" in run("pipeline", 0.002)
