@@ -22,7 +22,9 @@ RUNS = {
     "zkrebalancer demo": (
         "tests/integration/test_demo.py::test_the_small_demo_keeps_every_promise_and_leaves_only_the_events"
     ),
-    "zkrebalancer experiment compare": f"{COMMANDS}::test_experiment_compare",
+    "zkrebalancer experiment compare": (
+        "tests/unit/pipeline/test_compare.py::test_runs_are_compared_and_losses_come_first"
+    ),
     "zkrebalancer experiment list": f"{COMMANDS}::test_experiment_list",
     "zkrebalancer experiment run": "tests/integration/test_experiment.py::test_the_same_scenario_with_two_protocols",
     "zkrebalancer groups configure": (
@@ -42,7 +44,7 @@ RUNS = {
     "zkrebalancer groups reset-offsets": (
         "tests/integration/test_reset_offsets.py::test_every_offset_is_replaced_and_the_settings_are_as_before"
     ),
-    "zkrebalancer pipeline run": f"{COMMANDS}::test_pipeline_run",
+    "zkrebalancer pipeline run": ("tests/unit/pipeline/test_against_checker.py::test_record_counts_equal_the_checkers"),
     "zkrebalancer pipeline sweep": f"{COMMANDS}::test_pipeline_sweep",
     "zkrebalancer pipeline watch": (
         "tests/integration/test_pipeline_interrupts.py::test_an_interrupt_is_one_line_and_leaves_nothing"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -8,8 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.run_folders import FakeRun
+from tests.unit.pipeline.conftest import Command
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
+from zkrebalancer.pipeline.report import compare as report
 from zkrebalancer.pipeline.report import output
 from zkrebalancer.pipeline.report.compare import Comparison, compare
 from zkrebalancer.pipeline.report.folders import find_runs
@@ -24,13 +27,24 @@ RUNS = [
 
 
 @pytest.mark.timeout(400)  # every fact of ten runs, on a shared machine
-def test_runs_are_compared_and_losses_come_first(spark: SparkSession, tmp_path: Path) -> None:
+def test_runs_are_compared_and_losses_come_first(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for run in RUNS:
         run.write(tmp_path / "runs")
     out = tmp_path / "out"
     out.mkdir()
-    found = compare(spark, [tmp_path / "runs"], out)
-    output.write(found, out)
+    made: list[Comparison] = []
+
+    def keep(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
+        made.append(compare(spark, directories, out))
+        return made[0]
+
+    monkeypatch.setattr(report, "compare", keep)
+    document = command("experiment", "compare", tmp_path / "runs", "--out", out)
+    (found,) = made
+    assert (document["runs"], document["page"]) == (len(RUNS), str(out / output.PAGE))
+    assert "loses" in {verdict["outcome"] for verdict in document["verdicts"]}
 
     runs = {(row["protocol"], row["seed"]): row for row in pd.read_parquet(out / "runs.parquet").to_dict("records")}
     assert len(runs) == len(RUNS) == len(pd.read_csv(out / "runs.csv"))
