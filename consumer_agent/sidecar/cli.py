@@ -53,6 +53,7 @@ class FaultsError(ConfigurationError):
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="zkrebalancer")
 def consumer_agent() -> None:
     """Read Kafka partitions that the central coordinator assigns.
 

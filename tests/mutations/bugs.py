@@ -132,7 +132,13 @@ MUTATIONS = (
     Mutation(
         "commits check nothing",
         9,
-        (Edit("WriteLane._send", "fence: list[Operation] = [Check(self._owners, self.version)]", "fence: list[Operation] = []"),),
+        (
+            Edit(
+                "WriteLane._send",
+                "fence: list[Operation] = [Check(self._owners, self.version)]",
+                "fence: list[Operation] = []",
+            ),
+        ),
         seeds=500,
     ),
     Mutation(

@@ -36,9 +36,12 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("topic", callback=_legal_topic)
-@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True, metavar="N")
 @click.option(
-    "--replication-factor", type=click.IntRange(1, 100), help="Replicas of each partition.  [default: the brokers']"
+    "--replication-factor",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="Replicas of each partition.  [default: the brokers']",
 )
 @options.kafka_options("The Kafka brokers.", required=True)
 @options.json_option
@@ -68,6 +71,7 @@ def create(
 @click.option(
     "--count",
     type=click.IntRange(1, MAX_RECORDS),
+    metavar="N",
     help="Stop after this many records.  [default: 100; with --stdin, its last line]",
 )
 @click.option("--rate", type=click.FloatRange(0.01, 1_000_000), help="Records a second.  [default: no limit]")
