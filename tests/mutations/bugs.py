@@ -27,7 +27,7 @@ LIST_IDS_EARLY = (
     "lambda: [lambda: "
     '(ListChildren(paths.ids(self._group)), lambda reply: setattr(self, "_early", set(_names(reply))))]'
 )
-SYNC_ELECTION = "self._scheduler.ask(OWNER, Sync(paths.CONSUMERS), self._synced)"
+SYNC_ELECTION = "self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
 
 MUTATIONS = (

@@ -24,7 +24,7 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
     if machine.leadership is None:
         return
     waiting = Counter(awaited.owner for awaited in machine.scheduler.awaited.values())
-    waiting.update(owner for owner, _name in machine.scheduler._due)
+    waiting.update(owner for owner, _name in machine.scheduler.due)
     if not machine.subscriptions.are_topics_known and not waiting[topics.OWNER]:
         raise BrokenPromiseError("stalled", "the topics are not read, and nothing is awaited")
     for name, group in machine.groups.items():

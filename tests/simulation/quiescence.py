@@ -150,7 +150,7 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
         if dead:
             yield f"group {group}: channels of the dead are left: {sorted(dead)}"
     for process in cluster.living_coordinators():
-        timers = {str(name) for owner, name in process.machine.scheduler._due if owner in GROUPS}
+        timers = {str(name) for owner, name in process.machine.scheduler.due if owner in GROUPS}
         if timers - STANDING_TIMERS:
             yield f"{process.name} still waits for {sorted(timers)}"
 

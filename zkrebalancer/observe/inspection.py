@@ -80,7 +80,7 @@ class GroupReport:
 
 
 def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
-    """Return who leads, None if nobody does; raises NodeContentError if that cannot be read."""
+    """Return the leader, None if there is none; raises NodeContentError if that cannot be read."""
     reply = zk.perform(Get(paths.COORDINATOR))
     return cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None
 

@@ -33,7 +33,7 @@ class UnknownPartitionError(RebalancerError):
 
 @dataclass(slots=True)
 class Foreseen:
-    """What would change. `before`, `after`: partitions of each consumer. `unassigned`: what nobody would have."""
+    """What would change. `before`, `after`: partitions of each consumer. `unassigned`: those without any."""
 
     moves: list[tuple[TopicPartition, str | None, str | None]]  # partition, from, to
     before: Mapping[str, int]
@@ -60,7 +60,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     target = {tp: consumer for consumer in view.members for tp in planning.admissible(consumer, transition)}
     target |= {tp: consumer for consumer in away for tp in transition.share(consumer)}
     if settings.frozen:
-        notes.append("the group is frozen: only what nobody has is given to somebody")
+        notes.append("the group is frozen: only partitions without a consumer are given to one")
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())
@@ -79,7 +79,7 @@ def foresee_one(
     """Return what the group's strategy says about one partition, and what has to be known besides.
 
     Raises:
-        UnknownPartitionError: nobody in the group reads or holds a topic that has it.
+        UnknownPartitionError: no member reads or holds a topic that has it.
         UnknownStrategyError, OptionError, KafkaOffsetsError: as `foresee`.
 
     """

@@ -11,7 +11,7 @@ from zkrebalancer.protocol.command import Command, StartFetcher
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.plan import Plan
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 GROUP_INDEX = 0  # of the operation that checks the settings
@@ -31,7 +31,7 @@ class Batch:
 class BatchBuilder:
     """Gathers commands, and counts the whole request that they make."""
 
-    def __init__(self, scheduler: GroupScheduler, view: GroupView, plan: Plan) -> None:
+    def __init__(self, scheduler: PartScheduler, view: GroupView, plan: Plan) -> None:
         """Begin with the check of the settings, and with the plan's generation if it is not stored yet."""
         self._limit = scheduler.limit
         self._view, self._plan = view, plan

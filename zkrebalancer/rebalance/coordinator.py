@@ -19,7 +19,7 @@ from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
 
-OWNER = "coordinator"
+OWNER = "/coordinator"  # no group has such a name
 MAX_PLANNING = 4  # strategies that compute at once; the others wait in the queue
 _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF})
 
@@ -37,6 +37,7 @@ class Coordinator:
         self.identity = identity
         self._weighing = weighing
         self.scheduler = Scheduler(limit)
+        self._own = self.scheduler.part(OWNER)
         self.coordinator_elector = CoordinatorElector(
             self.scheduler, identity, self.coordinator_startup, self._resigned
         )
@@ -78,7 +79,7 @@ class Coordinator:
         elif isinstance(event, calls.Connected):
             self._connected(event)
         elif isinstance(event, calls.Suspended):
-            self.scheduler.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
+            self._own.warn("the connection to ZooKeeper is lost; nothing is rebalanced until it is back")
             self.coordinator_elector.suspended()
         elif isinstance(event, calls.Lost):
             self.handle_new_session()
@@ -121,7 +122,7 @@ class Coordinator:
             rebalance_request_queue=self.rebalance_request_queue,
             weighing=self._weighing,
         )
-        self.scheduler.emit("leader_elected", None, None, None, epoch=epoch, brokerid=self.identity.brokerid)
+        self._own.emit("leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid)
         self._read_everything()
 
     def _read_everything(self) -> None:
@@ -135,9 +136,8 @@ class Coordinator:
             group.load("reconnected")
 
     def _resigned(self, reason: str) -> None:
-        self.scheduler.emit(
+        self._own.emit(
             "leader_resigned",
-            None,
             None,
             None,
             epoch=self.coordinator_elector.epoch,
@@ -147,7 +147,7 @@ class Coordinator:
         self.leadership = None
         for name in self.groups:
             self.scheduler.forget(name)
-        self.scheduler.forget(OWNER)
+        self._own.forget()
         self.topic_listener.forget()
         self.groups.clear()
         self._planning.clear()
@@ -155,12 +155,12 @@ class Coordinator:
         self.subscriptions.clear()
         self.rebalance_request_queue.clear()
         if self._stopping:
-            self.scheduler.effects.append(Stopped())
+            self._own.do(Stopped())
 
     def _shut_down(self) -> None:
         self._stopping = True
         if not self.coordinator_elector.resign():
-            self.scheduler.effects.append(Stopped())
+            self._own.do(Stopped())
 
     # The request handler --------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Coordinator:
 
     def list_groups(self) -> None:
         """`register_group_change_listener`: groups may have come or gone."""
-        self.scheduler.ask(OWNER, ListChildren(paths.GROUPS, watch=True), self._groups_listed)
+        self._own.ask(ListChildren(paths.GROUPS, watch=True), self._groups_listed)
 
     def _groups_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children) or self.leadership is None:
@@ -226,6 +226,6 @@ class Coordinator:
         except InvalidNameError as error:
             if name not in self._refused_groups:
                 self._refused_groups.add(name)
-                self.scheduler.warn(f"{error}; the group is not served")
+                self._own.warn(f"{error}; the group is not served")
             return False
         return True

@@ -24,8 +24,8 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import lease_ms
-from zkrebalancer.rebalance.facts import EvictionCalledOff, Fact, LeaseOver, Left, OwnersInDoubt
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, GroupView, Member, PendingCommand
 
@@ -39,7 +39,7 @@ CLOCK_DRIFT_ALLOWANCE = 100  # a lease is waited for 1/100 longer: clocks of two
 class Departures:
     """Ends of membership in one group, and the nodes they leave behind."""
 
-    def __init__(self, scheduler: GroupScheduler, view: GroupView, report: Callable[[Fact], None]) -> None:
+    def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Wait for nothing yet."""
         self._scheduler = scheduler
         self._view = view
@@ -63,7 +63,7 @@ class Departures:
         member = self._view.members[consumer]
         self._emit_ended(consumer, "expired")
         self.sweep(consumer, announce=True)
-        self._report(Left(member, self._view.remove(consumer), "member-left"))
+        self._report(facts.Left(member, self._view.remove(consumer), "member-left"))
 
     def _emit_ended(self, consumer: str, reason: str) -> None:
         self._scheduler.emit("ownership_ended", self._view.generation, None, member=consumer, reason=reason)
@@ -152,13 +152,13 @@ class Departures:
         member = self._view.members.get(consumer)
         if member is not None:
             self._call_off(member)
-            self._report(OwnersInDoubt(consumer))
+            self._report(facts.OwnersInDoubt(consumer))
 
     def _call_off(self, member: Member) -> None:
         """An acknowledgement, or the end of its session, was quicker."""
         member.call_eviction_off()
         self._view.touch(member.consumer)
-        self._report(EvictionCalledOff(member))
+        self._report(facts.EvictionCalledOff(member))
 
     def _eviction_record(self, member: Member) -> EvictionRecord:
         known = member.registration
@@ -191,7 +191,7 @@ class Departures:
             released = self._view.remove(consumer)
             self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason="evicted")
             self._await_lease(consumer, record)
-            self._report(Left(member, released, "member-evicted"))
+            self._report(facts.Left(member, released, "member-evicted"))
         elif isinstance(reply, Refused) and (reply.index == owners_index or tries == 0):
             self._give_way(consumer)
         elif isinstance(reply, Refused):
@@ -217,7 +217,7 @@ class Departures:
             self._scheduler.warn(f"the eviction record of {consumer} stays: {reply.refusal.value}")
             return
         self._view.evicted.pop(consumer, None)
-        self._report(LeaseOver(self._view.refresh(consumer)))
+        self._report(facts.LeaseOver(self._view.refresh(consumer)))
 
 
 def _topics_of(record: EvictionRecord) -> tuple[str, ...]:

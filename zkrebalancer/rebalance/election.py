@@ -33,7 +33,7 @@ from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance.scheduler import Scheduler
 
-OWNER = "election"
+OWNER = "/election"  # no group has such a name
 RETRY_US = 200_000  # after an answer that should not be, such as a node that changed between two reads
 
 
@@ -57,13 +57,13 @@ class Identity:
 
 
 class CoordinatorElector:
-    """Runs for leadership whenever nobody leads; tells when it is won and when it is over."""
+    """Runs for leadership whenever there is no leader; calls back when it is won and when it is over."""
 
     def __init__(
         self, scheduler: Scheduler, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
     ) -> None:
         """`won(epoch, version of the epoch node)` begins a leadership, `lost(reason)` ends it."""
-        self._scheduler = scheduler
+        self._scheduler = scheduler.part(OWNER)
         self._identity = identity
         self._won = won
         self._lost = lost
@@ -72,7 +72,7 @@ class CoordinatorElector:
         self.epoch = 0
         self._epoch_version = -1
         self._epoch_stat: Stat | None = None
-        self._said = ""  # the last problem: it is said once, not at every try
+        self._last_problem = ""  # logged once, not at every try
 
     def connected(self, session_id: int) -> None:
         """The session is usable: run, or look whether the leadership still stands."""
@@ -92,19 +92,19 @@ class CoordinatorElector:
         self._end("the ZooKeeper session is over", ElectionState.DISCONNECTED)
 
     def elect(self) -> None:
-        """Look who leads, and try to lead if nobody does."""
+        """Read which coordinator leads, and try to lead if none does."""
         if self.state is not ElectionState.LEADING:
             self.state = ElectionState.ELECTING
-        self._scheduler.forget(OWNER)
-        self._scheduler.ask(OWNER, Sync(paths.CONSUMERS), self._synced)
+        self._scheduler.forget()
+        self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)
 
     def resign(self) -> bool:
         """Give the leadership up so that a standby takes over at once; False if there is nothing to give up."""
         was_leading, self.state = self.state is ElectionState.LEADING, ElectionState.RESIGNED
-        self._scheduler.forget(OWNER)
+        self._scheduler.forget()
         if was_leading:
             fence = Check(paths.COORDINATOR_EPOCH, self._epoch_version)
-            self._scheduler.ask_whatever_comes(OWNER, Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
+            self._scheduler.ask_whatever_comes(Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
         return was_leading
 
     def watched(self) -> None:
@@ -113,7 +113,7 @@ class CoordinatorElector:
             self.elect()
 
     def step_down(self, reason: str) -> None:
-        """A fenced write failed: somebody else leads."""
+        """A fenced write failed: another coordinator leads."""
         if self.state is not ElectionState.RESIGNED:
             self._end(reason, ElectionState.ELECTING)
             self.elect()
@@ -121,24 +121,24 @@ class CoordinatorElector:
     def _forget_election(self) -> None:
         """Drop what is awaited, but for the answer to a resignation: whatever it says, the process may end with it."""
         if self.state is not ElectionState.RESIGNED:
-            self._scheduler.forget(OWNER)
+            self._scheduler.forget()
 
     # The steps of an election ---------------------------------------------------------------------------------------
 
     def _synced(self, _reply: Reply) -> None:
-        self._scheduler.ask(OWNER, Get(paths.COORDINATOR_EPOCH), self._epoch_read)
+        self._scheduler.ask(Get(paths.COORDINATOR_EPOCH), self._epoch_read)
 
     def _epoch_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
                 self.epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
             except NodeContentError as error:
-                self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; nobody can lead until an operator corrects it")
+                self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; no election until an operator corrects it")
                 return
             self._epoch_stat = reply.stat
-            self._scheduler.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._coordinator_read)
+            self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._coordinator_read)
         else:
-            self._scheduler.ask(OWNER, ListChildren("/"), self._prepare)
+            self._scheduler.ask(ListChildren("/"), self._prepare)
 
     def _prepare(self, reply: Reply) -> None:
         """Create what the first coordinator of a cluster finds missing, one node at a time: others do the same."""
@@ -158,7 +158,7 @@ class CoordinatorElector:
         if position == len(nodes):
             self.elect()
             return
-        self._scheduler.ask(OWNER, Multi((nodes[position],)), self._create, position + 1)
+        self._scheduler.ask(Multi((nodes[position],)), self._create, position + 1)
 
     def _coordinator_read(self, reply: Reply) -> None:
         stat = self._epoch_stat
@@ -166,7 +166,7 @@ class CoordinatorElector:
             if reply.stat.ephemeral_owner != self.session_id:
                 self._end("another coordinator leads", ElectionState.STANDBY)
             elif reply.stat.created_zxid != stat.modified_zxid:
-                self._scheduler.ask(OWNER, Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
+                self._scheduler.ask(Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
                 self._lead(self.epoch, stat.version)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
@@ -188,19 +188,19 @@ class CoordinatorElector:
                 SetContent(paths.COORDINATOR_EPOCH, cluster_nodes.encode_counter(epoch), stat.version),
             )
         )
-        self._scheduler.ask(OWNER, transaction, self._ran, epoch, stat.version + 1)
+        self._scheduler.ask(transaction, self._ran, epoch, stat.version + 1)
 
     def _ran(self, reply: Reply, epoch: int, version: int) -> None:
         if isinstance(reply, Done):
             self._lead(epoch, version)
-            self._scheduler.ask(OWNER, Get(paths.COORDINATOR, watch=True), self._own_node_read)
+            self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._own_node_read)
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
-            self.elect()  # somebody else was quicker
+            self.elect()  # another coordinator was quicker
         else:
             self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
 
     def _own_node_read(self, reply: Reply) -> None:
-        """The watch on the own node tells when an operator deletes it."""
+        """The watch on the own node fires when an operator deletes it."""
         if not (isinstance(reply, Content) and reply.stat.ephemeral_owner == self.session_id):
             self.elect()
 
@@ -219,7 +219,7 @@ class CoordinatorElector:
         self._lost("asked to stop")
 
     def _try_again(self, problem: str) -> None:
-        if problem != self._said:
+        if problem != self._last_problem:
             self._scheduler.warn(problem)
-        self._said = problem
-        self._scheduler.wake(OWNER, "retry", self._scheduler.now.mono_us + RETRY_US, self.elect)
+        self._last_problem = problem
+        self._scheduler.wake("retry", self._scheduler.now.mono_us + RETRY_US, self.elect)

@@ -13,25 +13,9 @@ from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.command import Cause
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.departures import UNREGISTERED, Departures
 from zkrebalancer.rebalance.effects import Computed
-from zkrebalancer.rebalance.facts import (
-    Advanced,
-    CameAndWent,
-    Changed,
-    EvictionCalledOff,
-    Fact,
-    Failed,
-    Joined,
-    LeaseOver,
-    Left,
-    Outdated,
-    OwnersInDoubt,
-    OwnersRead,
-    SessionOver,
-    SettingsInDoubt,
-    Unanswered,
-)
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
@@ -39,7 +23,7 @@ from zkrebalancer.rebalance.moving import Moving
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import GroupScheduler, Scheduler
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.states import GroupState, Story
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -68,7 +52,7 @@ class Group:
 
     def __init__(self, name: str, leadership: Leadership) -> None:
         """Know nothing yet; `load` reads the group."""
-        scheduler = GroupScheduler(leadership.scheduler, name)
+        scheduler = leadership.scheduler.part(name, group=name)
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
         self.name = name
@@ -111,49 +95,51 @@ class Group:
 
     # Facts ------------------------------------------------------------------------------------------------------
 
-    def handle(self, fact: Fact) -> None:  # noqa: C901, PLR0912  # a table
+    def handle(self, fact: facts.Fact) -> None:  # noqa: C901, PLR0912  # a table
         """Do what follows from a fact that one part has reported."""
         match fact:
-            case Changed(kind):
+            case facts.Changed(kind):
                 self.request(kind)
-            case Joined(member):
+            case facts.Joined(member):
                 self._moving.expect_readable(member)
                 self.request("member-joined")
-            case OwnersRead(member, before, missing):
+            case facts.OwnersRead(member, before, missing):
                 self._moving.owners_read(member, before)
                 if not member.registered:
                     self._departures.evict(member.consumer, UNREGISTERED)
                 if missing is not None:
                     self._moving.drop_cancelled(member.consumer, missing)
-            case OwnersInDoubt(consumer, missing):
+            case facts.OwnersInDoubt(consumer, missing):
                 self._membership.read_owners(consumer, missing)
-            case SessionOver(consumer):
+            case facts.SessionOver(consumer):
                 self._departures.end(consumer)
-            case CameAndWent(consumer):
+            case facts.CameAndWent(consumer):
                 self._departures.sweep(consumer)
-            case Unanswered(consumer, reason, late):
+            case facts.Unanswered(consumer, reason, late):
                 self._departures.evict(consumer, reason, late)
-            case EvictionCalledOff(member):
+            case facts.EvictionCalledOff(member):
                 self._moving.limit(member)
                 self.request("retry")  # plans that were made meanwhile have left it out
-            case Left(member, released, kind):
+            case facts.Left(member, released, kind):
                 self._subscriptions.replace(self.name, member.registration, None)
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
                     self._static_members.left(member)
                 self._go_on(released, kind)
-            case LeaseOver(released):
+            case facts.LeaseOver(released):
                 self._go_on(released, "lease-over")
-            case Released():
-                self._note_released(fact)
-            case Advanced():
+            case facts.LetGo(released):
+                self._note_released(released)
+            case facts.Advanced():
                 self.maybe_finish()
-            case Failed(reason):
+            case facts.Failed(reason):
                 self._fail(reason)
-            case SettingsInDoubt():
+            case facts.SettingsInDoubt():
                 self.read_settings()
-            case Outdated():
+            case facts.Outdated():
                 self.load("outdated")
+            case _:
+                raise TypeError(f"not a fact: {fact!r}")
 
     def _note_released(self, released: Released) -> None:
         """Partitions were let go: those that wait for them may be sent a start."""
@@ -296,7 +282,7 @@ class Group:
         self._ticket = self._scheduler.new_ticket()
         self.planning.begin()
         if self.planning.is_much_to_look_at:
-            self._scheduler.wake_soon("planning", self._look)  # what has touched so many has taken its time
+            self._scheduler.wake_soon("planning", self._look)  # the step that touched so many was long enough
         else:
             self._look()
 
@@ -364,7 +350,7 @@ class Group:
             self._end_plan("finished")
             self._failures = 0
             if plan.transition.withholds:
-                self.request("released")  # what was taken from its holders can be given now
+                self.request("released")  # what its holders have let go can be given now
         if self.state is GroupState.MOVING:
             self._rest("all commands acknowledged")
 

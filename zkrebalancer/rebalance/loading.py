@@ -8,7 +8,7 @@ from collections.abc import Callable
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Create, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.rebalance.reader import GroupReader, LazyRead, Stage
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_READS_PER_STEP = 500  # so that no other group waits long for its turn
@@ -18,7 +18,7 @@ class Loading:
     """One reading at a time; each stage is pipelined, the next begins when every reply is there."""
 
     def __init__(
-        self, scheduler: GroupScheduler, view: GroupView, done: Callable[[GroupReader], None], gone: Callable[[], None]
+        self, scheduler: PartScheduler, view: GroupView, done: Callable[[GroupReader], None], gone: Callable[[], None]
     ) -> None:
         """`done(reader)` is called with what was read, `gone()` if the group's node is not there."""
         self._scheduler = scheduler
@@ -28,21 +28,21 @@ class Loading:
         self._stages: deque[Stage] = deque()
         self._reads: deque[LazyRead] = deque()  # of this stage, not asked for yet
         self._missing_replies = 0
-        self._reader = GroupReader(scheduler.group, view.topics)
+        self._reader = GroupReader(view.group, view.topics)
 
     def begin(self) -> None:
         """Read everything; whatever was being read is forgotten."""
-        self._reader = GroupReader(self._scheduler.group, self._view.topics, self._view.settings, watch=True)
+        self._reader = GroupReader(self._view.group, self._view.topics, self._view.settings, watch=True)
         self._stages = deque(self._reader.stages())
         self._missing_replies = 0
         self._list()
 
     def _list(self) -> None:
-        self._scheduler.ask(ListChildren(paths.group(self._scheduler.group)), self._listed)
+        self._scheduler.ask(ListChildren(paths.group(self._view.group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
         """Create what the group's first consumer, or an operator, has left out."""
-        group = self._scheduler.group
+        group = self._view.group
         if not isinstance(reply, Children):
             if reply == Refused(Refusal.NO_NODE):
                 self._gone()  # the list of groups shows whether it comes back

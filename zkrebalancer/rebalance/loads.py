@@ -1,6 +1,6 @@
 """What a group's partitions weigh: lag and rates, and in which racks they are, for strategies that look at it.
 
-They are read at an interval, and not when a plan is needed: nobody waits for Kafka while a partition has no owner. A
+They are read at an interval, and not when a plan is needed: no plan waits for Kafka while a partition has no owner. A
 rate needs two readings. Until it is known, as after a change of leaders, nothing is moved for the sake of balance: what
 a new leader does not know would look like an even load. Where the group has weights, rates that are expected at this
 time of the week, these count instead of measured ones, from the first reading on.
@@ -14,21 +14,21 @@ from dataclasses import replace
 from zkrebalancer.assignment.columns import Offsets
 from zkrebalancer.assignment.loads import Deferred, Rates, expected_or, lag_of, rate_of
 from zkrebalancer.assignment.model import Problem, Racks
+from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
-from zkrebalancer.rebalance.facts import Changed, Fact
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 LOAD_INTERVAL_US = 60_000_000
 FIRST_INTERVAL_US = 5_000_000  # to the second reading
-MAX_SHARE_OF_TIME = 4  # a reading that takes long is followed by a rest that is so many times as long
+MAX_SHARE_OF_TIME = 4  # after a slow reading, the pause is at least this many times as long
 
 
 class Loads:
     """Lag and rates of one group."""
 
     def __init__(
-        self, scheduler: GroupScheduler, view: GroupView, weighing: frozenset[str], report: Callable[[Fact], None]
+        self, scheduler: PartScheduler, view: GroupView, weighing: frozenset[str], report: Callable[[facts.Fact], None]
     ) -> None:
         """Know nothing yet. `weighing`: strategies for which `ReadLoads` will be performed."""
         self._scheduler = scheduler
@@ -65,7 +65,7 @@ class Loads:
         if self._view.settings.strategy not in self._weighing or not self._counts:
             return  # the next plan begins anew
         self._is_reading, self._asked_us = True, self._scheduler.now.mono_us
-        self._scheduler.do(ReadLoads(self._scheduler.group, dict(self._counts)))
+        self._scheduler.do(ReadLoads(self._view.group, dict(self._counts)))
 
     def handle(self, read: LoadsRead) -> None:
         """Keep what was read, and schedule the next reading."""
@@ -80,7 +80,7 @@ class Loads:
             was_known = self.are_known
             self._keep(read)
             if self.are_known and not was_known:
-                self._report(Changed("loads-known"))
+                self._report(facts.Changed("loads-known"))
             interval_us = LOAD_INTERVAL_US if self.are_known else FIRST_INTERVAL_US
         self._error = read.error
         rest_us = MAX_SHARE_OF_TIME * (now_us - self._asked_us)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
-from zkrebalancer.rebalance.facts import CameAndWent, Changed, Fact, Joined, OwnersRead, SessionOver
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
@@ -18,10 +18,10 @@ class Membership:
 
     def __init__(
         self,
-        scheduler: GroupScheduler,
+        scheduler: PartScheduler,
         view: GroupView,
         subscriptions: Subscriptions,
-        report: Callable[[Fact], None],
+        report: Callable[[facts.Fact], None],
     ) -> None:
         """Follow nothing yet: loading sets the first watches."""
         self._scheduler = scheduler
@@ -36,7 +36,7 @@ class Membership:
 
     def list_ids(self) -> None:
         """Consumers came or went: list them again."""
-        self._scheduler.ask(ListChildren(paths.ids(self._scheduler.group), watch=True), self._ids_listed)
+        self._scheduler.ask(ListChildren(paths.ids(self._view.group), watch=True), self._ids_listed)
 
     def _ids_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
@@ -51,7 +51,7 @@ class Membership:
             self.read_owners(consumer)  # only the end of its session lets its partitions go
 
     def _read_newcomer(self, consumer: str) -> None:
-        group = self._scheduler.group
+        group = self._view.group
         self._scheduler.ask(Get(paths.ids(group, consumer), watch=True), self._newcomer_read, consumer)
         self._scheduler.ask(Get(paths.owners(group, consumer), watch=True), self._newcomer_owners_read, consumer)
 
@@ -63,21 +63,21 @@ class Membership:
     def _newcomer_owners_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._newcomers.pop(consumer, None)
-            self._report(CameAndWent(consumer))
+            self._report(facts.CameAndWent(consumer))
             return
         if not isinstance(reply, Content) or consumer not in self._newcomers or consumer in self._view.members:
             return
         member = self._view.members[consumer] = self._newcomers.pop(consumer)
         self._warn(member.read_owners(reply))
         if member.registration is not None:
-            self._subscriptions.add(self._scheduler.group, member.registration)
+            self._subscriptions.add(self._view.group, member.registration)
         self._view.refresh(consumer)
         self._scheduler.emit("member_joined", self._view.generation, None, member=consumer)
-        self._report(Joined(member))
+        self._report(facts.Joined(member))
 
     def read_registration(self, consumer: str) -> None:
         """A consumer changed its registration."""
-        registration = Get(paths.ids(self._scheduler.group, consumer), watch=True)
+        registration = Get(paths.ids(self._view.group, consumer), watch=True)
         self._scheduler.ask(registration, self._registration_read, consumer)
 
     def _registration_read(self, reply: Reply, consumer: str) -> None:
@@ -88,13 +88,13 @@ class Membership:
         self._warn(member.read_registration(reply.content))
         if member.registration != before:
             member.pattern_refused = False
-            self._subscriptions.replace(self._scheduler.group, before, member.registration)
+            self._subscriptions.replace(self._view.group, before, member.registration)
             self._view.touch(consumer)
-            self._report(Changed("subscription-changed"))
+            self._report(facts.Changed("subscription-changed"))
 
     def read_owners(self, consumer: str, missing: PendingCommand | None = None) -> None:
         """What a consumer owns changed: an acknowledgement, or the end of its session. `missing`: `OwnersInDoubt`."""
-        owners = Get(paths.owners(self._scheduler.group, consumer), watch=True)
+        owners = Get(paths.owners(self._view.group, consumer), watch=True)
         self._scheduler.ask(owners, self._owners_read, consumer, missing)
 
     def _owners_read(self, reply: Reply, consumer: str, missing: PendingCommand | None) -> None:
@@ -104,9 +104,9 @@ class Membership:
         if isinstance(reply, Content):
             before = member.owners
             self._warn(member.read_owners(reply))
-            self._report(OwnersRead(member, before, missing))
+            self._report(facts.OwnersRead(member, before, missing))
         elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
-            self._report(SessionOver(consumer))
+            self._report(facts.SessionOver(consumer))
 
     def _warn(self, problem: str | None) -> None:
         if problem is not None:

@@ -21,20 +21,12 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, BatchBuilder
-from zkrebalancer.rebalance.facts import (
-    Advanced,
-    Changed,
-    Fact,
-    Failed,
-    Outdated,
-    OwnersInDoubt,
-    SettingsInDoubt,
-    Unanswered,
-)
+from zkrebalancer.rebalance.effects import Warn
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
 
@@ -49,11 +41,11 @@ class Moving:
 
     def __init__(
         self,
-        scheduler: GroupScheduler,
+        scheduler: PartScheduler,
         view: GroupView,
         vacancies: Vacancies,
         epoch: int,
-        report: Callable[[Fact], None],
+        report: Callable[[facts.Fact], None],
     ) -> None:
         """Send nothing yet."""
         self._scheduler = scheduler
@@ -69,7 +61,7 @@ class Moving:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every command is sent and acknowledged, and everybody has what the plan gave."""
+        """Whether every command is sent and acknowledged, and every consumer has what the plan gave."""
         return not (self.outstanding or self._is_sending or (self.plan is not None and self.plan.unserved))
 
     def reset(self) -> None:
@@ -79,7 +71,7 @@ class Moving:
         self._candidates.clear()
 
     def adopt(self) -> None:
-        """After loading: take over the commands that are pending, with a new time limit for each."""
+        """After loading: adopt the commands that are pending, with a new time limit for each."""
         for consumer, member in self._view.members.items():
             if member.pending:
                 self.outstanding.add(consumer)
@@ -128,7 +120,7 @@ class Moving:
 
     def _advance_now(self) -> None:
         self.advance()
-        self._report(Advanced())
+        self._report(facts.Advanced())
 
     def _next_command(self, plan: Plan, consumer: str) -> tuple[Command | None, int]:
         member = self._view.members.get(consumer)
@@ -172,7 +164,7 @@ class Moving:
         elif isinstance(reply, Done):
             self._note_sent(reply, batch)
         self.advance()
-        self._report(Advanced())
+        self._report(facts.Advanced())
 
     def _note_sent(self, reply: Done, batch: Batch) -> None:
         view = self._view
@@ -183,7 +175,7 @@ class Moving:
             view.generation_version = version if isinstance(version, int) else view.generation_version + 1
         view.incarnations.update(batch.incarnations)
         if any(map(view.is_stale, batch.incarnations)):
-            self._report(Changed("topic-recreated"))  # while the transaction was under way
+            self._report(facts.Changed("topic-recreated"))  # while the transaction was under way
         for (consumer, sent), node in zip(batch.commands, reply.results[batch.first_index :], strict=True):
             member = view.members.get(consumer)
             if member is None:
@@ -216,26 +208,26 @@ class Moving:
         if index is not None and index >= batch.first_index:
             consumer = batch.commands[index - batch.first_index][0]
             self.leave_out(consumer)  # one death must not hold up the others
-            self._report(OwnersInDoubt(consumer))
+            self._report(facts.OwnersInDoubt(consumer))
         elif index == GROUP_INDEX:
-            self._report(SettingsInDoubt())
+            self._report(facts.SettingsInDoubt())
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
-            self._report(Outdated())
+            self._report(facts.Outdated())
         else:
             self._scheduler.warn(f"commands were refused by ZooKeeper: {reply.refusal.value}")
-            self._report(Failed(reply.refusal.value))
+            self._report(facts.Failed(reply.refusal.value))
 
     def _unsent(self, member: Member) -> None:
         """A command was not sent after all, or was cancelled: what it said is sent again if it is still wanted."""
         released = self._view.refresh(member.consumer)
         self._answered(member)
-        self._report(released)
+        self._report(facts.LetGo(released))
         self._candidates[member.consumer] = None
 
     def leave_out(self, consumer: str) -> None:
         """Send nothing more to a consumer by this plan, and no longer wait for it."""
         if self.plan is not None and self.plan.drop(consumer):
-            self._serve_everybody(self.plan)
+            self._serve_all(self.plan)
 
     def gone(self, consumer: str) -> None:
         """A consumer is no member any more."""
@@ -244,7 +236,7 @@ class Moving:
             self._scheduler.cancel_wake((name, consumer))
         self.leave_out(consumer)
 
-    def _serve_everybody(self, plan: Plan) -> None:
+    def _serve_all(self, plan: Plan) -> None:
         self._candidates.update(dict.fromkeys(sorted(plan.unserved)))
 
     def serve(self, released: Released) -> None:
@@ -256,7 +248,7 @@ class Moving:
             if waiting is not None:
                 self._candidates[waiting] = None
         if released.unblocked:
-            self._serve_everybody(self.plan)
+            self._serve_all(self.plan)
 
     # Acknowledgements -----------------------------------------------------------------------------------------------
 
@@ -276,10 +268,10 @@ class Moving:
         if acknowledged:
             self._answered(member)
         elif before is not None and member.owners is not None and before.partitions != member.owners.partitions:
-            self._report(Changed("ownership-changed"))  # not by any command of ours
-        self._report(released)
+            self._report(facts.Changed("ownership-changed"))  # not by any command of ours
+        self._report(facts.LetGo(released))
         self.advance((member.consumer,))
-        self._report(Advanced())
+        self._report(facts.Advanced())
 
     def _acknowledged(self, member: Member, done: Command) -> None:
         plan = self.plan
@@ -288,7 +280,7 @@ class Moving:
             "command_acked", done.generation, done.cause.id, command_id=done.command_id, member=member.consumer
         )
         if plan is not None and plan.acknowledged(member.consumer, done):
-            self._serve_everybody(plan)
+            self._serve_all(plan)
         if isinstance(done, StartFetcher):
             pause_us = self._vacancies.fill(done.partitions, self._scheduler.now.mono_us)
             if plan is not None:
@@ -316,7 +308,7 @@ class Moving:
         if not member.blocked_topics():
             self._scheduler.cancel_wake(key)
         elif not self._scheduler.is_awake_planned(key):
-            unreadable = Unanswered(member.consumer, "what it holds cannot be read")
+            unreadable = facts.Unanswered(member.consumer, "what it holds cannot be read")
             self._scheduler.wake(key, self._limit_us(), self._report, unreadable)
 
     def _limit_us(self) -> int:
@@ -331,7 +323,7 @@ class Moving:
         if self.plan is not None:
             self.plan.late_members.add(consumer)
         if isinstance(late.command, StopFetcher):
-            self._report(Unanswered(consumer, "stop-fetcher was not acknowledged in time", late))
+            self._report(facts.Unanswered(consumer, "stop-fetcher was not acknowledged in time", late))
         elif late.node is not None:
             self._scheduler.write([Delete(late.node)], self._cancelled, consumer, late)
 
@@ -339,7 +331,7 @@ class Moving:
         if isinstance(reply, Done):
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
-            self._report(OwnersInDoubt(consumer, late))  # the acknowledgement was quicker, or the command is gone
+            self._report(facts.OwnersInDoubt(consumer, late))  # the acknowledgement was quicker, or the command is gone
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
         """A command is gone, and was never applied: try again, unless that was the last try."""
@@ -349,16 +341,16 @@ class Moving:
         member.pending.remove(late)
         member.failed_tries += 1
         if member.failed_tries > self._view.settings.max_rebalance_retries:
-            self._report(self._view.refresh(consumer))
+            self._report(facts.LetGo(self._view.refresh(consumer)))
             self._answered(member)
             error = ConsumerRebalanceFailedError(self._view.group, (consumer,), member.failed_tries)
-            self._scheduler.warn_of(error)
-            self._report(Unanswered(consumer, "start-fetcher was not acknowledged in time"))
-            self._report(Failed("a consumer did not acknowledge"))
+            self._scheduler.do(Warn(str(error)))
+            self._report(facts.Unanswered(consumer, "start-fetcher was not acknowledged in time"))
+            self._report(facts.Failed("a consumer did not acknowledge"))
         else:
             self._unsent(member)
             if self.plan is not None:
                 self.advance()
             else:
-                self._report(Changed("retry"))
-        self._report(Advanced())
+                self._report(facts.Changed("retry"))
+        self._report(facts.Advanced())

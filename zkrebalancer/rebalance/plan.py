@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The next command takes partitions away; None: everything, and what the plan gives comes afterwards."""
+    """The next command revokes partitions; None: all of them, and what the plan gives comes afterwards."""
 
     partitions: frozenset[TopicPartition] | None
 
@@ -53,7 +53,7 @@ class Start:
 
 @dataclass(slots=True)
 class Plan:
-    """What everybody shall have, and who does not have it yet."""
+    """What every consumer shall have, and which of them do not have it yet."""
 
     generation: int
     mode: str
@@ -61,7 +61,7 @@ class Plan:
     requested_us: int
     transition: Transition
     shares: Mapping[str, Share]  # what those shall have for whom `transition` is not the difference to what they hold
-    fenced: frozenset[str]  # told to stop everything and leave
+    fenced: frozenset[str]  # they are to stop everything and leave
     unserved: set[str] = field(default_factory=set)  # consumers that do not have yet what they shall have
     stopping: set[str] = field(default_factory=set)  # those of them that have to stop everything first
     moved_count: int = 0  # partitions that had another owner before
@@ -81,7 +81,7 @@ class Plan:
     def difference(self, consumer: str, has: Share) -> Difference:
         """Compare what a consumer has with what it shall have.
 
-        Costs what changes: where the transition tells the difference, the rest of the share is not looked at.
+        Costs what changes: where the transition is the difference, the rest of the share is not looked at.
         """
         if consumer in self.shares:
             wanted = self.shares[consumer]
@@ -98,14 +98,14 @@ class Plan:
         return consumer if consumer in self.unserved else None
 
     def is_all_sent(self, members: Mapping[str, Member]) -> bool:
-        """Whether acknowledgements are all that is missing. Looks at everybody who is not served yet."""
+        """Whether acknowledgements are all that is missing. Looks at every consumer that is not served yet."""
         return not any(
-            (consumer in self.stopping and not self._is_told_to_stop(members[consumer]))
+            (consumer in self.stopping and not self._is_stopping(members[consumer]))
             or self.difference(consumer, members[consumer].expected())
             for consumer in self.unserved
         )
 
-    def _is_told_to_stop(self, member: Member) -> bool:
+    def _is_stopping(self, member: Member) -> bool:
         return any(self._is_stop_of_everything(pending.command) for pending in member.pending)
 
     def _is_stop_of_everything(self, command: Command) -> bool:
@@ -161,31 +161,31 @@ def next_step(
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """Who had a partition that nobody holds, and since when nobody does."""
+    """The last holder of a partition that is free, and since when it is."""
 
     consumer: str
     since_us: int
 
 
 class Vacancies:
-    """What nobody holds, for telemetry: no event says which partitions a command moved, so it is counted here."""
+    """Partitions without a holder, for telemetry: no event says which partitions a command moved."""
 
     def __init__(self) -> None:
         """Know of none."""
         self.by_partition: dict[TopicPartition, Vacancy] = {}  # at most MAX_VACANT
 
     def note(self, consumer: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
-        """Nobody holds these partitions any more that the consumer had."""
+        """The consumer had these partitions, and now they are free."""
         room = max(0, MAX_VACANT - len(self.by_partition))
         self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
 
     def keep_unheld(self, view: GroupView) -> None:
-        """The group was read anew: leave out what somebody holds."""
+        """The group was read anew: leave out what is held."""
         kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not view.holders(tp)}
         self.by_partition = kept
 
     def fill(self, partitions: Iterable[TopicPartition], now_us: int) -> int:
-        """Somebody has started these; return for how long one of them was without an owner at most."""
+        """These were started; return the longest time, in microseconds, that one of them was free."""
         filled = (self.by_partition.pop(partition, None) for partition in partitions)
         return max((now_us - vacancy.since_us for vacancy in filled if vacancy is not None), default=0)
 
@@ -195,7 +195,7 @@ class Deviations:
     """Where a plan is not simply what the strategy's transition says.
 
     `shares`: what those shall have for whom the transition is not the difference to what they hold. `fenced`: those
-    told to stop everything and leave. `former_names`: consumers that are gone -> those that have come back in their
+    that are to stop everything and leave. `former_names`: consumers that are gone -> those that have come back in their
     place, to which nothing moves.
     """
 
@@ -214,21 +214,21 @@ def make_plan(
     requested_us: int,
     generation: int,
 ) -> Plan | None:
-    """Return what everybody shall have, None if everybody has it.
+    """Return what every consumer shall have, None if all have it.
 
     Costs what changes: where the plan deviates, what is held is compared with what shall be, for all others the
-    strategy's transition says it. `vacancies` names who had what nobody holds, so that what a dead consumer had counts
+    strategy's transition says it. `vacancies` names the last holders of what is free: what a dead consumer had counts
     as moved too.
     """
     mode, shares = deviations.mode, deviations.shares
     plan = Plan(generation, mode, cause, requested_us, transition, shares, deviations.fenced)
-    told = view.members.keys() - shares.keys()
+    described = view.members.keys() - shares.keys()
     changing = {*transition.starts, *transition.stops} if mode == EAGER else transition.changing
-    plan.unserved |= changing & told
-    is_needed = not told.isdisjoint(transition.changing)
+    plan.unserved |= changing & described
+    is_needed = not described.isdisjoint(transition.changing)
     for consumer, wanted in shares.items():
         member = view.members[consumer]
-        is_fencing = consumer in plan.fenced and not _is_told_to_leave(member)
+        is_fencing = consumer in plan.fenced and not _is_leaving(member)
         is_different = is_fencing or member.expected() != wanted
         if is_fencing:
             plan.stopping.add(consumer)
@@ -239,18 +239,18 @@ def make_plan(
     if mode == EAGER:
         plan.stopping |= {consumer for consumer in view.members if view.held_by(consumer)}
     plan.unserved |= plan.stopping
-    plan.moved_count = _taken_over(view, plan, vacancies, deviations.former_names)
+    plan.moved_count = _inherited(view, plan, vacancies, deviations.former_names)
     if not view.settings.frozen:
         plan.moved_count += transition.moved_count
     return plan if is_needed else None
 
 
-def _is_told_to_leave(member: Member) -> bool:
+def _is_leaving(member: Member) -> bool:
     return any(pending.command.cause.kind == INSTANCE_FENCED for pending in member.pending)
 
 
-def _taken_over(view: GroupView, plan: Plan, vacancies: Vacancies, former_names: Mapping[str, str]) -> int:
-    """Count what is started for another consumer than the one that had it and takes no part any more."""
+def _inherited(view: GroupView, plan: Plan, vacancies: Vacancies, former_names: Mapping[str, str]) -> int:
+    """Count what is started for another consumer than the one that had it and has left."""
     former = {partition: vacancy.consumer for partition, vacancy in vacancies.by_partition.items()}
     for consumer in {*view.evicted, *plan.shares}:
         if not plan.transition.knows(consumer):

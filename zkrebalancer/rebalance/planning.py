@@ -34,7 +34,7 @@ class Planning:
     """The problem of one group, kept up to date. It reads the view, and changes nothing of it but `touched`."""
 
     def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
-        """Know nobody; the first look is at everybody. `warn(text)` writes a log line."""
+        """Know no member; the first look is at all. `warn(text)` writes a log line."""
         self._view = view
         self._subscriptions = subscriptions
         self._warn = warn
@@ -59,7 +59,7 @@ class Planning:
         return self._is_all_touched and len(self._view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP
 
     def touch_all(self) -> None:
-        """Look at everybody again: the group was read anew, or its topics have changed."""
+        """Look at every member again: the group was read anew, or its topics have changed."""
         self._is_all_touched = True
 
     # The problem --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Planning:
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
-        """Whether not everybody need stop: the group is frozen, or static members only get back what they had."""
+        """Whether not all have to stop: the group is frozen, or static members only get back what they had."""
         if self._view.settings.frozen:
             return True
         for consumer, wanted in shares.items():

@@ -25,7 +25,7 @@ Stage = Callable[[], list[LazyRead]]
 
 
 class GroupReader:
-    """One reading of a group; whoever performs the calls goes from stage to stage.
+    """One reading of a group; the one that performs the calls goes from stage to stage.
 
     `view` is what was read; `commands`: paths of each consumer's; `problems`: what could not be read, a line each;
     `exists`: whether the group's node was there.

@@ -1,7 +1,7 @@
 """What every part of the core works with: calls and the handlers of their replies, timers, telemetry, log lines.
 
 A call is kept with the method that handles its reply, so that the code reads in the order in which things happen, and
-what is awaited is plain data: (method, arguments). Two rules are kept here, once for everybody. A transaction that is
+what is awaited is plain data: (method, arguments). Two rules are kept here, once for all parts. A transaction that is
 made by `write` is fenced: it fails as a whole once another coordinator leads, and then this one steps down. And a reply
 that says no more than that the connection broke is dropped: everything is read anew when the connection is back.
 """
@@ -29,11 +29,11 @@ Entry = TypeVar("Entry", bound=Hashable)
 class Awaited:
     """How the reply to a call is handled, and on whose behalf the call was made."""
 
-    owner: Hashable
+    owner: str
     handle: Handler
     arguments: tuple[Any, ...]
     is_fenced: bool = False
-    whatever_comes: bool = False  # also a reply that tells nothing
+    whatever_comes: bool = False  # also a reply of unknown outcome
 
 
 class Scheduler:
@@ -45,16 +45,16 @@ class Scheduler:
         self.now = Now(0, 0)
         self.effects: list[Effect] = []
         self.awaited: dict[int, Awaited] = {}
-        self._calls_of: defaultdict[Hashable, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
-        self._timers_of: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
+        self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
+        self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
         self._last_call_id = 0
         self._id_seed = ""
         self._last_id = 0
         self._last_ticket = 0
-        self._fence = Check(paths.COORDINATOR_EPOCH, -1)
+        self.fence = Check(paths.COORDINATOR_EPOCH, -1)
         self._step_down: Callable[[str], None] = _nothing_to_step_down_from
-        self._due: dict[tuple[Hashable, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
-        self._heap: list[tuple[int, int, tuple[Hashable, Hashable]]] = []
+        self.due: dict[tuple[str, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
+        self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []
         self._heap_order = 0
 
     def begin_leadership(self, seed: str, epoch_version: int, step_down: Callable[[str], None]) -> None:
@@ -63,35 +63,17 @@ class Scheduler:
         `seed`: no two leaderships share it. `step_down(reason)` is called when the fence has failed.
         """
         self._id_seed, self._last_id = seed, 0
-        self._fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
+        self.fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
         self._step_down = step_down
+
+    def part(self, owner: str, group: str | None = None) -> PartScheduler:
+        """Return what one part of the core schedules by; `group`: the group that its events and log lines concern."""
+        return PartScheduler(self, owner, group)
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
-    def ask(self, owner: Hashable, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
-        """Make a call; `handle(reply, *arguments)` gets the reply unless `forget(owner)` comes first."""
-        self._request(call, Awaited(owner, handle, arguments))
-
-    def ask_whatever_comes(self, owner: Hashable, call: Call, handle: Handler) -> None:
-        """Make a call; `handle` gets its reply also when that only says that the connection broke."""
-        self._request(call, Awaited(owner, handle, (), whatever_comes=True))
-
-    def write(self, owner: Hashable, operations: Iterable[Operation], handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """Make a fenced transaction; `handle` gets its reply, with results and `index` of these operations.
-
-        Only the failure of the fence means being deposed; then `handle` is not called.
-        """
-        self._request(Multi((self._fence, *operations)), Awaited(owner, handle, arguments, is_fenced=True))
-
-    def room(self, operations: Iterable[Operation] = ()) -> int:
-        """Return how many bytes are left in a `write` that has these operations."""
-        return self.limit.max_bytes - self.limit.size((self._fence, *operations))
-
-    def fitting(self, operations: Sequence[Operation]) -> int:
-        """Return how many of these operations, in order, one `write` takes."""
-        return self.limit.fitting(operations, (self._fence,))
-
-    def _request(self, call: Call, awaited: Awaited) -> None:
+    def request(self, call: Call, awaited: Awaited) -> None:
+        """Make a call."""
         self._last_call_id += 1
         self.awaited[self._last_call_id] = awaited
         self._calls_of[awaited.owner].add(self._last_call_id)
@@ -115,37 +97,33 @@ class Scheduler:
     def _is_deposed(self, reply: Reply) -> bool:
         return isinstance(reply, Refused) and reply.index == 0
 
-    def forget(self, owner: Hashable) -> None:
+    def forget(self, owner: str) -> None:
         """Drop all replies and timers that `owner` waits for."""
         for call_id in self._calls_of.pop(owner, ()):
             del self.awaited[call_id]
         for name in self._timers_of.pop(owner, ()):
-            del self._due[owner, name]
+            del self.due[owner, name]
 
     # Timers ---------------------------------------------------------------------------------------------------------
 
-    def wake(self, owner: Hashable, name: Hashable, at_us: int, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """Call `handle(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
+    def wake(self, owner: str, name: Hashable, at_us: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
+        """Call `handler(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
         key = (owner, name)
-        self._due[key] = (at_us, handle, arguments)
+        self.due[key] = (at_us, handler, arguments)
         self._timers_of[owner].add(name)
         self._heap_order += 1
         heapq.heappush(self._heap, (at_us, self._heap_order, key))
 
-    def cancel_wake(self, owner: Hashable, name: Hashable) -> None:
+    def cancel_wake(self, owner: str, name: Hashable) -> None:
         """Drop a timer, if there is one."""
-        if self._due.pop((owner, name), None) is not None:
+        if self.due.pop((owner, name), None) is not None:
             _discard(self._timers_of, owner, name)
-
-    def is_awake_planned(self, owner: Hashable, name: Hashable) -> bool:
-        """Whether a timer of that name is set."""
-        return (owner, name) in self._due
 
     def next_deadline_us(self) -> int | None:
         """When `run_due` has something to do next."""
         while self._heap:
             at_us, _order, key = self._heap[0]
-            due = self._due.get(key)
+            due = self.due.get(key)
             if due is not None and due[0] == at_us:
                 return at_us
             heapq.heappop(self._heap)
@@ -155,31 +133,21 @@ class Scheduler:
         """Run every timer that is due."""
         while (at_us := self.next_deadline_us()) is not None and at_us <= self.now.mono_us:
             _at_us, _order, key = heapq.heappop(self._heap)
-            _at_us, handle, arguments = self._due.pop(key)
+            _at_us, handle, arguments = self.due.pop(key)
             _discard(self._timers_of, *key)
             handle(*arguments)
 
-    # Ids, telemetry, log --------------------------------------------------------------------------------------------
+    # Ids, effects --------------------------------------------------------------------------------------------------
 
     def new_id(self) -> str:
-        """Return a fresh uuid, the same one whenever the same leadership is replayed."""
+        """See `PartScheduler.new_id`."""
         self._last_id += 1
         return str(uuid5(_NAMESPACE, f"{self._id_seed}/{self._last_id}"))
 
     def new_ticket(self) -> int:
-        """Return a number that no computation before it had, under this leadership or an earlier one."""
+        """See `PartScheduler.new_ticket`."""
         self._last_ticket += 1
         return self._last_ticket
-
-    def emit(
-        self, kind: str, group: str | None, generation: int | None, cause_id: str | None, **fields: EventField
-    ) -> None:
-        """Write one telemetry event."""
-        self.effects.append(Emit(kind, group, generation, cause_id, fields))
-
-    def warn(self, text: str) -> None:
-        """Write one log line."""
-        self.effects.append(Warn(text))
 
     def take_effects(self) -> list[Effect]:
         """Return what has been collected since the last time, in order."""
@@ -187,39 +155,60 @@ class Scheduler:
         return effects
 
 
-class GroupScheduler:
-    """The scheduler on behalf of one group."""
+class PartScheduler:
+    """The scheduler on behalf of one owner: a group, or a part that serves them all."""
 
-    def __init__(self, scheduler: Scheduler, group: str) -> None:
-        """Make every call, timer and log line in the name of `group`."""
+    def __init__(self, scheduler: Scheduler, owner: str, group: str | None) -> None:
+        """See `Scheduler.part`."""
         self._scheduler = scheduler
-        self.group = group
-        self.limit = scheduler.limit
-        self.room = scheduler.room
-        self.fitting = scheduler.fitting
-        self.new_id = scheduler.new_id
-        self.new_ticket = scheduler.new_ticket
+        self._owner = owner
+        self._group = group
 
     @property
     def now(self) -> Now:
         """The time of the event that is being handled."""
         return self._scheduler.now
 
-    def ask(self, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """See `Scheduler.ask`."""
-        self._scheduler.ask(self.group, call, handle, *arguments)
+    def ask(self, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
+        """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first."""
+        self._scheduler.request(call, Awaited(self._owner, handle, arguments))
+
+    def ask_whatever_comes(self, call: Call, handle: Handler) -> None:
+        """Make a call; `handle` gets its reply also when that only says that the connection broke."""
+        self._scheduler.request(call, Awaited(self._owner, handle, (), whatever_comes=True))
 
     def write(self, operations: Iterable[Operation], handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """See `Scheduler.write`."""
-        self._scheduler.write(self.group, operations, handle, *arguments)
+        """Make a fenced transaction; `handle` gets its reply, with results and `index` of these operations.
+
+        Only the failure of the fence means being deposed; then `handle` is not called.
+        """
+        awaited = Awaited(self._owner, handle, arguments, is_fenced=True)
+        self._scheduler.request(Multi((self._scheduler.fence, *operations)), awaited)
+
+    @property
+    def limit(self) -> RequestLimit:
+        """The limit of transactions."""
+        return self._scheduler.limit
+
+    def room(self, operations: Iterable[Operation] = ()) -> int:
+        """Return how many bytes are left in a `write` that has these operations."""
+        return self.limit.max_bytes - self.limit.size((self._scheduler.fence, *operations))
+
+    def fitting(self, operations: Sequence[Operation]) -> int:
+        """Return how many of these operations, in order, one `write` takes."""
+        return self.limit.fitting(operations, (self._scheduler.fence,))
 
     def do(self, effect: Effect) -> None:
-        """Have something done whose outcome comes back as an event of its own."""
+        """Have something done whose outcome, if any, comes back as an event of its own."""
         self._scheduler.effects.append(effect)
 
+    def forget(self) -> None:
+        """Drop all replies and timers that the owner waits for."""
+        self._scheduler.forget(self._owner)
+
     def wake(self, name: Hashable, at_us: int, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """See `Scheduler.wake`."""
-        self._scheduler.wake(self.group, name, at_us, handle, *arguments)
+        """Call `handle(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
+        self._scheduler.wake(self._owner, name, at_us, handle, arguments)
 
     def wake_soon(self, name: Hashable, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
         """Go on in a step of its own, so that other groups have their turn."""
@@ -227,30 +216,30 @@ class GroupScheduler:
 
     def cancel_wake(self, name: Hashable) -> None:
         """Drop a timer, if there is one."""
-        self._scheduler.cancel_wake(self.group, name)
+        self._scheduler.cancel_wake(self._owner, name)
 
     def is_awake_planned(self, name: Hashable) -> bool:
         """Whether a timer of that name is set."""
-        return self._scheduler.is_awake_planned(self.group, name)
+        return (self._owner, name) in self._scheduler.due
 
-    def forget(self) -> None:
-        """Drop all replies and timers that the group waits for."""
-        self._scheduler.forget(self.group)
+    def new_id(self) -> str:
+        """Return a fresh uuid, the same one whenever the same leadership is replayed."""
+        return self._scheduler.new_id()
 
-    def emit(self, kind: str, generation: int, cause_id: str | None, **fields: EventField) -> None:
-        """Write one telemetry event of the group."""
-        self._scheduler.emit(kind, self.group, generation, cause_id, **fields)
+    def new_ticket(self) -> int:
+        """Return a number that no computation before it had, under this leadership or an earlier one."""
+        return self._scheduler.new_ticket()
+
+    def emit(self, kind: str, generation: int | None, cause_id: str | None, **fields: EventField) -> None:
+        """Write one telemetry event."""
+        self.do(Emit(kind, self._group, generation, cause_id, fields))
 
     def warn(self, text: str) -> None:
-        """Write one log line about the group."""
-        self._scheduler.warn(f"group {self.group}: {text}")
-
-    def warn_of(self, error: Exception) -> None:
-        """Write one log line about an error that names the group."""
-        self._scheduler.warn(str(error))
+        """Write one log line."""
+        self.do(Warn(text if self._group is None else f"group {self._group}: {text}"))
 
 
-def _discard(index: defaultdict[Hashable, set[Entry]], owner: Hashable, entry: Entry) -> None:
+def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> None:
     entries = index[owner]
     entries.discard(entry)
     if not entries:

@@ -3,7 +3,7 @@
 `static/<instance>` is written with each start. When the consumer's session ends it gets a deadline; until then its
 partitions stay without an owner unless the instance comes back, and then the node is deleted. An instance that comes
 back while its former consumer is still registered has either been killed, and waits for the end of the old session, or
-runs twice: the older consumer gets nothing more, and is told to stop everything and leave (it is *fenced*).
+runs twice: the older consumer gets nothing more, and has to stop everything and leave (it is *fenced*).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
-from zkrebalancer.rebalance.facts import Changed, Fact, Outdated
+from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.plan import Plan
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -113,7 +113,7 @@ def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
 class StaticMembers:
     """The deadlines of one group's static members that are away."""
 
-    def __init__(self, scheduler: GroupScheduler, view: GroupView, report: Callable[[Fact], None]) -> None:
+    def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Know none; loading reads them into the view."""
         self._scheduler = scheduler
         self._view = view
@@ -148,7 +148,7 @@ class StaticMembers:
 
     def _deadline_written(self, reply: Reply) -> None:
         if isinstance(reply, Refused):
-            self._report(Outdated())
+            self._report(facts.Outdated())
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
         wait_us = max(0, deadline_ms - self._scheduler.now.epoch_ms) * 1_000
@@ -162,4 +162,4 @@ class StaticMembers:
     def _removed(self, _reply: Reply, instance: str) -> None:
         self._view.statics.pop(instance, None)
         self._view.away.pop(instance, None)
-        self._report(Changed("static-grace-over"))
+        self._report(facts.Changed("static-grace-over"))

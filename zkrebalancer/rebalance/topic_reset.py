@@ -24,8 +24,8 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
-from zkrebalancer.rebalance.facts import Changed, Fact, Outdated
-from zkrebalancer.rebalance.scheduler import GroupScheduler
+from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_DELETES_PER_TRANSACTION = 500
@@ -35,7 +35,7 @@ ABANDONED_GRACE_US = 3_600_000_000  # a topic may be away for a while, when the 
 class TopicReset:
     """Deletes the offsets of one group that belong to no topic any more."""
 
-    def __init__(self, scheduler: GroupScheduler, view: GroupView, report: Callable[[Fact], None]) -> None:
+    def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Have nothing to do."""
         self._scheduler = scheduler
         self._view = view
@@ -94,12 +94,12 @@ class TopicReset:
             return
         self._under_way.discard(topic)
         if isinstance(reply, Refused):
-            self._report(Outdated())
+            self._report(facts.Outdated())
         elif incarnation is None:
             self._view.incarnations.pop(topic, None)
         else:
             self._view.incarnations[topic] = incarnation
-            self._report(Changed("topic-recreated"))
+            self._report(facts.Changed("topic-recreated"))
 
     def reset(self) -> None:
         """The group is read anew: what was under way is found out from ZooKeeper."""

@@ -11,19 +11,19 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 
-OWNER = "topics"
+OWNER = "/topics"  # no group has such a name
 
 
 class TopicListener:
-    """Reads and watches every topic; tells the groups that a change concerns."""
+    """Reads and watches every topic; notifies the groups that a change concerns."""
 
     def __init__(self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
         """`notify(group, kind of trigger)` is called for every group that is interested in a topic that changed."""
-        self._scheduler = scheduler
+        self._scheduler = scheduler.part(OWNER)
         self._subscriptions = subscriptions
         self._notify = notify
         self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
-        self._refused: set[str] = set()  # names that are none, and that was said
+        self._refused: set[str] = set()  # names that no topic can have; each was logged once
 
     def read_all(self) -> None:
         """Read the topics anew: at startup, and when the watches are gone with a connection."""
@@ -32,7 +32,7 @@ class TopicListener:
 
     def forget(self) -> None:
         """Nothing is watched any more."""
-        self._scheduler.forget(OWNER)
+        self._scheduler.forget()
         self._unread = None
         self._note_whether_known()
 
@@ -48,7 +48,7 @@ class TopicListener:
             self._read(event.path.removeprefix(paths.BROKER_TOPICS + "/"))
 
     def _list(self) -> None:
-        self._scheduler.ask(OWNER, ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
+        self._scheduler.ask(ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
 
     def _listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
@@ -75,7 +75,7 @@ class TopicListener:
         return name not in self._refused
 
     def _read(self, name: str) -> None:
-        self._scheduler.ask(OWNER, Get(paths.topic(name), watch=True), self._topic_read, name)
+        self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name)
 
     def _topic_read(self, reply: Reply, name: str) -> None:
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:

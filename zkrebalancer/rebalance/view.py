@@ -163,7 +163,7 @@ class GroupView:
     incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at
-    # By topic: while one dictionary of half a million entries grows, everybody waits for 20 ms.
+    # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
@@ -181,7 +181,7 @@ class GroupView:
             self.members[consumer].follow()
 
     def refresh(self, consumer: str) -> Released:
-        """Bring the index up to date after a change at one consumer; return what nobody holds any more."""
+        """Bring the index up to date after a change at one consumer; return what is free now."""
         self.touch(consumer)
         member = self.members.get(consumer)
         record = self.evicted.get(consumer)
@@ -219,7 +219,7 @@ class GroupView:
         return released
 
     def remove(self, consumer: str) -> Released:
-        """Forget a consumer whose session is over; return what nobody holds any more."""
+        """Forget a consumer whose session is over; return what is free now."""
         member = self.members.pop(consumer, None)
         if member is not None:
             member.go(MemberState.GONE)
@@ -232,12 +232,12 @@ class GroupView:
         return self._held.get(consumer, {})
 
     def holders(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Who holds a partition; more than one is a broken promise, none is free."""
+        """Return the holders of a partition; more than one is a broken promise, none is free."""
         topic, number = partition
         return self._holders[topic].get(number, ()) if topic in self._holders else ()
 
     def held_topics(self) -> KeysView[str]:
-        """Every topic of which somebody holds a partition."""
+        """Every topic of which a partition is held."""
         return self._holders.keys()
 
     def exists(self, partition: TopicPartition) -> bool:
@@ -270,7 +270,7 @@ class GroupView:
         return self.is_free_for(consumer, partition)
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:
-        """Whether nobody but the consumer holds the partition."""
+        """Whether no other consumer holds the partition."""
         holders = self.holders(partition)
         if holders and holders != (consumer,):
             return False

@@ -21,7 +21,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 def test_rule_1_channels_are_read_before_ids_and_owners_before_evicted() -> None:
-    """Swap two stages of `Loading`."""
+    """Swap two stages of `GroupReader`."""
     world = world_with(GroupSettings(), "a")
     asked: list[str] = []
     perform_next = world.zk.perform_next
@@ -60,7 +60,7 @@ def test_rule_2_an_unreadable_record_holds_all_of_its_topics_until_its_consumer_
 
 
 def test_rule_2_a_commands_disappearance_is_not_an_acknowledgement() -> None:
-    """Count a command as done when its node is gone: `_drop_cancelled` without taking the partitions back."""
+    """Count a command as done when its node is gone: let `Plan.look_at` count it as served."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
     world.agents["a"].silent = True
     world.set_topic("t", 6)
@@ -111,7 +111,7 @@ def test_rule_4_after_a_lost_reply_it_leads_only_with_its_own_node_of_the_last_e
 
 
 def test_rule_4_every_write_of_the_leader_checks_the_epoch() -> None:
-    """Let `Leadership.fenced` leave out the check."""
+    """Let `PartScheduler.write` leave out the fence."""
     world = world_with(GroupSettings(), "a", "b")
     process = world.leader()
     version = world.zk.nodes[paths.COORDINATOR_EPOCH].version
@@ -183,7 +183,7 @@ def test_rule_10_the_acknowledgement_or_the_cancel_wins_never_both() -> None:
 
 
 def test_rule_12_a_late_start_is_cancelled_and_tried_again_then_its_consumer_is_evicted() -> None:
-    """In `Moving._drop_cancelled`, never evict; or do not take the start back."""
+    """In `Moving.drop_cancelled`, never evict; or do not make the consumer a candidate again."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000, max_rebalance_retries=2), "a")
     other = world.add_agent("b")
     world.act(other)
@@ -286,7 +286,7 @@ def test_rule_17_a_static_members_partitions_wait_for_it_until_its_deadline() ->
 
 
 def test_rule_18_while_offsets_are_reset_nobody_is_started() -> None:
-    """In `Group.may_start`, ignore `starts_paused`."""
+    """In `GroupView.may_start`, ignore `starts_paused`."""
     world = world_with(GroupSettings(starts_paused=True), "a")
     assert world.owned() == {"a-1": {}}
     world.configure(settings.encode(GroupSettings()))
@@ -295,7 +295,7 @@ def test_rule_18_while_offsets_are_reset_nobody_is_started() -> None:
 
 
 def test_rule_19_what_the_dead_leave_is_removed() -> None:
-    """In `Departures.gone`, do not sweep; in `TopicReset.maybe_begin`, do not look for abandoned topics."""
+    """In `Departures.end`, do not sweep; in `TopicReset.maybe_begin`, do not look for abandoned topics."""
     world = world_with(GroupSettings(), "a", "b")
     world.kill_agent(world.agents["b"])
     world.pass_time(1_000)

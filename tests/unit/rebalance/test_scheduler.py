@@ -40,7 +40,7 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         scheduler.now = Now(now_us, 0)
         expected: list[object] = []
         if kind == "ask":
-            scheduler.ask(owner, Get("/"), _note, books, len(books.calls))
+            scheduler.part(owner).ask(Get("/"), _note, books, len(books.calls))
             books.calls[scheduler._last_call_id] = owner
         elif kind in {"answer", "lose"}:
             reply: Reply = Done() if kind == "answer" else Refused(Refusal.CONNECTION_LOST)
@@ -48,13 +48,13 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
             if books.calls.pop(number, None) is not None and kind == "answer":
                 expected = [reply]
         elif kind == "wake":
-            scheduler.wake(owner, number, now_us + 5, _ring, books, (owner, number))
+            scheduler.part(owner).wake(number, now_us + 5, _ring, books, (owner, number))
             books.timers[owner, number] = now_us + 5
         elif kind == "cancel":
-            scheduler.cancel_wake(owner, number)
+            scheduler.part(owner).cancel_wake(number)
             books.timers.pop((owner, number), None)
         elif kind == "forget":
-            scheduler.forget(owner)
+            scheduler.part(owner).forget()
             books.calls = {call_id: of for call_id, of in books.calls.items() if of != owner}
             books.timers = {key: at_us for key, at_us in books.timers.items() if key[0] != owner}
         else:
@@ -66,7 +66,7 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
         assert books.called == expected
         books.called.clear()
         assert {call_id: awaited.owner for call_id, awaited in scheduler.awaited.items()} == books.calls
-        assert scheduler._due.keys() == books.timers.keys()
+        assert scheduler.due.keys() == books.timers.keys()
         assert {call for calls in scheduler._calls_of.values() for call in calls} == books.calls.keys()
         assert {(of, name) for of, names in scheduler._timers_of.items() for name in names} == books.timers.keys()
         assert all(scheduler._calls_of.values())
@@ -98,10 +98,10 @@ class Watched(dict[object, object]):
 def test_to_forget_one_owner_looks_at_no_other() -> None:
     scheduler = Scheduler()
     for number in range(100):
-        scheduler.ask(f"g-{number}", Get("/"), _note)
-        scheduler.wake(f"g-{number}", "reconcile", 1, _ring)
+        scheduler.part(f"g-{number}").ask(Get("/"), _note)
+        scheduler.part(f"g-{number}").wake("reconcile", 1, _ring)
     scheduler.awaited = Watched(scheduler.awaited)  # type: ignore[assignment,arg-type]
-    scheduler._due = Watched(scheduler._due)  # type: ignore[assignment]
-    scheduler.forget("g-7")
+    scheduler.due = Watched(scheduler.due)  # type: ignore[assignment]
+    scheduler.part("g-7").forget()
     assert Watched.looks == 0
-    assert len(scheduler.awaited) == len(scheduler._due) == 99
+    assert len(scheduler.awaited) == len(scheduler.due) == 99

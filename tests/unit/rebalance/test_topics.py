@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.errors import InvalidNameError
+from zkrebalancer.rebalance import coordinator, election, topics
 
 
 def world_of_two_topics() -> World:
@@ -18,7 +20,7 @@ def world_of_two_topics() -> World:
 
 
 def test_a_topic_that_is_deleted_before_its_start_is_sent_is_not_started() -> None:
-    """The plan still names the topic, the next one is debounced. Fails when `Group.may_start` does not ask `exists`."""
+    """The plan names the topic, the next is debounced. Fails when `GroupView.may_start` does not ask `exists`."""
     world = world_of_two_topics()
     world.add_agent("a", {"t": 1, "u": 1})
     world.pass_time(2_000)
@@ -91,3 +93,10 @@ def test_a_topic_that_is_created_again_while_its_first_start_is_under_way_is_res
 
     world.assert_converged()
     assert world.zk.nodes[paths.offsets(GROUP, "t")].content == b"id-2"
+
+
+@pytest.mark.parametrize("owner", [coordinator.OWNER, election.OWNER, topics.OWNER])
+def test_no_group_shares_its_calls_and_timers_with_a_part_of_the_core(owner: str) -> None:
+    """A group `topics` that is read anew would drop what the topic listener waits for."""
+    with pytest.raises(InvalidNameError):
+        paths.validate_name("group", owner)

@@ -158,7 +158,7 @@ class WideChaos(Chaos):
             world.assert_converged()
         world.assert_nothing_left()
         deadlines = {
-            name for c in world.coordinators if c.alive for owner, name in c.machine.scheduler._due if owner == GROUP
+            name for c in world.coordinators if c.alive for owner, name in c.machine.scheduler.due if owner == GROUP
         }
         assert deadlines <= {"reconcile"}, f"still waiting for {deadlines}"
 
