@@ -153,7 +153,7 @@ class ZkModel:
         self.servers: list[Server] = [] if lagging else [Server(self.tree, 0)]
         self.observe: Observer | None = None
         self.max_request_bytes: int | None = None
-        self.identity: Callable[[int], str] = lambda _session_id: ""  # of a session, as access control lists name it
+        self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
@@ -421,6 +421,11 @@ class ZkModel:
 
 
 RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, SetContent: Right.WRITE, Delete: Right.DELETE}
+
+
+def _nameless(_session_id: int) -> str:
+    """Name no session; a function of the module, so that a world can be copied by pickling it."""
+    return ""
 
 
 def parent(path: str) -> str:
