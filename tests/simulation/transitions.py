@@ -10,8 +10,8 @@ from unittest import mock
 from consumer_agent.membership import state_machine
 from consumer_agent.membership.state_machine import StateMachine
 from zkrebalancer.rebalance import states
-from zkrebalancer.rebalance.states import GroupState, MemberState, Story
-from zkrebalancer.rebalance.view import Member
+from zkrebalancer.rebalance.states import GroupState, MemberState
+from zkrebalancer.rebalance.view import Member, Story
 
 
 @contextmanager

@@ -24,11 +24,11 @@ from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.scheduler import Scheduler
-from zkrebalancer.rebalance.states import GroupState, Story
+from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topic_reset import TopicReset
-from zkrebalancer.rebalance.view import GroupView, Released
+from zkrebalancer.rebalance.view import GroupView, Released, Story
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
-
-MAX_STORY_LINES = 50
 
 
 class GroupState(Enum):
@@ -56,29 +53,3 @@ MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
 
 class InvalidTransitionError(Exception):
     """The core was about to do what a table forbids: a bug; carries the story of how it came."""
-
-
-class Story:
-    """The state of one group, and the last transitions with their times and reasons."""
-
-    def __init__(self, group: str) -> None:
-        """Begin at LOADING."""
-        self._group = group
-        self.state = GroupState.LOADING
-        self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
-
-    def go(self, state: GroupState, at_us: int, reason: str) -> None:
-        """Change the state.
-
-        Raises:
-            InvalidTransitionError: the table has no such transition.
-
-        """
-        self._lines.append(f"{at_us / 1e6:.6f} {self.state.value} -> {state.value}: {reason}")
-        if state not in TRANSITIONS[self.state]:
-            raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
-        self.state = state
-
-    def lines(self) -> list[str]:
-        """Return the last transitions, oldest first."""
-        return list(self._lines)

@@ -7,7 +7,7 @@ an acknowledgement costs what it changes and not what the group has.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -20,9 +20,43 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
+from zkrebalancer.rebalance.states import (
+    MEMBER_TRANSITIONS,
+    TRANSITIONS,
+    GroupState,
+    InvalidTransitionError,
+    MemberState,
+)
 
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
+
+MAX_STORY_LINES = 50
+
+
+class Story:
+    """The state of one group, and the last transitions with their times and reasons."""
+
+    def __init__(self, group: str) -> None:
+        """Begin at LOADING."""
+        self._group = group
+        self.state = GroupState.LOADING
+        self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
+
+    def go(self, state: GroupState, at_us: int, reason: str) -> None:
+        """Change the state.
+
+        Raises:
+            InvalidTransitionError: the table has no such transition.
+
+        """
+        self._lines.append(f"{at_us / 1e6:.6f} {self.state.value} -> {state.value}: {reason}")
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
+        self.state = state
+
+    def lines(self) -> list[str]:
+        """Return the last transitions, oldest first."""
+        return list(self._lines)
 
 
 @dataclass(slots=True)

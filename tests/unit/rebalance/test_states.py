@@ -14,9 +14,8 @@ from zkrebalancer.rebalance.states import (
     GroupState,
     InvalidTransitionError,
     MemberState,
-    Story,
 )
-from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Story
 
 NOTHING = OwnersRecord(0, None, {})
 
