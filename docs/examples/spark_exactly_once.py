@@ -71,5 +71,4 @@ writer = records.writeStream.foreachBatch(store).option("checkpointLocation", os
 query = writer.start()
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
 with suppress(KeyboardInterrupt):
-    query.awaitTermination()
-query.stop()  # leaves the group
+    query.awaitTermination()  # the end of the application leaves the group
