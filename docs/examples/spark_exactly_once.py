@@ -9,8 +9,9 @@ import signal
 import sqlite3
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import groupby
+from threading import Event
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -69,6 +70,8 @@ records = (
 )
 writer = records.writeStream.foreachBatch(store).option("checkpointLocation", os.environ["CHECKPOINT"])
 query = writer.start()
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
-with suppress(KeyboardInterrupt):
-    query.awaitTermination()  # the end of the application leaves the group
+stopping = Event()
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # no exception: py4j would print it
+while not stopping.is_set() and not query.awaitTermination(1):
+    pass
+query.stop()  # leaves the group
