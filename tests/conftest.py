@@ -31,18 +31,20 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and keep those on one worker that share something expensive.
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep tests on one worker that share something expensive; this has to come before xdist reads the groups.
 
     Tests with the shared Spark session form one group, so that only one worker starts it. Tests that share a module's
     fixture form a group each. Every other test goes to the next free worker.
     """
+    group = _group(item)
+    if group is not None:
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
     items.sort(key=_rank)
-    for item in items:
-        group = _group(item)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _rank(item: pytest.Item) -> int:

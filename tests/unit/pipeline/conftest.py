@@ -53,7 +53,7 @@ def command(spark: SparkSession) -> Iterator[Command]:
 
 
 @pytest.fixture(scope="session")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(spark: SparkSession, command: Command, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Run the batch pipeline once."""
     folder = tmp_path_factory.mktemp("pipeline")
     histories = {f"run-{seed:03}": chaos(seed) for seed in SEEDS} | {"planned": planned()}
