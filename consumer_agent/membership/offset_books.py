@@ -20,6 +20,7 @@ from enum import Enum
 
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Create, Operation, Refusal, SetContent
+from zkrebalancer.protocol.cluster_nodes import is_same_topic
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.requests import RequestLimit
 
@@ -153,4 +154,5 @@ class KafkaBook:
         return {tp: (offset, MARK_PREFIX + self.marks.get(tp[0], "")) for tp, offset in offsets.items()}
 
     def _is_of_another_topic(self, topic: str, text: str) -> bool:
-        return text.startswith(MARK_PREFIX) and text.removeprefix(MARK_PREFIX) != self.marks.get(topic, "")
+        mark, known = text.removeprefix(MARK_PREFIX), self.marks.get(topic, "")
+        return text.startswith(MARK_PREFIX) and known != "" and not is_same_topic(mark, known)

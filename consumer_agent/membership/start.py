@@ -107,8 +107,7 @@ class Start:
             return
         if not (isinstance(reply, Refused) and reply.outcome_unknown):
             self.unmarked.discard(topic)
-            mark = reply.content.decode(errors="replace") if isinstance(reply, Content) else ""
-            self.lane.kafka_book.marks[topic] = mark
+            self.lane.kafka_book.marks[topic] = _mark(reply)
             self._read()
         elif connected:
             self._read_mark(topic)
@@ -244,3 +243,11 @@ class Start:
             self.effects.add(ResolveOffsets(self.token, unknown))
         else:
             self.stage = Starting.READY
+
+
+def _mark(reply: Reply) -> str:
+    """Return which topic of its name the group's offsets belong to, "" if that is not known."""
+    try:
+        return cluster_nodes.decode_mark(reply.content) if isinstance(reply, Content) else ""
+    except NodeContentError:
+        return ""  # the coordinator logs it, and writes another one with the next first start

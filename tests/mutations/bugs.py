@@ -18,6 +18,7 @@ class Mutation:
     rule: int | None  # of `docs/reference/protocol.md`, None: of the code
     edits: tuple[Edit, ...]
     seeds: int = 3  # within which it has to be found
+    hostile: str = ""  # the kind of hostile fault that shows it, "": the friendly profile does
     redundant: str = ""  # why nothing breaks: then no seed may find it
 
 
@@ -311,6 +312,56 @@ MUTATIONS = (
         20,
         (Edit("reader._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
         seeds=300,
+    ),
+    # A hostile world ----------------------------------------------------------------------------------------------
+    Mutation(
+        "a topic that gets an id is another one",
+        None,
+        (Edit("GroupView.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),
+        seeds=20,
+        hostile="give_topic_id",
+    ),
+    Mutation(
+        "a refused call is repeated at once",
+        None,
+        (Edit("scheduler.pause_us", "", "return 0"),),
+        seeds=20,
+        hostile="refuse_group",
+    ),
+    Mutation(
+        "what may not be read is taken for absent",
+        None,
+        (Edit("Scheduler.answer", "reply.refusal not in awaited.expected", "False"),),
+        seeds=20,
+        hostile="deny_group",
+    ),
+    Mutation(
+        "a topic that may not be read holds up all",
+        None,
+        (Edit("TopicListener._topic_read", "self._read_later(name, reply)", "return"),),
+        seeds=20,
+        hostile="deny_topic",
+    ),
+    Mutation(
+        "a root that is gone is not waited for",
+        None,
+        (Edit("TopicListener._list", "expected=OF_A_ROOT", "expected=ANY"),),
+        seeds=40,
+        hostile="recreate_topics",
+    ),
+    Mutation(
+        "an unreadable record of a static member is created again",
+        None,
+        (Edit("static_members.stores", "or instance in view.unreadable_statics", ""),),
+        seeds=40,
+        hostile="garble_static",
+    ),
+    Mutation(
+        "a generation that cannot be read begins anew",
+        None,
+        (Edit("GroupReader._generations_of_members", "", "return []"),),
+        seeds=40,
+        hostile="garble_generation",
     ),
     # Of the code --------------------------------------------------------------------------------------------------
     Mutation(

@@ -56,7 +56,9 @@ class Cluster:
         self.agents: list[AgentHost] = []
         self.applications: dict[str, Application] = {}
         self.tree = TreeInvariants(self.ensemble, self.is_sound)
-        self.emission = EmissionInvariants(self.ensemble, self.is_sound, self.life, lambda: self.agents)
+        self.emission = EmissionInvariants(
+            self.ensemble, self.is_sound, self.life, self.stored_life, lambda: self.agents
+        )
         self.offsets = OffsetInvariants(self.ensemble, self.brokers, self.life)
         if plan.is_hostile:
             self.ensemble.on_request = CallRates(self.schedule).requested
@@ -205,10 +207,14 @@ class Cluster:
     def is_sound(self, group: str, partition: TopicPartition) -> bool:
         """Whether a partition exists, in the incarnation to which the group's offsets belong."""
         log = self.brokers.logs.get(partition)
-        mark = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0]))
-        return (
-            log is not None and mark is not None and self.life(mark.content.decode(errors="replace")) == log.incarnation
-        )
+        is_marked = paths.offsets(group, partition[0]) in self.ensemble.zk.nodes
+        return log is not None and is_marked and self.stored_life(group, partition) == log.incarnation
+
+    def stored_life(self, group: str, partition: TopicPartition) -> str:
+        """Return the incarnation to which a group's offsets belong: what the mark says, else what there is."""
+        mark, log = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0])), self.brokers.logs.get(partition)
+        said = self.life(mark.content.decode(errors="replace")) if mark is not None else ""
+        return said or (log.incarnation if log is not None else "")
 
     def stop_producing(self) -> None:
         self.brokers.stopped_us = self.schedule.now_us

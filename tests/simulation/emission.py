@@ -52,11 +52,13 @@ class EmissionInvariants:
         ensemble: Ensemble,
         is_sound: Callable[[str, TopicPartition], bool],
         life: Callable[[str], str],
+        stored_life: Callable[[str, TopicPartition], str],
         agents: Callable[[], Iterable[AgentHost]],
     ) -> None:
         self.ensemble = ensemble
         self.is_sound = is_sound
         self.life = life  # which incarnation a mark means
+        self.stored_life = stored_life  # to which one the offsets of a group belong
         self.agents = agents
         self.intervals: dict[tuple[str, str], dict[TopicPartition, Interval]] = {}  # by group and consumer
         self.finished: dict[tuple[str, TopicPartition, str], int] = {}  # by group, partition, incarnation
@@ -91,8 +93,7 @@ class EmissionInvariants:
         for partition in sorted(intervals.keys() - owned.keys()):
             self._check_final_offset(agent, group, partition, intervals.pop(partition))
         for partition in owned.keys() - intervals.keys():
-            mark = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0]))
-            intervals[partition] = Interval(self.life(mark.content.decode(errors="replace")) if mark else "")
+            intervals[partition] = Interval(self.stored_life(group, partition))
             for other in self._others_that_emit(group, consumer, partition):
                 raise BrokenPromiseError("emission", f"{consumer} owns {partition}, and {other.name} still emits it")
 

@@ -233,19 +233,22 @@ def _garble_offset(cluster: Cluster, draw: Random, target: Target) -> None:
 
 def _give_topic_id(cluster: Cluster, draw: Random, target: Target) -> None:
     """Kafka's protocol version is raised; or a tool of an older version writes the topic, and the id is gone."""
-    if cluster.has_topic(target.topic):
+    node = cluster.ensemble.zk.nodes.get(paths.topic(target.topic))
+    if node is not None and _is_known_as(cluster, target.topic, f"czxid-{node.created_zxid}"):
         cluster.rename_topic(target.topic, has_id=not cluster.topic_ids[target.topic] or draw.random() < 0.3)
         cluster.schedule.tell("FAULT", f"{target.topic} has the id {cluster.topic_ids[target.topic]!r}")
 
 
 def _is_known_by_id(cluster: Cluster) -> bool:
     """Whether every mark names the id of its topic: only then is a copy recognized."""
-    zk = cluster.ensemble.zk
-    marks = [(topic, paths.offsets(group, topic)) for group in GROUPS for topic in cluster.incarnations]
-    return all(
-        path not in zk.nodes or cluster.topic_ids[topic] in zk.nodes[path].content.decode(errors="replace").split()
-        for topic, path in marks
-    )
+    return all(_is_known_as(cluster, topic, cluster.topic_ids[topic]) for topic in cluster.incarnations)
+
+
+def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
+    """Whether all marks have this name of a topic: who loses both names at once is another topic."""
+    nodes = cluster.ensemble.zk.nodes
+    marks = [nodes[path].content for group in GROUPS if (path := paths.offsets(group, topic)) in nodes]
+    return all(name in mark.decode(errors="replace").split() for mark in marks)
 
 
 def _copy_tree(cluster: Cluster, _draw: Random, _target: Target) -> None:

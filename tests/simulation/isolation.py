@@ -37,7 +37,7 @@ def one_bad_node(cluster: Cluster, fault: Fault) -> None:
     for wait_us, is_late in ((HASTE_US, False), (LATER_US, True)):
         cluster.run_until(cluster.schedule.now_us + wait_us)
         groups = ["eag"]
-        if is_of_a_topic or (is_late and any(word in fault.kind for word in OF_A_MEMBER)):
+        if is_late and (is_of_a_topic or any(word in fault.kind for word in OF_A_MEMBER)):
             groups.append("inc")
         for problem in _problems(cluster, groups, concerned):
             raise BrokenPromiseError("isolation", f"{fault.kind} for {target.topic} or inc, and {problem}")

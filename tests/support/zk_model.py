@@ -155,6 +155,7 @@ class ZkModel:
         self.max_request_bytes: int | None = None
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
+        self.was_denied: set[str] = set()  # paths of reads that were refused
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property
@@ -321,6 +322,7 @@ class ZkModel:
         if node is None:
             return Refused(Refusal.NO_NODE)
         if self._lacks(session_id, call.path, Right.READ):
+            self.was_denied.add(call.path)
             return Refused(Refusal.NO_AUTH)
         if isinstance(call, ListChildren):
             return Children(tuple(tree.children(call.path)))

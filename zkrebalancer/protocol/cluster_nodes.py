@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,15 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
+MAX_NAMES = 4  # of an incarnation; two today
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 MAX_MISSING_PARTITIONS = 1_000  # Kafka leaves no partition out, and strategies loop up to the highest one
 MAX_COUNTER = 10**18 - 1  # so that a counter can still be incremented and stored
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of Kafka; `incarnation` changes when the topic is deleted and created again."""
+    """A topic of Kafka; `incarnation`: every name that tells it from others of its name, see `is_same_topic`."""
 
     partitions: frozenset[int]
     incarnation: str
@@ -40,7 +43,7 @@ class CoordinatorAddress:
 
 
 def decode_topic(content: bytes, created_zxid: int) -> Topic:
-    """Decode `/brokers/topics/<topic>`; without a topic id, the creation zxid identifies the incarnation.
+    """Decode `/brokers/topics/<topic>`; its topic id, if it has one, and its node's creation identify the incarnation.
 
     Raises:
         NodeContentError: not Kafka's JSON, or a partition is not a number.
@@ -49,7 +52,36 @@ def decode_topic(content: bytes, created_zxid: int) -> Topic:
     document = fields.read_document("topic", content)
     partitions = _partitions(document)
     topic_id = fields.optional_text("topic", document, "topic_id")
-    return Topic(frozenset(map(int, partitions)), topic_id or f"czxid-{created_zxid}")
+    names = [topic_id] if topic_id is not None and _NAME.fullmatch(topic_id) else []
+    return Topic(frozenset(map(int, partitions)), " ".join([*names, f"czxid-{created_zxid}"]))
+
+
+def decode_mark(content: bytes) -> str:
+    """Decode what `offsets/<topic>` says of the incarnation that the offsets belong to; "" if it says nothing.
+
+    Raises:
+        NodeContentError: it cannot be one.
+
+    """
+    names = content.decode(errors="replace").split(" ") if content else []
+    if len(names) > MAX_NAMES or not all(map(_NAME.fullmatch, names)):
+        raise NodeContentError(f"offsets: {content[:80]!r} is no mark of a topic")
+    return " ".join(names)
+
+
+def merged_names(now: str, before: str) -> str:
+    """Return `before` if it has all the names of `now`, else those and as many earlier ones as a mark takes."""
+    if set(now.split()) <= set(before.split()):
+        return before
+    return " ".join(list(dict.fromkeys([*now.split(), *before.split()]))[:MAX_NAMES])
+
+
+def is_same_topic(one: str, other: str) -> bool:
+    """Whether two incarnations are one topic: they have a name in common.
+
+    A topic keeps its node when it gets an id, and its id when the tree is copied; made anew, it keeps neither.
+    """
+    return not set(one.split()).isdisjoint(other.split())
 
 
 def decode_replicas(content: bytes) -> dict[int, list[int]]:

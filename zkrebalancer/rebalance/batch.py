@@ -26,6 +26,7 @@ class Batch:
     first_index: int
     generation_index: int | None  # of the operation that stores the generation
     incarnations: Mapping[str, str]  # of topics that are started for the first time
+    operations: tuple[Operation, ...]  # all of them
 
 
 class BatchBuilder:
@@ -91,7 +92,8 @@ class BatchBuilder:
         """Return what has to be known when the reply comes."""
         generation_index = None if self._plan.stored else len(self._first) - 1
         first_index = len(self._first) + len(self._beside)
-        return Batch(self._plan, tuple(self.commands), first_index, generation_index, self.incarnations)
+        commands, operations = tuple(self.commands), tuple(self.operations())
+        return Batch(self._plan, commands, first_index, generation_index, self.incarnations, operations)
 
     def _prefix(self, consumer: str) -> str:
         return f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"

@@ -14,7 +14,7 @@ from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.group import Group, Leadership
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
@@ -203,7 +203,7 @@ class Coordinator:
 
     def list_groups(self) -> None:
         """`register_group_change_listener`: groups may have come or gone."""
-        self._own.ask(ListChildren(paths.GROUPS, watch=True), self._groups_listed)
+        self._own.ask(ListChildren(paths.GROUPS, watch=True), self._groups_listed, expected=OF_A_ROOT)
 
     def _groups_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children) or self.leadership is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import Content, Get, Reply
 from zkrebalancer.protocol.command import Cause
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance import facts
@@ -23,7 +23,7 @@ from zkrebalancer.rebalance.moving import Moving
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -73,6 +73,8 @@ class Group:
         self._last_change_us = -(10**12)
         self._answer_at_us = 0
         self._failures = 0
+        self._outdated = 0  # readings in a row that did not help
+        self._outdated_us = 0
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, self._loaded, self._note_gone)
         self._membership = Membership(scheduler, view, subscriptions, self.handle)
@@ -137,7 +139,7 @@ class Group:
             case facts.SettingsInDoubt():
                 self.read_settings()
             case facts.Outdated():
-                self.load("outdated")
+                self._load_anew()
             case _:
                 raise TypeError(f"not a fact: {fact!r}")
 
@@ -156,7 +158,8 @@ class Group:
         self.maybe_finish()
 
     def _maybe_reset_topics(self) -> None:
-        if self.view.stale_topics() or self.view.absent_topics() or self._topic_reset.absent_since_us:
+        view = self.view
+        if view.stale_topics() or view.renamed_topics() or view.absent_topics() or self._topic_reset.absent_since_us:
             self._topic_reset.maybe_begin()
 
     # Loading ----------------------------------------------------------------------------------------------------
@@ -176,6 +179,19 @@ class Group:
         self._topic_reset.reset()
         self._membership.reset()
         self._loading.begin()
+
+    def _load_anew(self) -> None:
+        """What is known is not true: read it at once, and after a pause that grows if that does not help."""
+        now_us = self._scheduler.now.mono_us
+        tries = self._outdated if now_us < self._outdated_us + 2 * MAX_PAUSE_US else 0
+        self._outdated, self._outdated_us = tries + 1, now_us
+        if tries == 0:
+            self.load("outdated")
+            return
+        self._end_plan("failed")
+        if self.state is GroupState.MOVING:
+            self._go(GroupState.BACKING_OFF, "outdated again")
+        self._scheduler.wake("back-off", now_us + pause_us(tries - 1), self.load, "outdated")
 
     def _note_gone(self) -> None:
         self.is_gone = True
@@ -348,7 +364,7 @@ class Group:
         plan = self._moving.plan
         if plan is not None:
             self._end_plan("finished")
-            self._failures = 0
+            self._failures = self._outdated = 0
             if plan.transition.withholds:
                 self.request("released")  # what its holders have let go can be given now
         if self.state is GroupState.MOVING:
@@ -416,7 +432,5 @@ class Group:
             if changed and plan is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # what it would still send was decided under other settings
             self.request("settings-changed" if changed else "operator-request")
-        elif reply == Refused(Refusal.NO_NODE):
+        else:
             self.is_gone = True
-        elif isinstance(reply, Refused):
-            self._scheduler.warn(f"settings could not be read: {reply.refusal.value}")

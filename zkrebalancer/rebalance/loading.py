@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from zkrebalancer.protocol import cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Create, ListChildren, Refusal, Refused, Reply
-from zkrebalancer.rebalance.reader import GroupReader, LazyRead, Stage
+from zkrebalancer.rebalance.reader import GroupReader, LazyRead, Stage, expected_refusals
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
@@ -73,7 +73,7 @@ class Loading:
         asked = min(len(self._reads), MAX_READS_PER_STEP)
         for _ in range(asked):
             call, handle = self._reads.popleft()()
-            self._scheduler.ask(call, self._read, handle)
+            self._scheduler.ask(call, self._read, handle, expected=expected_refusals(call))
         self._missing_replies += asked
         if self._reads:
             self._scheduler.wake_soon("loading", self._ask)

@@ -29,10 +29,12 @@ class Membership:
         self._subscriptions = subscriptions
         self._report = report
         self._newcomers: dict[str, Member] = {}  # registration read, ownership record not yet
+        self._owners_asked: set[str] = set()  # newcomers whose ownership records are being read
 
     def reset(self) -> None:
         """Everything is read anew."""
         self._newcomers.clear()
+        self._owners_asked.clear()
 
     def list_ids(self) -> None:
         """Consumers came or went: list them again."""
@@ -53,14 +55,22 @@ class Membership:
     def _read_newcomer(self, consumer: str) -> None:
         group = self._view.group
         self._scheduler.ask(Get(paths.ids(group, consumer), watch=True), self._newcomer_read, consumer)
-        self._scheduler.ask(Get(paths.owners(group, consumer), watch=True), self._newcomer_owners_read, consumer)
+        self._read_newcomer_owners(consumer)
+
+    def _read_newcomer_owners(self, consumer: str) -> None:
+        self._owners_asked.add(consumer)
+        owners = Get(paths.owners(self._view.group, consumer), watch=True)
+        self._scheduler.ask(owners, self._newcomer_owners_read, consumer)
 
     def _newcomer_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Content):  # otherwise it is gone already
             member = self._newcomers[consumer] = Member(consumer, joined_zxid=reply.stat.created_zxid)
             self._warn(member.read_registration(reply.content))
+            if consumer not in self._owners_asked:
+                self._read_newcomer_owners(consumer)  # the registration could not be read at first
 
     def _newcomer_owners_read(self, reply: Reply, consumer: str) -> None:
+        self._owners_asked.discard(consumer)
         if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._newcomers.pop(consumer, None)
             self._report(facts.CameAndWent(consumer))

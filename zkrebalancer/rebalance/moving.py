@@ -26,7 +26,7 @@ from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, BatchBuilder
 from zkrebalancer.rebalance.effects import Warn
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
 
@@ -124,7 +124,7 @@ class Moving:
 
     def _next_command(self, plan: Plan, consumer: str) -> tuple[Command | None, int]:
         member = self._view.members.get(consumer)
-        if member is None or member.state is not MemberState.READY or member.owners is None:
+        if member is None or member.state is not MemberState.READY or member.owners is None or member.is_refused:
             return None, 0
         may_start = partial(self._view.may_start, consumer)
         step, looked = plans.next_step(plan, consumer, member.owners.partitions, may_start)
@@ -155,7 +155,8 @@ class Moving:
                 f"static member {instance}: its record is too large, its partitions will not wait for it"
             )
         self._is_sending = True
-        self._scheduler.write(builder.operations(), self._sent, builder.batch())
+        batch = builder.batch()
+        self._scheduler.write(batch.operations, self._sent, batch, expected=ANY)
 
     def _sent(self, reply: Reply, batch: Batch) -> None:
         self._is_sending = False
@@ -180,6 +181,7 @@ class Moving:
             member = view.members.get(consumer)
             if member is None:
                 continue
+            member.refused_tries = 0
             for pending in member.pending:
                 if pending.command is sent and isinstance(node, str):
                     pending.node = node
@@ -205,7 +207,10 @@ class Moving:
                 member.pending = [pending for pending in member.pending if pending.command is not sent]
                 self._unsent(member)
         index = reply.index
-        if index is not None and index >= batch.first_index:
+        if index is not None and index >= batch.first_index and reply.refusal not in RACES:
+            self._scheduler.note_refused(batch.operations[index], reply.refusal)
+            self._leave_out_for_now(batch.commands[index - batch.first_index][0])
+        elif index is not None and index >= batch.first_index:
             consumer = batch.commands[index - batch.first_index][0]
             self.leave_out(consumer)  # one death must not hold up the others
             self._report(facts.OwnersInDoubt(consumer))
@@ -214,8 +219,27 @@ class Moving:
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
             self._report(facts.Outdated())
         else:
-            self._scheduler.warn(f"commands were refused by ZooKeeper: {reply.refusal.value}")
+            self._scheduler.note_refused(batch.operations[index or 0], reply.refusal)
             self._report(facts.Failed(reply.refusal.value))
+
+    def _leave_out_for_now(self, consumer: str) -> None:
+        """Commands to one consumer are refused: it takes no part for a while, and the others go on."""
+        self.leave_out(consumer)
+        member = self._view.members.get(consumer)
+        if member is not None:
+            at_us = self._scheduler.now.mono_us + pause_us(member.refused_tries)
+            member.refused_tries += 1
+            member.is_refused = True
+            self._view.touch(consumer)
+            self._scheduler.wake(("refused", consumer), at_us, self._try_again, consumer)
+            self._report(facts.Changed("member-refused"))
+
+    def _try_again(self, consumer: str) -> None:
+        member = self._view.members.get(consumer)
+        if member is not None:
+            member.is_refused = False
+            self._view.touch(consumer)
+            self._report(facts.Changed("retry"))
 
     def _unsent(self, member: Member) -> None:
         """A command was not sent after all, or was cancelled: what it said is sent again if it is still wanted."""
@@ -232,7 +256,7 @@ class Moving:
     def gone(self, consumer: str) -> None:
         """A consumer is no member any more."""
         self.outstanding.discard(consumer)
-        for name in ("command", "unreadable"):
+        for name in ("command", "unreadable", "refused"):
             self._scheduler.cancel_wake((name, consumer))
         self.leave_out(consumer)
 

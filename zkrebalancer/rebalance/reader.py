@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Reply
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
+
+OF_ONE = ("ids", "owners", "channel", "evicted")  # below these every node concerns one consumer
 
 Path = Callable[..., str]  # of `paths`: of a group, and of what is named besides
 Read = tuple[ListChildren | Get, Callable[[Reply], None]]  # a call, and the method that handles its reply
@@ -64,6 +66,13 @@ class GroupReader:
         """Every stage is over: count what the evicted hold."""
         for consumer in self.view.evicted:
             self.view.refresh(consumer)
+        self.view.generation = max([self.view.generation, *self._generations_of_members()])
+
+    def _generations_of_members(self) -> list[int]:
+        """Return what the group's own generation cannot be below, whatever stands in its node."""
+        records = [member.owners for member in self.view.members.values()]
+        commands = [pending.command for member in self.view.members.values() for pending in member.pending]
+        return [known.generation for known in (*records, *commands) if known is not None]
 
     def dead_channels(self) -> set[str]:
         """Return the consumers that have a channel and no record of what they own: their sessions are over."""
@@ -149,19 +158,25 @@ class GroupReader:
         self._statics = _names(reply)
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
+        if self._is_unreadable(reply, paths.channel(self._group, consumer)):
+            self._unreadable_channels.add(consumer)
         channel = paths.channel(self._group, consumer)
         self.commands[consumer] = [f"{channel}/{name}" for name in _names(reply)]
 
     def _incarnation_read(self, topic: str, reply: Reply) -> None:
         if isinstance(reply, Content):
-            self.view.incarnations[topic] = reply.content.decode(errors="replace")
+            try:
+                self.view.incarnations[topic] = cluster_nodes.decode_mark(reply.content)
+            except NodeContentError as error:
+                self.problems.append(f"topic {topic}: {error}; the offsets count as those of the topic")
 
     def _static_read(self, instance: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
                 self.view.statics[instance] = (ownership.decode_static(reply.content), reply.stat.version)
             except NodeContentError as error:
-                self.problems.append(f"static member {instance}: {error}; ignored")
+                self.view.unreadable_statics.add(instance)
+                self.problems.append(f"static member {instance}: {error}; replaced when it is started again")
 
     def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -170,6 +185,8 @@ class GroupReader:
             except CommandError as error:
                 self._unreadable_channels.add(consumer)
                 self.problems.append(f"{node}: {error}; its consumer has to refuse it")
+        elif self._is_unreadable(reply, node):
+            self._unreadable_channels.add(consumer)
 
     def _owners_listed(self, reply: Reply) -> None:
         """Names of records: one without a registration, listed later, belongs to the dead or was struck off by hand."""
@@ -185,7 +202,7 @@ class GroupReader:
         if isinstance(reply, Content):
             self._note(member.read_registration(reply.content))
             member.joined_zxid = reply.stat.created_zxid
-        else:
+        elif not self._is_unreadable(reply, paths.ids(self._group, consumer)):
             member.registered = False
 
     def _owners_read(self, consumer: str, reply: Reply) -> None:
@@ -194,6 +211,8 @@ class GroupReader:
             self._note(member.read_owners(reply))
             member.pending = _not_applied(self.channels.get(consumer, []), member)
             member.unreadable_commands = consumer in self._unreadable_channels
+            self.view.refresh(consumer)
+        elif self._is_unreadable(reply, paths.owners(self._group, consumer)):
             self.view.refresh(consumer)
         else:
             del self.view.members[consumer]  # its session ended while it was being read
@@ -204,16 +223,30 @@ class GroupReader:
 
     def _eviction_read(self, consumer: str, reply: Reply) -> None:
         if not isinstance(reply, Content):
-            del self.view.evicted[consumer]
+            if not self._is_unreadable(reply, paths.evicted(self._group, consumer)):
+                del self.view.evicted[consumer]
             return
         try:
             self.view.evicted[consumer] = ownership.decode_eviction(reply.content)
         except NodeContentError as error:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
+    def _is_unreadable(self, reply: Reply, path: str) -> bool:
+        """Whether the node may well be there, but may not be read: it is as good as one that makes no sense."""
+        if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
+            return False
+        self.problems.append(f"{path} may not be read: {reply.refusal.value}")
+        return True
+
     def _note(self, problem: str | None) -> None:
         if problem is not None:
             self.problems.append(problem)
+
+
+def expected_refusals(call: ListChildren | Get) -> frozenset[Refusal]:
+    """Return the refusals of a read that the reader deals with: any where only one consumer is concerned."""
+    _, *names = call.path.split("/")
+    return frozenset(Refusal) if len(names) > 4 and names[3] in OF_ONE else frozenset({Refusal.NO_NODE})
 
 
 def _command_path(_group: str, _consumer: str, node: str) -> str:

@@ -4,6 +4,9 @@ A call is kept with the method that handles its reply, so that the code reads in
 what is awaited is plain data: (method, arguments). Two rules are kept here, once for all parts. A transaction that is
 made by `write` is fenced: it fails as a whole once another coordinator leads, and then this one steps down. And a reply
 that says no more than that the connection broke is dropped: everything is read anew when the connection is back.
+
+A refusal that changes by others do not explain (a missing right, a quota) takes one route, unless its handler expects
+it: it is logged once, with the path and the right, and the same call is repeated with growing pauses.
 """
 
 from __future__ import annotations
@@ -11,12 +14,27 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refused, Reply
+from zkrebalancer.protocol.calls import (
+    Call,
+    Check,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Sync,
+)
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
 
@@ -24,14 +42,24 @@ _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
 Handler = Callable[..., None]
 Entry = TypeVar("Entry", bound=Hashable)
 
+RACES = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION, Refusal.NOT_EMPTY})
+OF_A_ROOT = RACES - {Refusal.NO_NODE}  # expected of a node that has to be there, and is waited for
+ANY = frozenset(Refusal)
+FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
+MAX_PAUSE_US = 30_000_000
+_RIGHTS = {Create: "CREATE of its parent", SetContent: "WRITE", Delete: "DELETE of its parent", Check: "READ"}
+
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
     """How the reply to a call is handled, and on whose behalf the call was made."""
 
     owner: str
+    call: Call
     handle: Handler
     arguments: tuple[Any, ...]
+    expected: frozenset[Refusal] = RACES
+    tries: int = 0
     is_fenced: bool = False
     whatever_comes: bool = False  # also a reply of unknown outcome
 
@@ -47,6 +75,7 @@ class Scheduler:
         self.awaited: dict[int, Awaited] = {}
         self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
         self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
+        self.refused: dict[str, Refusal] = {}  # path -> what was refused there, and was logged
         self._last_call_id = 0
         self._id_seed = ""
         self._last_id = 0
@@ -72,12 +101,12 @@ class Scheduler:
 
     # Calls ----------------------------------------------------------------------------------------------------------
 
-    def request(self, call: Call, awaited: Awaited) -> None:
+    def request(self, awaited: Awaited) -> None:
         """Make a call."""
         self._last_call_id += 1
         self.awaited[self._last_call_id] = awaited
         self._calls_of[awaited.owner].add(self._last_call_id)
-        self.effects.append(Request(self._last_call_id, call))
+        self.effects.append(Request(self._last_call_id, awaited.call))
 
     def answer(self, call_id: int, reply: Reply) -> None:
         """Handle a reply; one that is no longer awaited is dropped."""
@@ -87,15 +116,48 @@ class Scheduler:
         _discard(self._calls_of, awaited.owner, call_id)
         if isinstance(reply, Refused) and reply.outcome_unknown and not awaited.whatever_comes:
             return
+        if awaited.is_fenced and self._is_deposed(reply):
+            self._step_down("another coordinator leads")
+            return
+        if isinstance(reply, Refused) and reply.refusal not in awaited.expected:
+            self._repeat_later(awaited, reply)
+            return
+        if self.refused and not isinstance(reply, Refused):
+            self._note_allowed(awaited.call)
         if awaited.is_fenced:
-            if self._is_deposed(reply):
-                self._step_down("another coordinator leads")
-                return
             reply = _behind_the_fence(reply)
         awaited.handle(reply, *awaited.arguments)
 
     def _is_deposed(self, reply: Reply) -> bool:
-        return isinstance(reply, Refused) and reply.index == 0
+        is_changed = isinstance(reply, Refused) and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}
+        return isinstance(reply, Refused) and is_changed and reply.index == 0
+
+    def _repeat_later(self, awaited: Awaited, reply: Refused) -> None:
+        call = awaited.call
+        if not isinstance(call, Sync):
+            refused = call.operations[reply.index or 0] if isinstance(call, Multi) else call
+            self.note_refused(refused, reply.refusal)
+        again = replace(awaited, tries=awaited.tries + 1)
+        self._last_call_id += 1
+        name = ("refused", self._last_call_id)
+        self.wake(awaited.owner, name, self.now.mono_us + pause_us(awaited.tries), self.request, (again,))
+
+    def note_refused(self, refused: Operation | Get | ListChildren, refusal: Refusal) -> None:
+        """Log a refusal once for each path, with the right that is missing."""
+        if self.refused.get(refused.path) is refusal:
+            return
+        self.refused[refused.path] = refusal
+        right = f" ({_RIGHTS.get(type(refused), 'READ')})" if refusal is Refusal.NO_AUTH else ""
+        self._warn(f"ZooKeeper refuses {refused.path}: {refusal.value}{right}; tried again with growing pauses")
+
+    def _note_allowed(self, call: Call) -> None:
+        calls: tuple[Operation | Call, ...] = call.operations if isinstance(call, Multi) else (call,)
+        for done in calls:
+            if not isinstance(done, Multi) and self.refused.pop(done.path, None) is not None:
+                self._warn(f"ZooKeeper no longer refuses {done.path}")
+
+    def _warn(self, text: str) -> None:
+        self.effects.append(Warn(text))
 
     def forget(self, owner: str) -> None:
         """Drop all replies and timers that `owner` waits for."""
@@ -169,21 +231,40 @@ class PartScheduler:
         """The time of the event that is being handled."""
         return self._scheduler.now
 
-    def ask(self, call: Call, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
-        """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first."""
-        self._scheduler.request(call, Awaited(self._owner, handle, arguments))
+    def ask(
+        self,
+        call: Call,
+        handle: Handler,
+        *arguments: Any,  # noqa: ANN401  # passed on as they are
+        expected: frozenset[Refusal] = RACES,
+    ) -> None:
+        """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first.
+
+        `expected`: refusals that `handle` deals with; after any other the call is repeated with growing pauses.
+        """
+        self._scheduler.request(Awaited(self._owner, call, handle, arguments, expected))
 
     def ask_whatever_comes(self, call: Call, handle: Handler) -> None:
         """Make a call; `handle` gets its reply also when that only says that the connection broke."""
-        self._scheduler.request(call, Awaited(self._owner, handle, (), whatever_comes=True))
+        self._scheduler.request(Awaited(self._owner, call, handle, (), ANY, whatever_comes=True))
 
-    def write(self, operations: Iterable[Operation], handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+    def write(
+        self,
+        operations: Iterable[Operation],
+        handle: Handler,
+        *arguments: Any,  # noqa: ANN401
+        expected: frozenset[Refusal] = RACES,
+    ) -> None:
         """Make a fenced transaction; `handle` gets its reply, with results and `index` of these operations.
 
         Only the failure of the fence means being deposed; then `handle` is not called.
         """
-        awaited = Awaited(self._owner, handle, arguments, is_fenced=True)
-        self._scheduler.request(Multi((self._scheduler.fence, *operations)), awaited)
+        call = Multi((self._scheduler.fence, *operations))
+        self._scheduler.request(Awaited(self._owner, call, handle, arguments, expected, is_fenced=True))
+
+    def note_refused(self, refused: Operation | Get, refusal: Refusal) -> None:
+        """See `Scheduler.note_refused`."""
+        self._scheduler.note_refused(refused, refusal)
 
     @property
     def limit(self) -> RequestLimit:
@@ -244,6 +325,11 @@ def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> N
     entries.discard(entry)
     if not entries:
         del index[owner]
+
+
+def pause_us(tries: int) -> int:
+    """Return how long to wait before what was refused is tried again."""
+    return min(MAX_PAUSE_US, FIRST_PAUSE_US << min(tries, 10))
 
 
 def _behind_the_fence(reply: Reply) -> Reply:

@@ -107,7 +107,8 @@ def record(plan: Plan, consumer: str, start: StartFetcher) -> StaticMember:
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
     """Return what stores the record of a static member."""
     path, content = paths.static(view.group, instance), ownership.encode_static(member)
-    return SetContent(path, content) if instance in view.statics else Create(path, content)
+    is_there = instance in view.statics or instance in view.unreadable_statics
+    return SetContent(path, content) if is_there else Create(path, content)
 
 
 class StaticMembers:

@@ -9,6 +9,7 @@ The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from zkrebalancer.protocol import paths
@@ -25,7 +26,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
 )
 from zkrebalancer.rebalance import facts
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_DELETES_PER_TRANSACTION = 500
@@ -41,6 +42,7 @@ class TopicReset:
         self._view = view
         self._report = report
         self._under_way: set[str] = set()
+        self._tries: Counter[str] = Counter()  # at deletions that were refused
         self.absent_since_us: dict[str, int] = {}  # survives that the group is read anew
 
     def maybe_begin(self) -> None:
@@ -49,7 +51,23 @@ class TopicReset:
         for topic in sorted(stale - self._view.held_topics()):
             self._under_way.add(topic)
             self._list(topic)
+        for topic, incarnation in self._view.renamed_topics().items():
+            self._rename(topic, incarnation)
         self._wait_out_absent_topics()
+
+    def _rename(self, topic: str, incarnation: str) -> None:
+        """Keep all names in mind by which the topic is known now: one of them may be gone next time."""
+        mark = SetContent(paths.offsets(self._view.group, topic), incarnation.encode())
+        if topic not in self._under_way:
+            self._under_way.add(topic)
+            self._scheduler.write([mark], self._renamed, topic, incarnation)
+
+    def _renamed(self, reply: Reply, topic: str, incarnation: str) -> None:
+        self._under_way.discard(topic)
+        if isinstance(reply, Done):
+            self._view.incarnations[topic] = incarnation
+        else:
+            self._report(facts.Outdated())
 
     def _wait_out_absent_topics(self) -> None:
         now_us = self._scheduler.now.mono_us
@@ -86,9 +104,19 @@ class TopicReset:
         operations = operations[: self._scheduler.fitting(operations)]
         is_complete = len(operations) > len(reply.names)
         incarnation = known.incarnation if known else None
-        self._scheduler.write(operations, self._deleted, topic, is_complete, incarnation)
+        self._scheduler.write(operations, self._deleted, topic, is_complete, incarnation, operations, expected=ANY)
 
-    def _deleted(self, reply: Reply, topic: str, is_complete: bool, incarnation: str | None) -> None:
+    def _deleted(
+        self, reply: Reply, topic: str, is_complete: bool, incarnation: str | None, operations: list[Operation]
+    ) -> None:
+        if isinstance(reply, Refused) and reply.refusal not in RACES:
+            self._scheduler.note_refused(operations[reply.index or 0], reply.refusal)
+            self._under_way.discard(topic)  # what has to be deleted may be something else by then
+            at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
+            self._tries[topic] += 1
+            self._scheduler.wake(("reset", topic), at_us, self.maybe_begin)
+            return
+        self._tries.pop(topic, None)
         if isinstance(reply, Done) and not is_complete:
             self._list(topic)
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from zkrebalancer.protocol import calls, cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.scheduler import ANY, OF_A_ROOT, Scheduler, pause_us
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 
 OWNER = "/topics"  # no group has such a name
@@ -24,6 +25,7 @@ class TopicListener:
         self._notify = notify
         self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
         self._refused: set[str] = set()  # names that no topic can have; each was logged once
+        self._tries: Counter[str] = Counter()  # at reading topics that may not be read
 
     def read_all(self) -> None:
         """Read the topics anew: at startup, and when the watches are gone with a connection."""
@@ -48,12 +50,11 @@ class TopicListener:
             self._read(event.path.removeprefix(paths.BROKER_TOPICS + "/"))
 
     def _list(self) -> None:
-        self._scheduler.ask(ListChildren(paths.BROKER_TOPICS, watch=True), self._listed)
+        listing = ListChildren(paths.BROKER_TOPICS, watch=True)
+        self._scheduler.ask(listing, self._listed, expected=OF_A_ROOT)
 
     def _listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children):
-            if isinstance(reply, Refused):
-                self._scheduler.warn(f"{paths.BROKER_TOPICS} cannot be read: {reply.refusal.value}")
             return
         names = {name for name in reply.names if self._is_legal(name)}
         known = self._subscriptions.topics.keys()
@@ -75,21 +76,36 @@ class TopicListener:
         return name not in self._refused
 
     def _read(self, name: str) -> None:
-        self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name)
+        self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name, expected=ANY)
 
     def _topic_read(self, reply: Reply, name: str) -> None:
-        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
-            return  # the connection broke: everything is read again when it is back
-        topic = None
+        """One topic that cannot be read stays as it was, and holds up no other."""
+        topic = self._subscriptions.topics.get(name)
         if isinstance(reply, Content):
-            try:
-                topic = cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
-            except NodeContentError as error:
-                self._scheduler.warn(f"{paths.topic(name)}: {error}; the topic counts as absent until it changes")
+            topic = self._decoded(name, reply, topic)
+        elif reply == Refused(Refusal.NO_NODE):
+            topic = None
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self._read_later(name, reply)
+        else:
+            self._tries.pop(name, None)
         if self._unread is not None:
             self._unread.discard(name)
         self._note_whether_known()
         self._change(name, topic)
+
+    def _decoded(self, name: str, reply: Content, before: Topic | None) -> Topic | None:
+        try:
+            return cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
+        except NodeContentError as error:
+            self._scheduler.warn(f"{paths.topic(name)}: {error}; the topic stays as it was until its node changes")
+            return before
+
+    def _read_later(self, name: str, reply: Refused) -> None:
+        self._scheduler.note_refused(Get(paths.topic(name)), reply.refusal)
+        at_us = self._scheduler.now.mono_us + pause_us(self._tries[name])
+        self._tries[name] += 1
+        self._scheduler.wake(name, at_us, self._read, name)
 
     def _change(self, name: str, topic: Topic | None) -> None:
         before = self._subscriptions.topics.get(name)
@@ -105,4 +121,6 @@ def _kind(before: Topic | None, after: Topic | None) -> str:
         return "topic-created"
     if after is None:
         return "topic-deleted"
-    return "partitions-added" if before.incarnation == after.incarnation else "topic-recreated"
+    if not cluster_nodes.is_same_topic(before.incarnation, after.incarnation):
+        return "topic-recreated"
+    return "partitions-added" if before.partitions != after.partitions else "topic-renamed"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
-from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.cluster_nodes import Topic, is_same_topic, merged_names
 from zkrebalancer.protocol.command import Command, StartFetcher, applied
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -80,17 +80,20 @@ class Member:
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
+    is_refused: bool = False  # ZooKeeper has just refused a command to it
+    refused_tries: int = 0  # in a row
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
 
     # What was read ---------------------------------------------------------------------------------------------------
 
     def read_registration(self, content: bytes) -> str | None:
-        """Replace the registration; return the problem if it cannot be read."""
+        """Replace the registration; if it cannot be read, keep the one before and return the problem."""
         try:
             self.registration = registration.decode(content)
         except NodeContentError as error:
-            self.registration = None
+            if self.registration is not None:
+                return f"consumer {self.consumer}: {error}; its registration before stays in force"
             return f"consumer {self.consumer} gets nothing: {error}"
         return None
 
@@ -139,7 +142,7 @@ class Member:
     def takes_part(self) -> bool:
         """Whether it may be assigned anything."""
         leaving = {MemberState.UNREGISTERED, MemberState.EVICTING, MemberState.GONE}
-        return self.registration is not None and self.state not in leaving
+        return self.registration is not None and self.state not in leaving and not self.is_refused
 
     @property
     def instance(self) -> str | None:
@@ -194,6 +197,7 @@ class GroupView:
     members: dict[str, Member] = field(default_factory=dict)
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
+    unreadable_statics: set[str] = field(default_factory=set)
     incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at
@@ -285,11 +289,21 @@ class GroupView:
         if not stored:
             return False
         known = self.topics.get(topic)
-        return known is not None and known.incarnation != stored
+        return known is not None and not is_same_topic(known.incarnation, stored)
 
     def stale_topics(self) -> set[str]:
         """Return the topics whose stored offsets belong to a former incarnation."""
         return {topic for topic in self.incarnations if self.is_stale(topic)}
+
+    def renamed_topics(self) -> dict[str, str]:
+        """Return the topics that have names which their stored offsets do not know -> the names to store."""
+        known = {topic: self.topics[topic].incarnation for topic in self.incarnations.keys() & self.topics.keys()}
+        merged = {topic: merged_names(incarnation, self.incarnations[topic]) for topic, incarnation in known.items()}
+        return {
+            topic: names
+            for topic, names in merged.items()
+            if names != self.incarnations[topic] and is_same_topic(self.incarnations[topic], known[topic])
+        }
 
     def absent_topics(self) -> set[str]:
         """Return the topics that have stored offsets and do not exist."""

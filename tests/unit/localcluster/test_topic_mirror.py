@@ -121,7 +121,7 @@ def test_a_topic_deleted_and_created_again_becomes_a_new_node_in_one_transaction
     nodes = mirrored(kafka(t=topic("id1", 4)))
     (transaction,) = plan(kafka(t=topic("id2", 2)), nodes, frozenset(), NOW_MS)
     assert [type(operation) for operation in transaction.operations] == [Delete, Create]
-    assert decode_topic(apply(nodes, [transaction]).topics["t"], 0).incarnation == "id2"
+    assert decode_topic(apply(nodes, [transaction]).topics["t"], 0).incarnation == "id2 czxid-0"
 
 
 def test_an_invalid_node_is_replaced() -> None:
