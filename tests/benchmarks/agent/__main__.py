@@ -1,7 +1,7 @@
 """`make bench-agent`: records per second and CPU time of the agent and of raw clients, with one broker in one run.
 
 Each client reads each topic `--repeat` times, in turn, so that other load on the machine affects all of them alike. The
-table shows medians, and the agent's figures as a ratio to those of the raw client that does the same.
+table shows medians; a ratio is to the raw client that does the same, of the same turn, and again the median.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gevent
 
-from tests.benchmarks.agent.readers import KINDS
+from tests.benchmarks.agent.readers import KINDS, RAW, RAW_RECORDS
 from tests.benchmarks.filling import fill_topic
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -29,7 +29,7 @@ SLOW = {
     "raw consume(500), defaults": 2,
     "raw poll(), tuned": 2,
 }  # reads this many times fewer records
-PEERS = {"agent, values": "raw consume(500), tuned", "agent, records": "raw consume(500), tuned, all fields"}
+PEERS = {kind: RAW_RECORDS if kind == "agent, records" else RAW for kind in KINDS if kind.startswith("agent")}
 
 
 def read(lab: Lab, kind: str, topic: str, partitions: int, count: int) -> dict[str, float]:
@@ -59,6 +59,10 @@ def measure(
         for kind in kinds:
             measured[kind].append(away(read, (lab, kind, topic, partitions, count // SLOW.get(kind, 1))))
     lab.delete_topic(topic)
+    for kind, runs in measured.items():
+        for own, peer in zip(runs, measured.get(PEERS.get(kind, ""), []), strict=False):
+            for name in ("records_per_s", "cpu_s_per_million"):
+                own[f"{name}_ratio"] = own[name] / peer[name]
     return {
         kind: {name: statistics.median(figures[name] for figures in runs) for name in runs[0]}
         for kind, runs in measured.items()
@@ -68,10 +72,10 @@ def measure(
 def print_rows(partitions: int, size: int, medians: Mapping[str, Mapping[str, float]]) -> None:
     """Print a topic's rows as Markdown."""
     for kind, figures in medians.items():
-        rate, cpu_s, peer = figures["records_per_s"], figures["cpu_s_per_million"], medians.get(PEERS.get(kind, ""))
+        rate, cpu_s = figures["records_per_s"], figures["cpu_s_per_million"]
         ratios = "- | -"
-        if peer is not None:
-            ratios = f"{rate / peer['records_per_s']:.2f} | {cpu_s / peer['cpu_s_per_million']:.2f}"
+        if "records_per_s_ratio" in figures:
+            ratios = f"{figures['records_per_s_ratio']:.2f} | {figures['cpu_s_per_million_ratio']:.2f}"
         memory = f"{figures['memory_mib']:.0f} | {figures['growth_mib']:+.0f}"
         print(
             f"| {size} B | {partitions} | {kind} | {rate / 1e6:.2f} | {cpu_s:.2f} | {ratios} | {memory} |", flush=True

@@ -7,10 +7,14 @@ threads. Memory is the process's: at the end, and how much it has grown since a 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psutil
@@ -19,13 +23,54 @@ from confluent_kafka import Consumer as KafkaConsumer
 from kafka import KafkaConsumer as PythonConsumer  # type: ignore[import-untyped]  # it has no types
 from kafka import TopicPartition as PythonPartition
 
-from consumer_agent import Consumer
+from consumer_agent import AsyncConsumer, Batch, Consumer
 
 BATCH = 500
+THREADS = 4
 TUNED = {"fetch.queue.backoff.ms": 10}
 WAIT_S = 1.0
 
 Values = Sequence[Any]
+
+
+class EnoughError(Exception):
+    """All records were read."""
+
+
+class Meter:
+    """Counts records from the first batch on, and raises `EnoughError` when there were as many as wanted."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._count = self._first = 0
+        self._lock = threading.Lock()
+        self._began_s = self._began_cpu_s = self._elapsed_s = self._cpu_s = self._early_mib = self._memory_mib = 0.0
+
+    def add(self, count: int) -> None:
+        """Count a batch."""
+        with self._lock:
+            if not count or self._elapsed_s:
+                return
+            if not self._count:
+                self._first = count
+                self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
+            self._count += count
+            if not self._early_mib and self._count >= self._wanted // 10:
+                self._early_mib = _memory_mib()
+            if self._count >= self._wanted:
+                self._elapsed_s, self._cpu_s = time.monotonic() - self._began_s, time.process_time() - self._began_cpu_s
+                self._memory_mib = _memory_mib()
+                raise EnoughError
+
+    def figures(self) -> dict[str, float]:
+        """Return what `make bench-agent` shows."""
+        records = self._count - self._first
+        return {
+            "records_per_s": records / self._elapsed_s,
+            "cpu_s_per_million": self._cpu_s / records * 1e6,
+            "memory_mib": self._memory_mib,
+            "growth_mib": self._memory_mib - self._early_mib,
+        }
 
 
 class Task:
@@ -101,35 +146,68 @@ def kafka_python(task: Task) -> Iterator[Values]:
             yield [record.value for record in records]
 
 
-def _agent(task: Task) -> Consumer:
-    group = f"bench-{time.time_ns()}"
-    consumer = Consumer(zookeeper=task.zookeeper, bootstrap=task.bootstrap, group=group, max_poll_records=BATCH)
-    consumer.subscribe([task.topic])
-    return consumer
+def _settings(task: Task, settings: dict[str, Any]) -> dict[str, Any]:
+    own = {"zookeeper": task.zookeeper, "bootstrap": task.bootstrap, "group": f"bench-{time.time_ns()}"}
+    return {**own, "max_poll_records": BATCH, **settings}
 
 
-def agent(task: Task) -> Iterator[Values]:
-    with _agent(task) as consumer:
-        for batch in consumer:
-            yield batch.values()
+def _agent(task: Task, settings: dict[str, Any]) -> Iterator[Batch]:
+    with Consumer(**_settings(task, settings)) as consumer:
+        consumer.subscribe([task.topic])
+        yield from consumer
+
+
+def agent(task: Task, **settings: Any) -> Iterator[Values]:
+    for batch in _agent(task, settings):
+        yield batch.values()
 
 
 def agent_records(task: Task) -> Iterator[Values]:
-    """Yield every record with all fields."""
-    with _agent(task) as consumer:
-        for batch in consumer:
-            yield list(batch)
+    """Every field of every record."""
+    for batch in _agent(task, {}):
+        yield list(batch)
 
 
-KINDS: dict[str, Callable[[Task], Iterator[Values]]] = {
-    "raw consume(500), defaults": lambda task: raw(task, {}),
-    "raw consume(500), tuned": lambda task: raw(task, TUNED),
-    "agent, values": agent,
-    "raw consume(500), tuned, all fields": raw_records,
-    "agent, records": agent_records,
-    "raw poll(), tuned": raw_poll,
-    "classic group, consume(500), tuned": classic,
-    "kafka-python": kafka_python,
+def iterated(batches: Callable[[Task], Iterator[Values]]) -> Callable[[Task, Meter], None]:
+    def read(task: Task, meter: Meter) -> None:
+        for values in batches(task):
+            meter.add(len(values))
+
+    return read
+
+
+def agent_run(task: Task, meter: Meter) -> None:
+    """Handlers in several threads."""
+    with Consumer(**_settings(task, {})) as consumer:
+        consumer.subscribe([task.topic])
+        consumer.run(lambda batch: meter.add(len(batch.values())), threads=THREADS)
+
+
+def agent_async(task: Task, meter: Meter) -> None:
+    async def read() -> None:
+        async with AsyncConsumer(**_settings(task, {})) as consumer:
+            consumer.subscribe([task.topic])
+            async for batch in consumer:
+                meter.add(len(batch.values()))
+
+    asyncio.run(read())
+
+
+RAW, RAW_RECORDS = "raw consume(500), tuned", "raw consume(500), tuned, all fields"
+KINDS: dict[str, Callable[[Task, Meter], None]] = {
+    "raw consume(500), defaults": iterated(lambda task: raw(task, {})),
+    RAW: iterated(lambda task: raw(task, TUNED)),
+    "agent, values": iterated(agent),
+    "agent, values, poll of 5,000": iterated(partial(agent, max_poll_records=5_000)),
+    "agent, values, per_partition": iterated(partial(agent, prefetch="per_partition")),
+    "agent, values, proportional": iterated(partial(agent, poll_fairness="proportional")),
+    "agent, values, run(threads=4)": agent_run,
+    "agent, values, AsyncConsumer": agent_async,
+    RAW_RECORDS: iterated(raw_records),
+    "agent, records": iterated(agent_records),
+    "raw poll(), tuned": iterated(raw_poll),
+    "classic group, consume(500), tuned": iterated(classic),
+    "kafka-python": iterated(kafka_python),
 }
 
 
@@ -137,23 +215,10 @@ def main() -> None:
     """Read the topic and print the figures."""
     kind, *arguments = sys.argv[1:]
     task = Task(*arguments)
-    batches = KINDS[kind](task)
-    first = len(next(values for values in batches if values))
-    began_s, began_cpu_s, count = time.monotonic(), time.process_time(), first
-    while count < task.count // 10:
-        count += len(next(batches))
-    early_mib = _memory_mib()
-    while count < task.count:
-        count += len(next(batches))
-    elapsed_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
-    records, memory_mib = count - first, _memory_mib()
-    figures = {
-        "records_per_s": records / elapsed_s,
-        "cpu_s_per_million": cpu_s / records * 1e6,
-        "memory_mib": memory_mib,
-        "growth_mib": memory_mib - early_mib,
-    }
-    sys.stdout.write(json.dumps(figures) + "\n")
+    meter = Meter(task.count)
+    with suppress(EnoughError):
+        KINDS[kind](task, meter)
+    sys.stdout.write(json.dumps(meter.figures()) + "\n")
     sys.stdout.flush()
 
 
