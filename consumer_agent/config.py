@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException
@@ -55,6 +55,31 @@ class Fault(NamedTuple):
     def __str__(self) -> str:
         """One line."""
         return f"{self.key}: {self.text}"
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The keyword arguments of a consumer: the fields of `ConsumerConfig`, for editors and type checkers."""
+
+    zookeeper: str
+    bootstrap: str
+    group: str
+    client_id: str
+    group_instance_id: str | None
+    rack: str | None
+    capacity: float
+    session_timeout_ms: int
+    max_poll_records: int
+    poll_fairness: str
+    max_poll_interval_ms: int
+    prefetch: str
+    enable_auto_commit: bool
+    enable_auto_finish: bool
+    auto_commit_interval_ms: int
+    auto_offset_reset: str
+    offsets_storage: str
+    suspended_policy: str
+    events_directory: str | Path | None
+    kafka_config: Mapping[str, KafkaSetting]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,11 @@ from typing import Self
 
 from consumer_agent import arguments
 from consumer_agent.consumer_base import ConsumerBase
-from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
 from consumer_agent.records import Batch, Record
+from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.shared_state import Notice
+from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Wait
 from consumer_agent.runtime.workers import Handler, Workers
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -36,13 +37,7 @@ class Consumer(ConsumerBase):
 
     def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group as `close` does, but so that `subscribe` may follow. Nothing happens if not subscribed."""
-        arguments.check_timeout("unsubscribe", timeout_s)
-        self._frontend.require_usable("unsubscribe")
-        try:
-            if self._frontend.machine_thread is not None:
-                self._leave(timeout_s, is_finished=True)
-        finally:
-            self._frontend.unsubscribe()
+        self._do(steps.unsubscribe(self._frontend, timeout_s))
 
     # ---- reading
 
@@ -61,29 +56,7 @@ class Consumer(ConsumerBase):
             ZooKeeperUnavailableError, KafkaUnavailableError, RegistrationError, ChrootMissingError: as named.
 
         """
-        arguments.check_timeout("poll", timeout_s)
-        arguments.check_max_records(max_records)
-        return self._poll(timeout_s, self._frontend.config.max_poll_records if max_records is None else max_records)
-
-    def _poll(self, timeout_s: float, max_records: int) -> Batch:
-        core = self._frontend
-        core.require_usable("poll")
-        deadline_s = time.monotonic() + timeout_s
-        lock, changed = core.shared.lock, core.shared.changed
-        try:
-            core.begin_poll()
-            core.draw(max_records)
-            while True:
-                with lock:
-                    step = core.next(max_records, draws=True)
-                    if not step and not core.is_closed and (remaining_s := deadline_s - time.monotonic()) > 0:
-                        changed.wait(remaining_s)
-                        continue
-                if not isinstance(step, Notice):
-                    return step
-                self._run(step)
-        finally:
-            core.end_poll()
+        return self._do(steps.poll(self._frontend, timeout_s, max_records))
 
     def __iter__(self) -> Iterator[Batch]:
         """Return batches of records, until the consumer is closed."""
@@ -95,7 +68,7 @@ class Consumer(ConsumerBase):
     def records(self) -> Iterator[Record]:
         """Return records one by one, until the consumer is closed; one is finished when the next is asked for."""
         while not self._frontend.is_closed:
-            yield from self._poll(ITERATION_TIMEOUT_S, 1)
+            yield from self.poll(ITERATION_TIMEOUT_S, max_records=1)
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Store that everything returned so far is finished; returns when it is stored.
@@ -110,17 +83,7 @@ class Consumer(ConsumerBase):
             ConsumerStateError: closed, never polled, or more than was returned.
 
         """
-        arguments.check_timeout("commit", timeout_s)
-        core = self._frontend
-        token = core.begin_commit(what)
-        is_over = self._wait(lambda: core.shared.has_commit(token), time.monotonic() + timeout_s)
-        if not core.in_callback:
-            self._run_notices()
-        if not is_over:
-            raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
-        error = core.shared.take_commit(token)
-        if error is not None:
-            raise error
+        self._do(steps.commit(self._frontend, what, timeout_s))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = COMMIT_TIMEOUT_S
@@ -132,14 +95,7 @@ class Consumer(ConsumerBase):
             ConsumerStateError: closed, never polled, or one of the partitions is not assigned to this consumer.
 
         """
-        arguments.check_timeout("committed", timeout_s)
-        shared, token = self._frontend.shared, self._frontend.begin_to_ask(partitions)
-        if not self._wait(lambda: shared.has_stored(token), time.monotonic() + timeout_s):
-            raise CommitTimeoutError(f"what is stored is not known after {timeout_s:g} s")
-        offsets, error = shared.take_stored(token)
-        if error is not None:
-            raise ConsumerStateError(f"committed: {error}")
-        return dict(offsets)
+        return self._do(steps.committed(self._frontend, partitions, timeout_s))
 
     def run(self, handler: Handler, *, threads: int = 1) -> None:
         """Call `handler(batch)` in `threads` threads of its own, each with its own partitions, until one raises.
@@ -158,7 +114,7 @@ class Consumer(ConsumerBase):
         self._frontend.set_threads(threads)
         self._frontend.runner = threading.get_ident()
         try:
-            Workers(self._frontend, handler, threads, self._run).run()
+            Workers(self._frontend, handler, threads, self._run_notice).run()
         finally:
             self._frontend.runner = None
 
@@ -174,34 +130,7 @@ class Consumer(ConsumerBase):
             ConsumerStateError: called from within a callback, or while `run` is under way.
 
         """
-        arguments.check_timeout("close", timeout_s)
-        self._close(timeout_s, is_finished=True)
-
-    def _close(self, timeout_s: float, *, is_finished: bool) -> None:
-        if self._frontend.begin_closing():
-            self._leave(timeout_s, is_finished=is_finished)
-
-    def _leave(self, timeout_s: float, *, is_finished: bool) -> None:
-        core = self._frontend
-        deadline_s = time.monotonic() + timeout_s
-        core.begin_leaving(is_finished=is_finished)
-        try:
-            self._take_leave(deadline_s)
-        finally:
-            core.end(deadline_s)
-        self._run_notices()  # commits that could not be stored
-
-    def _take_leave(self, deadline_s: float) -> None:
-        """Run the callbacks until the group is left, all of them also if one raises; that is raised afterwards."""
-        shared = self._frontend.shared
-        try:
-            while not shared.is_closed and time.monotonic() < deadline_s:
-                self._run_notices()
-                self._wait(lambda: shared.is_closed or shared.has_notice, deadline_s)
-            self._run_notices()
-        except Exception:
-            self._take_leave(deadline_s)
-            raise
+        self._do(steps.close(self._frontend, timeout_s))
 
     def __enter__(self) -> Self:
         """Return the consumer."""
@@ -211,35 +140,35 @@ class Consumer(ConsumerBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close; after an exception the last batch does not count as finished."""
-        self._close(CLOSE_TIMEOUT_S, is_finished=error is None)
+        self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, is_finished=error is None))
 
-    # ---- the application's part in what the machine decides
+    # ---- what these methods consist of
 
-    def _wait(self, is_so: Callable[[], bool], deadline_s: float) -> bool:
-        changed = self._frontend.shared.changed
-        with changed:
-            while not is_so():
-                remaining_s = deadline_s - time.monotonic()
-                if remaining_s <= 0:
-                    return False
-                changed.wait(remaining_s)
-        return True
-
-    def _run_notices(self) -> None:
-        while True:
-            with self._frontend.shared.lock:
-                notice = self._frontend.shared.next_notice()
-            if notice is None:
-                return
-            self._run(notice)
-
-    def _run(self, notice: Notice) -> None:
-        core = self._frontend
-        callback = core.callback(notice)
-        core.in_callback = True
+    def _do(self, generator: Steps[T]) -> T:
+        """Do the steps of a method in this thread."""
+        perform: Callable[[Step], object] = self._perform
         try:
-            if callback is not None:
-                callback()
-        finally:
-            core.in_callback = False
-            core.called_back(notice)
+            step = next(generator)
+            while True:
+                try:
+                    perform(step)
+                except BaseException as error:  # noqa: BLE001  # the generator raises it again
+                    step = generator.throw(error)
+                else:
+                    step = next(generator)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _perform(self, step: Step) -> None:
+        match step:
+            case Wait(changes, deadline_s):
+                changed = self._frontend.shared.changed
+                with changed:
+                    if changed.changes == changes:
+                        changed.wait(max(0.0, deadline_s - time.monotonic()))
+            case Callback(call) | Block(call):
+                call()
+
+    def _run_notice(self, notice: Notice) -> None:
+        self._do(steps.run_notice(self._frontend, notice))

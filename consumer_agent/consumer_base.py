@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Unpack
 
 from consumer_agent import arguments
 from consumer_agent import config as configuration
-from consumer_agent.config import ConsumerConfig
+from consumer_agent.config import ConsumerConfig, ConsumerSettings
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend, log_failed_commit
 from consumer_agent.runtime.shared_state import Tell
 from zkrebalancer.protocol.fields import TopicPartition
@@ -19,7 +19,7 @@ class ConsumerBase:
 
     _begins_paused: ClassVar = False  # its partitions: see `consumer_agent.spark`
 
-    def __init__(self, config: ConsumerConfig | None = None, /, **settings: Any) -> None:  # noqa: ANN401
+    def __init__(self, config: ConsumerConfig | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         """Check the configuration; nothing is connected before the first poll.
 
         Raises:

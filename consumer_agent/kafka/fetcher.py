@@ -10,9 +10,11 @@ librdkafka has ready by itself (`draw`): to hand each batch from thread to threa
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -77,6 +79,7 @@ class Fetcher:
         self._stopping = False
         self._waiting = False
         self._drawing = False  # the application's thread is in a call
+        self._pauses_are_due = False  # partitions are to be held back, or no longer
         self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that came back
         self._stalls = StallDetector()
@@ -119,33 +122,53 @@ class Fetcher:
             self._questions.append((partitions, answer))
             self._shared.fetcher_wake.notify()
 
-    def draw(self, max_records: int, *, are_awaited: bool) -> None:
+    def draw(self, max_records: int, *, are_awaited: bool = False) -> Collection[fields.TopicPartition]:
         """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher for all the rest.
 
-        With `are_awaited` the caller takes all of it at once. Nothing is done while the fetcher is in a call, also if
-        that hangs.
+        Returns the partitions that records came of. With `are_awaited` the caller takes all of them at once. Nothing is
+        fetched while another thread is in a call of the client, also if that hangs.
         """
-        if not self._in_client.acquire(blocking=False):
-            return
-        self._drawing = True
-        try:
+        drawn: set[fields.TopicPartition] = set()
+        is_due = False
+        if self._in_client.acquire(blocking=False):
+            self._drawing = True
+            try:
+                with _collector_paused() if max_records > MAX_ROUND_RECORDS else nullcontext():
+                    is_drained = self._draw_rounds(max_records, drawn, are_awaited)
+            except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
+                self._fetch_again()
+                raise
+            finally:
+                self._steps += 1
+                self._drawing = False
+                self._in_client.release()
+            is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
+        buffer = self._shared.buffer
+        if not buffer.record_count or self._out_of_range or is_due or buffer.has_shares:
             with self._shared.lock:
-                room = self._shared.buffer.room if self._assigned and not self._stopping else 0
-            count = min(room, max_records, MAX_ROUND_RECORDS)
-            messages = self._consumer.consume(count, timeout=0) if count else []
+                self._pauses_are_due = buffer.held_back() & self._assigned != self._held_back
+                if not buffer.record_count or is_due:
+                    self._shared.await_records()
+                elif self._out_of_range or self._pauses_are_due:
+                    self._shared.fetcher_wake.notify()
+        return drawn
+
+    def _draw_rounds(self, max_records: int, drawn: set[fields.TopicPartition], are_awaited: bool) -> bool:
+        """Add the partitions that records came of to `drawn`; return whether librdkafka had no more."""
+        buffer, left = self._shared.buffer, max_records
+        while left:
+            with self._shared.lock:
+                room = buffer.room if self._assigned and not self._stopping else 0
+            count = min(room, left, MAX_ROUND_RECORDS)
+            if not count:
+                return False
+            messages = self._consumer.consume(count, timeout=0)
             if messages:
-                self._take_in(messages, are_awaited=are_awaited)
-        except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
-            self._fetch_again()
-            raise
-        finally:
-            self._steps += 1
-            self._drawing = False
-            self._in_client.release()
-        is_due = len(messages) < count and self._shared.now_ms() >= self._look_at_ms
-        if not self._shared.buffer.record_count or self._out_of_range or is_due:
-            with self._shared.lock:
-                self._shared.fetcher_wake.notify()
+                drawn.update(self._take_in(messages, are_awaited=are_awaited))
+            if len(messages) < count:
+                return True
+            left -= count
+        return False
 
     def _fetch_again(self) -> None:
         """Let the fetcher go back to where the buffer ends, of every partition."""
@@ -193,14 +216,7 @@ class Fetcher:
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
         try:
-            leaders: dict[int, TopicPartition] = {}
-            for topic, metadata in self._described().items():
-                self._queries.heard(topic, metadata.partitions)
-                if metadata.error is not None and topic in self._topics:
-                    _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
-                for number, partition in metadata.partitions.items():
-                    if partition.leader >= 0:
-                        leaders.setdefault(partition.leader, TopicPartition(topic, number))
+            leaders = self._queries.leaders(self._topics, self._consumer)
         except KafkaException as error:
             self._consumer.poll(0)  # the reason waits until then
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
@@ -208,26 +224,20 @@ class Fetcher:
             return
         self._is_cut_off = False
         try:
-            for leader in list(leaders.values())[:MAX_WARMED_BROKERS]:
-                self._consumer.get_watermark_offsets(leader, timeout=CONNECT_TIMEOUT_S)
+            for partition in leaders[:MAX_WARMED_BROKERS]:
+                self._consumer.get_watermark_offsets(partition, timeout=CONNECT_TIMEOUT_S)
                 self._steps += 1
         except KafkaException as error:  # a broker went away again; librdkafka goes on trying
             _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
 
-    def _described(self) -> dict[str, Any]:  # confluent-kafka does not export the type of a topic's metadata
-        if not self._topics:
-            return dict(self._consumer.list_topics(timeout=CONNECT_TIMEOUT_S).topics)
-        described: dict[str, Any] = {}
-        for topic in self._topics:
-            described.update(self._consumer.list_topics(topic, timeout=CONNECT_TIMEOUT_S).topics)
-            self._steps += 1
-        return described
-
     def _wait_for_work(self) -> None:
         """Wait while there is nothing to fetch, and nothing that others want."""
         with self._shared.fetcher_wake:
-            idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
-            if idle and not (self._assigned and self._shared.buffer.room):
+            idle = not (
+                self._changes or self._questions or self._out_of_range or self._pauses_are_due or self._stopping
+            )
+            awaited = self._shared.is_awaited and self._assigned and self._shared.buffer.room
+            if idle and not awaited:
                 self._waiting = True
                 self._shared.fetcher_wake.wait()
                 self._waiting = False
@@ -250,6 +260,7 @@ class Fetcher:
         if self._out_of_range:
             self._reset()
         with self._shared.lock:
+            self._pauses_are_due = False
             held_back = self._shared.buffer.held_back() & self._assigned
             room = self._shared.buffer.room if self._assigned else 0
         if held_back != self._held_back:
@@ -307,19 +318,25 @@ class Fetcher:
         messages = [first]
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
-        self._take_in(messages)
+        if self._take_in(messages):
+            with self._shared.changed:
+                self._shared.is_awaited = False
+                self._shared.changed.notify()
         if self._out_of_range:
             self._reset()
         return True
 
-    def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> None:
-        """Sort out what librdkafka handed over, and put the records into the buffer; if awaited, they do not stay."""
+    def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> Collection[fields.TopicPartition]:
+        """Put the records of what librdkafka handed over into the buffer; return their partitions."""
         self._is_cut_off = False
         self._steps += 1
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
-        if messages:
-            self._put(by_partition(messages, has_one_topic=len(self._topics_seen) == 1), are_awaited=are_awaited)
+        if not messages:
+            return ()
+        sorted_out = by_partition(messages, has_one_topic=len(self._topics_seen) == 1)
+        self._put(sorted_out, are_awaited=are_awaited)
+        return sorted_out.keys()
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
         """Return the records among the messages; the rest is news of partitions."""
@@ -367,7 +384,6 @@ class Fetcher:
             for partition, fetched in sorted_out.items():
                 if partition not in self._changes and not self._stopping:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
-            self._shared.changed.notify()
         if self._complained:
             self._complained = {key for key in self._complained if key[:2] not in sorted_out}
         for partition, fetched in sorted_out.items():
@@ -420,3 +436,15 @@ class Fetcher:
         if key not in self._complained:
             self._complained.add(key)
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python's garbage collector from walking over messages while they come: it doubles what they cost."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka import Consumer as KafkaConsumer
 
+from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
 from zkrebalancer.protocol import fields
 
 TIMEOUT_S = 1.0  # of a question; nothing is fetched meanwhile
@@ -38,6 +39,26 @@ class OffsetQueries:
         """Take in a topic's description: its partitions by number, as confluent-kafka gives them."""
         self._counts[topic] = len(partitions)
         self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
+
+    def leaders(self, topics: Collection[str], client: KafkaConsumer) -> list[TopicPartition]:
+        """Describe these topics (none: all that there are); return one partition that each broker leads.
+
+        Raises:
+            KafkaException: no broker has answered.
+
+        """
+        leaders: dict[int, TopicPartition] = {}
+        questions: list[dict[str, str]] = [{"topic": topic} for topic in topics] or [{}]
+        for question in questions:
+            for topic, metadata in client.list_topics(**question, timeout=CONNECT_TIMEOUT_S).topics.items():
+                self.heard(topic, metadata.partitions)
+                if metadata.error is not None and topic in topics:
+                    _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
+                for number, partition in metadata.partitions.items():
+                    if partition.leader >= 0:
+                        leaders.setdefault(partition.leader, TopicPartition(topic, number))
+            self._came_back()
+        return list(leaders.values())
 
     def hear_of(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
         """Let the client hear of partitions that were added, or that have got a leader."""

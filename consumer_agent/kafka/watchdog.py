@@ -68,9 +68,9 @@ class WatchedFetcher:
         with self._lock:
             self._fetcher.change(decide)
 
-    def draw(self, max_records: int, *, are_awaited: bool) -> None:
+    def draw(self, max_records: int, *, are_awaited: bool = False) -> Collection[TopicPartition]:
         """Let the application's thread fetch what is ready; see `Fetcher.draw`."""
-        self._fetcher.draw(max_records, are_awaited=are_awaited)
+        return self._fetcher.draw(max_records, are_awaited=are_awaited)
 
     def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.kafka.client import store_settings
-from consumer_agent.kafka.fetcher import MAX_ROUND_RECORDS, Fetcher
+from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.membership.events import (
@@ -53,20 +53,20 @@ MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 THREAD_END_TIMEOUT_S = 2.0
-_TOTAL = Prefetch.TOTAL.value
 
 Callback = Callable[[list[TopicPartition]], object]
 _log = logging.getLogger(__name__)
 
 CommitCallback = Callable[[CommitFailedError | None], object]
 Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: all that was returned
-Step = Notice | Batch
 
 
 class Frontend:
     """What an application's thread works at; its machine thread and its fetcher live from the first poll to `end`."""
 
-    def __init__(self, config: ConsumerConfig | None, settings: dict[str, Any], *, begins_paused: bool = False) -> None:
+    def __init__(
+        self, config: ConsumerConfig | None, settings: Mapping[str, Any], *, begins_paused: bool = False
+    ) -> None:
         """Check the configuration; nothing is connected before the first poll.
 
         Raises:
@@ -174,10 +174,8 @@ class Frontend:
         self._in_poll = False
         self.shared.go()
 
-    def next(self, max_records: int, *, draws: bool = False) -> Step:
+    def next(self, max_records: int) -> Notice | Batch:
         """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
-
-        Who calls it with `draws` has called `draw` before.
 
         Raises:
             RebalancerError: what the machine thread or the fetcher could not do.
@@ -199,18 +197,25 @@ class Frontend:
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
-        return Batch(self.shared.take(limit, self._record_delivery, draws=draws and self._may_draw(max_records)))
+        return Batch(self.shared.take(limit, self._record_delivery))
 
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
-        if self._may_draw(max_records) and self._fetcher is not None and not self.shared.buffer.record_count:
-            usual = self.config.max_poll_records
-            wanted = MAX_ROUND_RECORDS if usual == NO_LIMIT else max(max_records, usual)
-            self._fetcher.draw(wanted, are_awaited=wanted == max_records)
+        buffer = self.shared.buffer
+        if self._fetcher is None or not max_records or (buffer.record_count and not buffer.has_shares):
+            return
+        wanted = max(max_records, self.config.max_poll_records)
+        if NO_LIMIT in {max_records, self.config.max_poll_records}:
+            wanted = MANY_RECORDS
+        if buffer.has_shares:
+            self._fetcher.draw(2 * wanted)  # more than is returned, or the others would never come to their share
+        else:
+            self._fetcher.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
-    def _may_draw(self, max_records: int) -> bool:
-        """Whether that is for the application's thread: more than a round takes is not, and neither are shares."""
-        return 0 < max_records <= MAX_ROUND_RECORDS and self.config.prefetch == _TOTAL
+    def draw_for_threads(self) -> Collection[TopicPartition]:
+        """Fetch what Kafka's client has ready, in a consumer thread; return the partitions that records came of."""
+        limit = self.config.max_poll_records
+        return () if self._fetcher is None else self._fetcher.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
 
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.

@@ -112,11 +112,16 @@ class RecordBuffer:
         """How many records may be put now; 0 while no more are to be fetched."""
         if self._byte_count >= self._settings.max_bytes:
             return 0
-        if self._settings.prefetch is not Prefetch.PER_PARTITION:
+        if not self.has_shares:
             wanted = self._record_count < self._settings.limit
         else:
             wanted = self._somebody_lacks(self._share())
         return max(0, self._settings.max_records - self._record_count) if wanted else 0
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether more is fetched of the partitions that retain little, whatever the others do."""
+        return self._settings.prefetch is Prefetch.PER_PARTITION
 
     def held_back(self) -> frozenset[TopicPartition]:
         """Return the partitions of which nothing is to be fetched for now, so that others come to their share.
@@ -125,7 +130,7 @@ class RecordBuffer:
         prefetched of a partition that is paused.
         """
         settings, share = self._settings, self._share()
-        if settings.prefetch is not Prefetch.PER_PARTITION:
+        if not self.has_shares:
             return frozenset()
         is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
         is_extreme = is_crowded and self._somebody_lacks(share)

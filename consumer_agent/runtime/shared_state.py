@@ -104,6 +104,7 @@ class SharedState:
         self._away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
+        self.is_awaited = False  # the fetcher's thread is to wait for records, for an application that found none
         self.is_out = True
         self.is_closed = False
 
@@ -252,23 +253,17 @@ class SharedState:
         max_records: int | None,
         record_delivery: DeliveryRecorder,
         among: Collection[TopicPartition] | None = None,
-        *,
-        draws: bool = False,
     ) -> list[Run]:
         """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
 
-        Of all partitions, or `among` some. Who `draws` by itself does not wake the fetcher for the room that it makes.
+        Of all partitions, or `among` some.
 
         The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
         at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
         could prevent it.
         """
         looked_at_us = time.monotonic_ns() // 1_000
-        if not self.buffer.record_count:
-            if not draws:
-                self.fetcher_wake.notify()  # somebody else may have drawn before
-            return []
-        if self.now_ms() >= self._emit_until_ms:
+        if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records, among)
         if not runs:
@@ -276,9 +271,12 @@ class SharedState:
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record_delivery(runs, looked_at_us)
-        if not draws and self.buffer.room:
-            self.fetcher_wake.notify()
         return runs
+
+    def await_records(self) -> None:
+        """Let the fetcher's thread wait for records; the lock must be held."""
+        self.is_awaited = True
+        self.fetcher_wake.notify()
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count records that are read elsewhere as returned, if the lease holds at this very moment."""

@@ -32,6 +32,7 @@ class Condition:
         self._lock = lock
         self._waiting: list[Callable[[], object]] = []
         self.listeners: list[Callable[[], object]] = []
+        self.changes = 0  # calls of `notify`: by these a waiter sees that it has missed one
 
     def __enter__(self) -> None:
         """Take the lock."""
@@ -43,6 +44,7 @@ class Condition:
 
     def notify(self) -> None:
         """Wake everybody who waits; the lock must be held."""
+        self.changes += 1
         waiting, self._waiting = self._waiting, []
         for wake in (*waiting, *self.listeners):
             wake()

@@ -15,33 +15,37 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from consumer_agent.records import Batch
-from consumer_agent.runtime.frontend import Frontend, Step
+from consumer_agent.runtime.frontend import Frontend
 from consumer_agent.runtime.record_buffer import Run
 from consumer_agent.runtime.shared_state import Notice
+from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
 
 Handler = Callable[[Batch], object]
 LOOK_INTERVAL_S = 1.0
+IDLE_LOOK_INTERVAL_S = 0.02  # a thread without records looks for some while others work, and the fetcher does not
 
 
 class Workers:
     """The threads of one `Consumer.run`."""
 
-    def __init__(self, core: Frontend, handler: Handler, count: int, run_notice: Callable[[Notice], None]) -> None:
+    def __init__(self, frontend: Frontend, handler: Handler, count: int, run_notice: Callable[[Notice], None]) -> None:
         """Prepare; nothing runs before `run`."""
-        self._frontend = core
+        self._frontend = frontend
         self._handler = handler
         self._count = count
         self._run_notice = run_notice
         self._ending = False
         self._futures: list[Future[None]] = []
         self._in_hand: dict[int, set[TopicPartition]] = {}  # whose records each of the threads works on
+        self._idle = [Condition(frontend.shared.lock) for _ in range(count)]  # wake one thread each
 
     def run(self) -> None:
         """Work until a handler or a callback raises; raises that, once all threads have finished their batch."""
-        core = self._frontend
+        frontend = self._frontend
+        frontend.listeners.append(self._wake_all)
         try:
-            core.begin_poll(is_handled=True)
+            frontend.begin_poll(is_handled=True)
             with ThreadPoolExecutor(self._count, "consumer-agent-worker") as executor:
                 try:
                     self._futures = [executor.submit(self._work, number) for number in range(self._count)]
@@ -53,19 +57,20 @@ class Workers:
                     self._ending = True
                     self._ring()
         finally:
-            core.end_poll()
+            frontend.listeners.remove(self._wake_all)
+            frontend.end_poll()
         for future in self._futures:
             future.result()
 
     def _attend(self) -> None:
         """Do what there is for the application besides records, or wait for it."""
-        core, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
+        frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed:
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
             waits_to_join = shared.is_out and shared.is_working
-            step: Step | None = None
+            step: Notice | Batch | None = None
             if not waits_to_revoke:
-                step = shared.next_notice() if waits_to_join else core.next(0)
+                step = shared.next_notice() if waits_to_join else frontend.next(0)
             if not step and not self._is_over():
                 changed.wait(LOOK_INTERVAL_S)
         if isinstance(step, Notice):
@@ -91,17 +96,31 @@ class Workers:
                 with shared.changed:
                     shared.end_work(number)
                     del self._in_hand[number]
-                    shared.changed.notify()
+                    if shared.revoking or shared.is_out:
+                        shared.changed.notify()  # the caller's thread may wait for that
 
     def _wait_for_records(self, number: int) -> list[Run]:
         """Return records of a thread's partitions, none at the end."""
-        changed = self._frontend.shared.changed
-        with changed:
-            while not self._ending:
-                runs = self._frontend.take_of(number, self._count)
+        frontend, shared = self._frontend, self._frontend.shared
+        has_drawn = False
+        while True:
+            with shared.lock:
+                if self._ending:
+                    return []
+                runs = frontend.take_of(number, self._count)
                 if runs:
-                    self._frontend.shared.begin_work(number)
+                    shared.begin_work(number)
                     self._in_hand[number] = {(run.topic, run.partition) for run in runs}
                     return runs
-                changed.wait()
-        return []
+                if has_drawn:
+                    self._idle[number].wait(None if shared.is_awaited else IDLE_LOOK_INTERVAL_S)
+            drawn = frontend.draw_for_threads()
+            has_drawn = True
+            with shared.lock:
+                for other in range(self._count):
+                    if other != number and not shared.buffer.of_thread(other, self._count).isdisjoint(drawn):
+                        self._idle[other].notify()
+
+    def _wake_all(self) -> None:
+        for idle in self._idle:
+            idle.notify()

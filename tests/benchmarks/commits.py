@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gevent
 from confluent_kafka import Consumer as KafkaConsumer
@@ -56,7 +57,8 @@ def read_everything(consumer: Consumer, records: int) -> None:
 def measure(lab: Lab, storage: str, topic: str, partitions: int, rounds: int) -> dict[str, object]:
     """Commit all partitions, then one, `rounds` times each."""
     group = f"commits-{storage}"
-    settings = {"zookeeper": lab.cluster.zookeeper, "bootstrap": lab.cluster.bootstrap, "group": group}
+    cluster = lab.cluster
+    settings: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": group}
     everything = [(topic, number) for number in range(partitions)]
     with Consumer(**settings, offsets_storage=storage, enable_auto_commit=False, max_poll_records=-1) as consumer:
         consumer.subscribe([topic])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from consumer_agent import Consumer
 from zkrebalancer.experiments.lab import Lab
@@ -17,7 +18,7 @@ END_TIMEOUT_S = 30.0
 class Application:
     """Polls until `end`; between `block` and `unblock` it does not."""
 
-    def __init__(self, lab: Lab, group: str, name: str, topics: list[str], **settings: object) -> None:
+    def __init__(self, lab: Lab, group: str, name: str, topics: list[str], **settings: Any) -> None:
         """Subscribe with all callbacks and begin to poll; `settings` are those of a consumer."""
         self.name = name
         self.lost: list[list[TopicPartition]] = []

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -140,8 +140,8 @@ class Stage:
 class Application:
     """A consumer in a thread of its own; `hold` keeps that thread from polling, as a slow application would."""
 
-    def __init__(self, stage: Stage, on_error: type[Exception] | None = None, **settings: object) -> None:
-        defaults = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS}
+    def __init__(self, stage: Stage, on_error: type[Exception] | None = None, **settings: Any) -> None:
+        defaults: dict[str, Any] = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS}
         self.consumer = Consumer(
             zookeeper=stage.cluster.zookeeper,
             bootstrap=stage.cluster.bootstrap,

@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,8 @@ def test_close_leaves_nothing_behind_and_frees_the_partitions_at_once(stage: Sta
 
 def test_a_batch_that_failed_is_read_again(stage: Stage) -> None:
     stage.produce([0], 10)
-    settings = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap, "group": stage.group}
+    cluster = stage.cluster
+    settings: dict[str, Any] = {"zookeeper": cluster.zookeeper, "bootstrap": cluster.bootstrap, "group": stage.group}
 
     def fail_at_the_first_batch() -> None:
         with Consumer(**settings) as consumer:

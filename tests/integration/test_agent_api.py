@@ -25,7 +25,7 @@ def consumer(stage: Stage) -> Iterator[Consumer]:
 
 
 def new_consumer(stage: Stage, **settings: Any) -> Consumer:
-    servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+    servers: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
     return Consumer(**servers, group=stage.group, session_timeout_ms=SESSION_TIMEOUT_MS, **settings)
 
 

@@ -25,7 +25,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 def new_consumer(stage: Stage, **settings: Any) -> AsyncConsumer:
-    servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+    servers: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
     return AsyncConsumer(**servers, group=stage.group, session_timeout_ms=SESSION_TIMEOUT_MS, **settings)
 
 

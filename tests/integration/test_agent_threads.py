@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def consumer(stage: Stage) -> Consumer:
     """Make a consumer of the stage's group; who runs it closes it."""
-    servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+    servers: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
     return Consumer(**servers, group=stage.group, session_timeout_ms=SESSION_TIMEOUT_MS, max_poll_records=10)
 
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,9 @@ HOT_RECORDS = 60_000  # more than a consumer retains
 COLD_RECORDS = 10
 
 
-def consumer_of(stage: Stage, *partitions: int, **settings: object) -> Consumer:
+def consumer_of(stage: Stage, *partitions: int, **settings: Any) -> Consumer:
     """Return a consumer that owns these partitions, and all records of them that it may retain."""
-    config = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS, **settings}
+    config: dict[str, Any] = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS, **settings}
     consumer = Consumer(
         zookeeper=stage.cluster.zookeeper, bootstrap=stage.cluster.bootstrap, group=stage.group, **config
     )
@@ -133,8 +134,12 @@ def test_a_handler_that_hangs_gives_up_all_partitions_and_the_consumer_waits_for
             raise KeyboardInterrupt
 
     def consume() -> None:
-        settings = {"max_poll_interval_ms": 1_500, "session_timeout_ms": SESSION_TIMEOUT_MS, "group": stage.group}
-        servers = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
+        settings: dict[str, Any] = {
+            "max_poll_interval_ms": 1_500,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "group": stage.group,
+        }
+        servers: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
         with Consumer(**servers, **settings) as consumer:
             consumer.subscribe([stage.topic], on_lost=lost.append)
             consumer.run(handle, threads=2)

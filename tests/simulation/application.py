@@ -1,6 +1,6 @@
 """The application's thread: polls, takes its time over records and callbacks, commits, closes, polls again.
 
-What `consumer_agent.Consumer` does between the application and the shared is repeated here step by step, because
+What `consumer_agent.Consumer` does between the application and the shared state is repeated here step by step, because
 there a thread waits where here time has to go on.
 """
 
@@ -110,6 +110,7 @@ class Application:
 
     def _poll(self) -> None:
         taken = self.host.shared.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
+        self.host.shared.await_records()
         runs = [list(Batch([run])) for run in taken]
         if runs:
             self._tell_delivered(self.host, runs)

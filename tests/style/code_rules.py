@@ -55,7 +55,7 @@ def blind_sleeps(source: Source) -> list[str]:
 
 
 def broad_excepts(source: Source) -> list[str]:
-    """Return handlers that catch everything, unless they re-raise it after cleaning up."""
+    """Return handlers that catch everything, unless they re-raise it after cleaning up, or throw it into a generator."""
     return [
         source.at(node, "catches everything")
         for node in ast.walk(source.tree)
@@ -92,6 +92,8 @@ def _is_broad(caught: ast.expr | None) -> bool:
 
 def _raises_again(handler: ast.ExceptHandler) -> bool:
     last = handler.body[-1]
+    if isinstance(last, ast.Assign | ast.Expr):  # a generator gets the exception, which raises it again or handles it
+        return isinstance(last.value, ast.Call) and ast.unparse(last.value).endswith(f".throw({handler.name})")
     return isinstance(last, ast.Raise) and last.exc is None
 
 

@@ -45,6 +45,7 @@ SWALLOWED = "try:\n    f()\nexcept {}:\n    g()\n"
         (code_rules.blind_sleeps, "for _ in x:\n    time.sleep(1)", "a.py:2: time.sleep without a polling loop"),
         (code_rules.broad_excepts, "try:\n    f()\nexcept:\n    g()", "a.py:3: catches everything"),
         (code_rules.broad_excepts, SWALLOWED.format("Exception"), "a.py:3: catches everything"),
+        (code_rules.broad_excepts, "try:\n    f()\nexcept Exception as e:\n    g(e)", "a.py:3: catches everything"),
         (code_rules.broad_excepts, SWALLOWED.format("(ValueError, BaseException) as e"), "a.py:3: catches everything"),
         (code_rules.prints, "print(1)", "a.py:1: print outside the command line"),
     ],
@@ -61,6 +62,7 @@ def test_an_offender_is_found(rule: Rule, text: str, complaint: str) -> None:
         (code_rules.broad_excepts, SWALLOWED.format("ValueError")),
         (code_rules.prints, "console.print(1)"),
         (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
+        (code_rules.broad_excepts, "try:\n    f()\nexcept BaseException as e:\n    step = generator.throw(e)"),
     ],
 )
 def test_allowed_code_passes(rule: Rule, text: str) -> None:

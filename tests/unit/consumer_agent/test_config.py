@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from consumer_agent.config import ConsumerConfig, is_secret, subscription
+from consumer_agent.config import ConsumerConfig, ConsumerSettings, is_secret, subscription
 from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
 
@@ -197,3 +197,7 @@ def test_the_package_is_light() -> None:
     ours = [name for name in loaded if name.startswith("zkrebalancer")]
     assert [name for name in ours if name not in parents and not name.startswith(allowed)] == []
     assert "zkrebalancer.protocol.patterns" not in loaded
+
+
+def test_type_checkers_know_every_setting_of_a_consumer() -> None:
+    assert get_type_hints(ConsumerSettings) == get_type_hints(ConsumerConfig)

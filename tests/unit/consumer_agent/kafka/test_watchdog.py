@@ -109,6 +109,7 @@ class Setting:
 
     def take(self) -> None:
         with self.shared.lock:
+            self.shared.await_records()
             self.offsets += [record.offset for record in Batch(self.shared.take(100, lambda *_: None))]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,13 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.kafka.fetcher import ALERT_LOOK_INTERVAL_MS, ALERT_MS, LOOK_INTERVAL_MS, Fetcher
+from consumer_agent.kafka.fetcher import (
+    ALERT_LOOK_INTERVAL_MS,
+    ALERT_MS,
+    LOOK_INTERVAL_MS,
+    MAX_ROUND_RECORDS,
+    Fetcher,
+)
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
@@ -27,18 +34,22 @@ class Client:
 
     def __init__(self) -> None:
         self.ready: list[Message] = []
+        self.waiting: list[Message] = []
+        self.asked_for: list[int] = []
         self.meanwhile: Callable[[], object] = lambda: None
         self.is_closed = False
         self.assigned_at: dict[tuple[str, int], int] = {}
 
     def consume(self, count: int, **_: float) -> list[Message]:
         assert not self.is_closed
+        self.asked_for.append(count)
         taken, self.ready = self.ready[:count], self.ready[count:]
         self.meanwhile()
         return taken
 
-    def poll(self, _timeout_s: float) -> None:
+    def poll(self, _timeout_s: float) -> Message | None:
         self.meanwhile()
+        return self.waiting.pop() if self.waiting else None
 
     def close(self) -> None:
         self.is_closed = True
@@ -79,9 +90,9 @@ class Setting:
     def draw(self, count: int = MANY) -> None:
         self.fetcher.draw(count, are_awaited=True)
 
-    def take(self, max_records: int = MANY, *, draws: bool = True) -> list[tuple[str, int]]:
+    def take(self, max_records: int = MANY) -> list[tuple[str, int]]:
         with self.shared.lock:
-            batch = Batch(self.shared.take(max_records, lambda *_: None, draws=draws))
+            batch = Batch(self.shared.take(max_records, lambda *_: None))
         return [(record.topic, record.offset) for record in batch]
 
 
@@ -124,13 +135,37 @@ def test_the_fetcher_waits_for_records_after_news_that_are_none(setting: Setting
     assert setting.woken == 1
 
 
-def test_who_does_not_draw_wakes_the_fetcher_that_another_one_left_asleep(setting: Setting) -> None:
-    setting.client.ready = messages(PARTITION, [0])
+def test_the_fetcher_waits_for_records_until_some_have_come(setting: Setting) -> None:
     setting.draw()
-    setting.take()
+    before = setting.shared.is_awaited
+    setting.client.waiting = messages(PARTITION, [0])
+    setting.fetcher._fetch(1)
+    assert (before, setting.shared.is_awaited) == (True, False)
+    assert setting.take() == [("orders", 0)]
+
+
+def test_many_are_drawn_round_by_round_until_the_buffer_or_the_client_has_no_more(setting: Setting) -> None:
+    setting.client.ready = messages(PARTITION, range(ROOMY.limit + MAX_ROUND_RECORDS + 1))
+    setting.draw(10 * MAX_ROUND_RECORDS)
+    assert setting.client.asked_for == [MAX_ROUND_RECORDS]
+    assert len(setting.take(10 * MAX_ROUND_RECORDS)) == MAX_ROUND_RECORDS
+    setting.draw(MAX_ROUND_RECORDS)
+    assert setting.client.asked_for == 2 * [MAX_ROUND_RECORDS]
     assert setting.woken == 0
-    assert setting.take(draws=False) == []
-    assert setting.woken == 1
+
+
+def test_the_garbage_collector_is_back_after_many_were_drawn(setting: Setting) -> None:
+    enabled: list[bool] = []
+    setting.client.ready = messages(PARTITION, [0])
+    setting.client.meanwhile = lambda: enabled.append(gc.isenabled())
+    setting.draw(MAX_ROUND_RECORDS + 1)
+    setting.draw(MAX_ROUND_RECORDS)
+    assert (enabled, gc.isenabled()) == ([False, True], True)
+
+
+def test_it_is_said_of_which_partitions_records_came(setting: Setting) -> None:
+    setting.client.ready = [*messages(OTHER, [0]), news(KafkaError._PARTITION_EOF)]
+    assert setting.fetcher.draw(MANY) == {OTHER}
 
 
 def test_the_fetcher_looks_for_silence_when_that_is_due(setting: Setting) -> None:
@@ -210,6 +245,7 @@ def test_a_call_that_hangs_holds_up_nobody_who_draws(setting: Setting) -> None:
         hangs.set()
         released.wait(DEADLINE_S)
 
+    setting.draw()
     setting.client.meanwhile = hang
     setting.fetcher._connect = lambda: None  # type: ignore[method-assign]
     setting.fetcher.start()

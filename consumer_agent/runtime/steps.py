@@ -1,0 +1,178 @@
+"""The methods of a consumer that wait, as generators that do not wait themselves.
+
+A generator yields what is to be done next, and returns the method's result. `Consumer` does these steps in its thread,
+`AsyncConsumer` in its event loop; whatever a step raises goes back into the generator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import NamedTuple, TypeVar
+
+from consumer_agent import arguments
+from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
+from consumer_agent.records import Batch
+from consumer_agent.runtime.frontend import Committable, Frontend
+from consumer_agent.runtime.shared_state import Notice
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class Callback(NamedTuple):
+    """Call the application; what it returns may have to be awaited."""
+
+    call: Callable[[], object]
+
+
+class Wait(NamedTuple):
+    """Wait until `shared.changed` was notified more often than `changes` times, or until the deadline."""
+
+    changes: int
+    deadline_s: float
+
+
+class Block(NamedTuple):
+    """Call something that blocks, and does not need the application's thread."""
+
+    call: Callable[[], object]
+
+
+class Turn(NamedTuple):
+    """Let other tasks run, if the application has none of its thread's time left for them."""
+
+
+Step = Callback | Wait | Block | Turn
+T = TypeVar("T")
+Steps = Generator[Step, None, T]
+
+
+def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps[Batch]:
+    """Return records as soon as there are any, or none after the timeout."""
+    arguments.check_timeout("poll", timeout_s)
+    arguments.check_max_records(max_records)
+    limit = frontend.config.max_poll_records if max_records is None else max_records
+    frontend.require_usable("poll")
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        frontend.begin_poll()
+        changed = frontend.shared.changed
+        yield Turn()
+        while True:
+            frontend.draw(limit)
+            with changed:
+                changes, found = changed.changes, frontend.next(limit)
+            if isinstance(found, Notice):
+                yield from run_notice(frontend, found)
+            elif found or frontend.is_closed or time.monotonic() >= deadline_s:
+                return found
+            else:
+                yield Wait(changes, deadline_s)
+    finally:
+        frontend.end_poll()
+
+
+def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[None]:
+    """Store what is finished."""
+    arguments.check_timeout("commit", timeout_s)
+    token = frontend.begin_commit(what)
+    shared = frontend.shared
+    is_over = yield from _until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
+    if not frontend.in_callback:
+        yield from _run_notices(frontend)
+    if not is_over:
+        raise CommitTimeoutError(f"the commit is not confirmed after {timeout_s:g} s")
+    error = shared.take_commit(token)
+    if error is not None:
+        raise error
+
+
+def committed(
+    frontend: Frontend, partitions: Iterable[TopicPartition] | None, timeout_s: float
+) -> Steps[dict[TopicPartition, int | None]]:
+    """Return the stored offsets."""
+    arguments.check_timeout("committed", timeout_s)
+    shared, token = frontend.shared, frontend.begin_to_ask(partitions)
+    if not (yield from _until(frontend, lambda: shared.has_stored(token), time.monotonic() + timeout_s)):
+        raise CommitTimeoutError(f"the stored offsets are not known after {timeout_s:g} s")
+    offsets, error = shared.take_stored(token)
+    if error is not None:
+        raise ConsumerStateError(f"committed: {error}")
+    return dict(offsets)
+
+
+def unsubscribe(frontend: Frontend, timeout_s: float) -> Steps[None]:
+    """Leave the group so that `subscribe` may follow."""
+    arguments.check_timeout("unsubscribe", timeout_s)
+    frontend.require_usable("unsubscribe")
+    try:
+        if frontend.machine_thread is not None:
+            yield from _leave(frontend, timeout_s, is_finished=True)
+    finally:
+        frontend.unsubscribe()
+
+
+def close(frontend: Frontend, timeout_s: float, *, is_finished: bool = True) -> Steps[None]:
+    """Leave the group for good."""
+    arguments.check_timeout("close", timeout_s)
+    if frontend.begin_closing():
+        try:
+            yield from _leave(frontend, timeout_s, is_finished=is_finished)
+        finally:
+            frontend.listeners.clear()
+
+
+def run_notice(frontend: Frontend, notice: Notice) -> Steps[None]:
+    """Run the callback of a notice."""
+    callback = frontend.callback(notice)
+    frontend.in_callback = True
+    try:
+        if callback is not None:
+            yield Callback(callback)
+    finally:
+        frontend.in_callback = False
+        frontend.called_back(notice)
+
+
+def _leave(frontend: Frontend, timeout_s: float, *, is_finished: bool) -> Steps[None]:
+    deadline_s = time.monotonic() + timeout_s
+    frontend.begin_leaving(is_finished=is_finished)
+    try:
+        yield from _run_last_notices(frontend, deadline_s)
+    finally:
+        yield Block(lambda: frontend.end(deadline_s))
+    yield from _run_notices(frontend)  # commits that could not be stored
+
+
+def _run_last_notices(frontend: Frontend, deadline_s: float) -> Steps[None]:
+    """Run the callbacks until the group is left; if one raises, the others run first."""
+    shared = frontend.shared
+    try:
+        while not shared.is_closed and time.monotonic() < deadline_s:
+            yield from _run_notices(frontend)
+            yield from _until(frontend, lambda: shared.is_closed or shared.has_notice, deadline_s)
+        yield from _run_notices(frontend)
+    except Exception:
+        yield from _run_last_notices(frontend, deadline_s)
+        raise
+
+
+def _run_notices(frontend: Frontend) -> Steps[None]:
+    while True:
+        with frontend.shared.lock:
+            notice = frontend.shared.next_notice()
+        if notice is None:
+            return
+        yield from run_notice(frontend, notice)
+
+
+def _until(frontend: Frontend, is_so: Callable[[], bool], deadline_s: float) -> Steps[bool]:
+    """Wait until something holds; return whether it does by the deadline."""
+    changed = frontend.shared.changed
+    while True:
+        with changed:
+            if is_so():
+                return True
+            changes = changed.changes
+        if time.monotonic() >= deadline_s:
+            return False
+        yield Wait(changes, deadline_s)
