@@ -10,11 +10,10 @@ librdkafka has ready by itself (`draw`): to hand each batch from thread to threa
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import ConsumerError, KafkaUnavailableError
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, KafkaLog, kafka_settings
-from consumer_agent.kafka.messages import by_partition, size_bytes
+from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
 from consumer_agent.kafka.offset_queries import ENDS, OffsetQueries
 from consumer_agent.kafka.stall_detector import StallDetector
 from consumer_agent.runtime import failpoints
@@ -133,7 +132,7 @@ class Fetcher:
         if self._in_client.acquire(blocking=False):
             self._drawing = True
             try:
-                with _collector_paused() if max_records > MAX_ROUND_RECORDS else nullcontext():
+                with collector_paused() if max_records > MAX_ROUND_RECORDS else nullcontext():
                     is_drained = self._draw_rounds(max_records, drawn, are_awaited)
             except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
                 self._fetch_again()
@@ -164,7 +163,7 @@ class Fetcher:
                 return False
             messages = self._consumer.consume(count, timeout=0)
             if messages:
-                drawn.update(self._take_in(messages, are_awaited=are_awaited))
+                drawn.update(self._take_in(messages, is_drawn=True, are_awaited=are_awaited))
             if len(messages) < count:
                 return True
             left -= count
@@ -318,15 +317,14 @@ class Fetcher:
         messages = [first]
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
-        if self._take_in(messages):
-            with self._shared.changed:
-                self._shared.is_awaited = False
-                self._shared.changed.notify()
+        self._take_in(messages)
         if self._out_of_range:
             self._reset()
         return True
 
-    def _take_in(self, messages: list[Message], *, are_awaited: bool = False) -> Collection[fields.TopicPartition]:
+    def _take_in(
+        self, messages: list[Message], *, is_drawn: bool = False, are_awaited: bool = False
+    ) -> Collection[fields.TopicPartition]:
         """Put the records of what librdkafka handed over into the buffer; return their partitions."""
         self._is_cut_off = False
         self._steps += 1
@@ -335,7 +333,7 @@ class Fetcher:
         if not messages:
             return ()
         sorted_out = by_partition(messages, has_one_topic=len(self._topics_seen) == 1)
-        self._put(sorted_out, are_awaited=are_awaited)
+        self._put(sorted_out, is_drawn=is_drawn, are_awaited=are_awaited)
         return sorted_out.keys()
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
@@ -377,13 +375,18 @@ class Fetcher:
         finally:
             client.close()
 
-    def _put(self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, are_awaited: bool) -> None:
+    def _put(
+        self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, is_drawn: bool, are_awaited: bool
+    ) -> None:
         sizes = {tp: 0 if are_awaited else size_bytes(fetched) for tp, fetched in sorted_out.items()}
         failpoints.reach("before-emit")
         with self._shared.lock:
             for partition, fetched in sorted_out.items():
                 if partition not in self._changes and not self._stopping:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
+            if not is_drawn:
+                self._shared.is_awaited = False
+                self._shared.changed.notify()
         if self._complained:
             self._complained = {key for key in self._complained if key[:2] not in sorted_out}
         for partition, fetched in sorted_out.items():
@@ -436,15 +439,3 @@ class Fetcher:
         if key not in self._complained:
             self._complained.add(key)
             _log.warning("fetching %s/%s: %s", key[0], key[1], error)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep Python's garbage collector from walking over messages while they come: it doubles what they cost."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

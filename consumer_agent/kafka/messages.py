@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 
 from confluent_kafka import Message
@@ -28,3 +31,15 @@ def by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields
 def size_bytes(messages: list[Message]) -> int:
     """Return about how much memory messages take, keys and headers as overhead; a message's length is its value's."""
     return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages))
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep Python's garbage collector from walking over messages while they come: it doubles what they cost."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

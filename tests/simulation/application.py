@@ -110,7 +110,8 @@ class Application:
 
     def _poll(self) -> None:
         taken = self.host.shared.take(MAX_POLL_RECORDS, lambda _runs, _mono_us: None)
-        self.host.shared.await_records()
+        if self.host.shared.buffer.room if taken else not self.host.shared.buffer.record_count:
+            self.host.shared.await_records()
         runs = [list(Batch([run])) for run in taken]
         if runs:
             self._tell_delivered(self.host, runs)
