@@ -78,7 +78,6 @@ class Fetcher:
         self._stopping = False
         self._waiting = False
         self._drawing = False  # the application's thread is in a call
-        self._pauses_are_due = False  # partitions are to be held back, or no longer
         self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that came back
         self._stalls = StallDetector()
@@ -143,13 +142,9 @@ class Fetcher:
                 self._in_client.release()
             is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
         buffer = self._shared.buffer
-        if not buffer.record_count or self._out_of_range or is_due or buffer.has_shares:
+        if not buffer.record_count or self._out_of_range or is_due:
             with self._shared.lock:
-                self._pauses_are_due = buffer.held_back() & self._assigned != self._held_back
-                if not buffer.record_count or is_due:
-                    self._shared.await_records()
-                elif self._out_of_range or self._pauses_are_due:
-                    self._shared.fetcher_wake.notify()
+                self._shared.await_records()
         return drawn
 
     def _draw_rounds(self, max_records: int, drawn: set[fields.TopicPartition], are_awaited: bool) -> bool:
@@ -232,11 +227,10 @@ class Fetcher:
     def _wait_for_work(self) -> None:
         """Wait while there is nothing to fetch, and nothing that others want."""
         with self._shared.fetcher_wake:
-            idle = not (
-                self._changes or self._questions or self._out_of_range or self._pauses_are_due or self._stopping
-            )
-            awaited = self._shared.is_awaited and self._assigned and self._shared.buffer.room
-            if idle and not awaited:
+            idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
+            buffer = self._shared.buffer  # only the fetcher's thread can pause partitions for the sake of others
+            is_awaited = self._shared.is_awaited or buffer.has_shares
+            if idle and not (is_awaited and self._assigned and buffer.room):
                 self._waiting = True
                 self._shared.fetcher_wake.wait()
                 self._waiting = False
@@ -259,7 +253,6 @@ class Fetcher:
         if self._out_of_range:
             self._reset()
         with self._shared.lock:
-            self._pauses_are_due = False
             held_back = self._shared.buffer.held_back() & self._assigned
             room = self._shared.buffer.room if self._assigned else 0
         if held_back != self._held_back:

@@ -202,15 +202,12 @@ class Frontend:
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
         buffer = self.shared.buffer
-        if self._fetcher is None or not max_records or (buffer.record_count and not buffer.has_shares):
+        if self._fetcher is None or not max_records or buffer.record_count:
             return
         wanted = max(max_records, self.config.max_poll_records)
         if NO_LIMIT in {max_records, self.config.max_poll_records}:
             wanted = MANY_RECORDS
-        if buffer.has_shares:
-            self._fetcher.draw(2 * wanted)  # more than is returned, or the others would never come to their share
-        else:
-            self._fetcher.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
+        self._fetcher.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
     def draw_for_threads(self) -> Collection[TopicPartition]:
         """Fetch what Kafka's client has ready, in a consumer thread; return the partitions that records came of."""

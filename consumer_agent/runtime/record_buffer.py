@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import Any, NamedTuple
 
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
@@ -237,7 +238,7 @@ class RecordBuffer:
             self._byte_count -= part_bytes
             taken.append(part)
             count -= len(part)
-        return taken[0] if len(taken) == 1 else [message for part in taken for message in part]
+        return taken[0] if len(taken) == 1 else list(chain.from_iterable(taken))
 
     def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
         """Count as finished what the application says, also less than before; all of it, or nothing.

@@ -271,6 +271,8 @@ class SharedState:
         self._counts["polled_batches_total"] += 1
         self._counts["polled_records_total"] += sum(len(run.messages) for run in runs)
         record_delivery(runs, looked_at_us)
+        if self.buffer.has_shares and self.buffer.room:
+            self.fetcher_wake.notify()
         return runs
 
     def await_records(self) -> None:
