@@ -54,7 +54,7 @@ class AsyncConsumer(ConsumerBase):
                 yield record
 
     async def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
-        """Store that everything returned so far, or `what`, is finished; as `Consumer.commit`."""
+        """Commit everything returned so far, or `what`; as `Consumer.commit`."""
         await self._do(steps.commit(self._frontend, what, timeout_s))
 
     async def committed(
@@ -64,7 +64,7 @@ class AsyncConsumer(ConsumerBase):
         return await self._do(steps.committed(self._frontend, partitions, timeout_s))
 
     async def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the group so that `subscribe` may follow; as `Consumer.unsubscribe`."""
+        """Leave the group; `subscribe` may follow; as `Consumer.unsubscribe`."""
         await self._do(steps.unsubscribe(self._frontend, timeout_s))
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -78,7 +78,7 @@ class AsyncConsumer(ConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception the last batch does not count as finished."""
+        """Close; after an exception the last batch stays unfinished."""
         await self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, is_finished=error is None))
 
     # ---- what these methods consist of

@@ -1,4 +1,4 @@
-"""What methods of a consumer are given: checked at once, with the argument's name and what is allowed. Pure."""
+"""Checks of the arguments of a consumer's methods; an error names the argument and what is allowed. Pure."""
 
 from __future__ import annotations
 

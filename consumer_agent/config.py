@@ -202,7 +202,7 @@ Check = Callable[[Any], str | None]
 
 
 def text_fault(value: object) -> str | None:
-    """Say what is wrong with a text that the system is to be given: it takes no null bytes."""
+    """Return what is wrong with a text for the operating system, which allows no null bytes."""
     return None if isinstance(value, str) and value and "\0" not in value else f"must be a text, not {value!r:.80}"
 
 
@@ -300,7 +300,7 @@ def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
 
 
 def _refusal(settings: Mapping[str, KafkaSetting]) -> str:
-    """Return what librdkafka has to say to these settings, nothing of which is started."""
+    """Return librdkafka's complaint about these settings; no client is started."""
     try:
         KafkaConsumer({**settings, **_UNSTARTABLE}).close()
     except KafkaException as error:

@@ -1,8 +1,10 @@
 """The public API: a consumer whose callbacks run in the application's own thread.
 
-Three threads work for it: the application's (this file and `runtime/frontend.py`), the machine thread
-(`runtime/machine_thread.py`: ZooKeeper and all decisions) and the fetcher (`kafka/fetcher.py`). They meet in
-`runtime/shared_state.py`.
+A *consumer* is this object. It is a *member* of its group from one registration to the loss or end of it, under a name
+of its own each time. An *agent* is a process with consumers.
+
+Three threads work for a consumer: the application's (`runtime/frontend.py`), the machine thread (ZooKeeper and all
+decisions, `runtime/machine_thread.py`) and the fetcher's (`kafka/fetcher.py`). They share `runtime/shared_state.py`.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class Consumer(ConsumerBase):
-    """Reads the partitions that the coordinator gives to this consumer.
+    """Reads the partitions that the coordinator assigns to this consumer.
 
     Use it from one thread: `subscribe`, then `poll` (or iterate) and `commit`, then `close`; or as a context manager.
     The keyword arguments are those of `ConsumerConfig`. A partition is a pair (topic, number).
     """
 
     def unsubscribe(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the group as `close` does, but so that `subscribe` may follow. Nothing happens if not subscribed."""
+        """Leave the group as `close` does; `subscribe` may follow. Does nothing if not subscribed."""
         self._do(steps.unsubscribe(self._frontend, timeout_s))
 
     # ---- reading
@@ -44,11 +46,11 @@ class Consumer(ConsumerBase):
     def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds.
 
-        At most `max_records` of them, or `max_poll_records` without it; -1 is no limit, 0 is for an application that
-        has enough to do, but wants its callbacks run and to be known as alive. What was fetched beyond that
-        stays for the next call: positions and commits follow what was returned.
+        At most `max_records` (default: `max_poll_records`); -1 is no limit. 0 only runs callbacks, and shows that the
+        application is alive. Records fetched beyond the limit stay for the next call; positions and commits follow what
+        was returned.
 
-        With `enable_auto_commit` the records of earlier polls count as finished now.
+        With `enable_auto_commit`, the records of earlier polls are finished now.
 
         Raises:
             ConfigurationError: `max_records` is not allowed.
@@ -66,21 +68,20 @@ class Consumer(ConsumerBase):
                 yield batch
 
     def records(self) -> Iterator[Record]:
-        """Return records one by one, until the consumer is closed; one is finished when the next is asked for."""
+        """Return records one by one, until the consumer is closed; a record is finished when the next is requested."""
         while not self._frontend.is_closed:
             yield from self.poll(ITERATION_TIMEOUT_S, max_records=1)
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
-        """Store that everything returned so far is finished; returns when it is stored.
+        """Mark everything returned so far as finished, and wait until that is stored.
 
-        Or just `what`: a record, with all before it of its partition, or `{("orders", 0): 42}`, the next offsets to
-        read, also lower ones than before. Nothing is stored if one of them cannot be.
+        With `what`, only that: a record and all before it in its partition, or `{("orders", 0): 42}`, the next offsets
+        to read, also lower ones than before. If one of them cannot be stored, none is.
 
         Raises:
-            CommitFailedError: the partitions were lost, and others read the records again; or Kafka did not store it.
-            CommitTimeoutError: the outcome is not known after `timeout_s` seconds.
-            ConfigurationError: `what` is none of those.
-            ConsumerStateError: closed, never polled, or more than was returned.
+            CommitFailedError: the partitions were lost, and others will read the records again; or Kafka did not store
+            it. CommitTimeoutError: the outcome is unknown after `timeout_s` seconds. ConfigurationError: `what` is none
+            of those. ConsumerStateError: closed, never polled, or more than was returned.
 
         """
         self._do(steps.commit(self._frontend, what, timeout_s))
@@ -88,7 +89,7 @@ class Consumer(ConsumerBase):
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float = COMMIT_TIMEOUT_S
     ) -> dict[TopicPartition, int | None]:
-        """Return the stored offsets of assigned partitions (None: of all), None where nothing is stored.
+        """Return the stored offsets of assigned partitions (default: of all), None if nothing is stored.
 
         Raises:
             CommitTimeoutError: no answer after `timeout_s` seconds.
@@ -100,9 +101,9 @@ class Consumer(ConsumerBase):
     def run(self, handler: Handler, *, threads: int = 1) -> None:
         """Call `handler(batch)` in `threads` threads of its own, each with its own partitions, until one raises.
 
-        What a handler has returned from is finished. The callbacks run in the caller's thread; `on_revoke` only when no
-        handler works on its partitions any more. Raises what a handler or a callback has raised, or Ctrl-C, when all
-        handlers have returned.
+        A batch is finished when its handler has returned. The callbacks run in the caller's thread; `on_revoke` waits
+        until no handler works on its partitions. When a handler or a callback raises, or on Ctrl-C, that is raised
+        after all handlers have returned.
 
         Raises:
             ConfigurationError: not a callable, or not a number of threads.
@@ -121,10 +122,10 @@ class Consumer(ConsumerBase):
     # ---- leaving
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Leave the group: `on_revoke`, final commit, and the partitions are free at once. At most `timeout_s` seconds.
+        """Leave the group within `timeout_s` seconds: `on_revoke`, a final commit; then the partitions are free.
 
-        With `enable_auto_commit` everything that was returned counts as finished. Closing again does nothing. When a
-        callback raises, the group is left all the same; then that is raised.
+        With `enable_auto_commit`, everything that was returned is finished. Closing again does nothing. When a callback
+        raises, the consumer leaves its group all the same, then raises that.
 
         Raises:
             ConsumerStateError: called from within a callback, or while `run` is under way.
@@ -139,7 +140,7 @@ class Consumer(ConsumerBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; after an exception the last batch does not count as finished."""
+        """Close; after an exception the last batch stays unfinished."""
         self._do(steps.close(self._frontend, CLOSE_TIMEOUT_S, is_finished=error is None))
 
     # ---- what these methods consist of

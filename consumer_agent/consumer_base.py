@@ -1,4 +1,4 @@
-"""What a consumer offers that does not wait: the same for threads and for asyncio."""
+"""The methods of a consumer that do not wait: the same for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class ConsumerBase:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Say which topics to read: names, names with numbers of threads, or a pattern.
+        """Set the topics to read: names, names with numbers of threads, or a pattern.
 
-        Again, also while running, it changes what is read and who is called. What it goes on to read it keeps, and
-        records of the rest are returned until it is revoked.
+        A later call changes topics and callbacks, also while running. Partitions of topics that stay are kept; records
+        of the others are returned until they are revoked.
 
         The callbacks get a sorted list of (topic, partition) and run in this thread, within poll, commit and close:
-        `on_assign` before the first record of the partitions (it may seek), `on_revoke` when they are to be given up
-        (it may commit), `on_lost` when they are gone already.
+        `on_assign` before the first record of the partitions (it may seek), `on_revoke` before they are given up (it
+        may commit), `on_lost` after they were lost.
 
         Raises:
-            ConfigurationError, InvalidNameError, PatternError: what was asked for is not allowed.
+            ConfigurationError, InvalidNameError, PatternError: an argument is not allowed.
             ConsumerStateError: closed.
 
         """
@@ -59,27 +59,27 @@ class ConsumerBase:
         self._frontend.subscribe(wanted, callbacks)
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions whose records are returned at present, paused ones included, sorted."""
+        """Return the assigned partitions, paused ones included, sorted."""
         shared = self._frontend.own_state("assignment")
         with shared.lock:
             return shared.buffer.emitting()
 
     def position(self) -> dict[TopicPartition, int]:
-        """Return the next offset that each partition will return; those without a place (`NoOffsetError`) have none."""
+        """Return the next offset of each partition; partitions without a position (`NoOffsetError`) are left out."""
         positions = self._frontend.own_state("position").positions()
         return {partition: position.returned for partition, position in positions.items() if position.returned >= 0}
 
     def generation(self) -> dict[TopicPartition, int]:
-        """Return each partition's fencing token: the generation in which it was started, as its records have it."""
+        """Return each partition's fencing token: the generation in which it was started, as in its records."""
         shared = self._frontend.own_state("generation")
         with shared.lock:
             return shared.buffer.generations()
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on from these offsets: `{("orders", 0): 42}`. What was fetched already is dropped, and commits follow.
+        """Continue from these offsets: `{("orders", 0): 42}`. Records fetched so far are dropped, and commits follow.
 
-        Allowed from a partition's `on_assign` on until its `on_revoke` or `on_lost`; all are moved, or none.
-        One that was lost since this poll began, or the last one, is passed over: `on_lost` follows.
+        Allowed from a partition's `on_assign` until its `on_revoke` or `on_lost`. All partitions are moved, or none;
+        one that was lost since the last poll began is skipped, and `on_lost` follows.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -89,14 +89,14 @@ class ConsumerBase:
         self._frontend.seek(positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return nothing of these partitions until `resume`; they stay this consumer's own, and use no memory.
+        """Return no records of these partitions until `resume`; they stay assigned, and use no memory.
 
-        A partition that is given up is not paused when it comes again. Errors as with `seek`.
+        A partition that was given up is not paused when it is assigned again. Errors as with `seek`.
         """
         self._frontend.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with paused partitions where they were. Errors as with `seek`."""
+        """Continue with paused partitions from their positions. Errors as with `seek`."""
         self._frontend.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
@@ -112,11 +112,11 @@ class ConsumerBase:
             return shared.metrics()
 
     def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Count what was returned below these offsets as finished: `{("orders", 0): 42}`. Nothing waits.
+        """Mark the returned records below these offsets as finished: `{("orders", 0): 42}`. Does not wait.
 
-        For `enable_auto_finish=False`, where nothing else is finished. What is finished is stored every
-        `auto_commit_interval_ms`, when its partition is given up, and at `close`. Partitions that this consumer does
-        not have are passed over. From any thread, and from within callbacks.
+        For `enable_auto_finish=False`, where only this marks records as finished. Finished offsets are stored every
+        `auto_commit_interval_ms`, when a partition is given up, and at `close`. Partitions that are not assigned are
+        skipped. May be called from any thread, and from callbacks.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -125,18 +125,18 @@ class ConsumerBase:
         self._frontend.own_state("finish").finish_below(arguments.checked_positions("finish", offsets))
 
     def finished(self) -> dict[TopicPartition, int]:
-        """Return the offset of each partition below which all is finished; those without a place have none."""
+        """Return the offset below which each partition is finished; partitions without a position are left out."""
         positions = self._frontend.own_state("finished").positions()
         return {partition: position.finished for partition, position in positions.items() if position.finished >= 0}
 
     def commit_async(self, what: Committable = None, on_commit: CommitCallback | None = None) -> None:
-        """Begin the same as `commit`, and do not wait: `on_commit(error)`, None if it is stored, runs in this thread.
+        """Commit without waiting; `on_commit(error)` runs in this thread, with None if the offsets are stored.
 
-        Within poll, commit or close, in the order of the commits. Without it a failure is logged. Commits that are
-        begun while one is written are one together, so that it costs little to begin one for every record.
+        It runs within poll, commit or close, in the order of the commits. Without it a failure is logged. Commits that
+        begin while one is being written are merged, so a commit for every record costs little.
 
         Raises:
-            CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, what is known at once.
+            CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, as far as known at once.
 
         """
         arguments.check_callbacks("commit_async", {"on_commit": on_commit})

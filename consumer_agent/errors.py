@@ -1,4 +1,4 @@
-"""What the application may have to deal with, besides the errors of `zkrebalancer.protocol.errors`."""
+"""The errors of a consumer, besides those of `zkrebalancer.protocol.errors`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ConsumerError(RebalancerError):
 
 
 class IllegalTransitionError(ConsumerError):
-    """The machine was asked for a step that its table does not allow; the text tells how it came there."""
+    """The state machine made a transition that its table does not allow; the text has its history."""
 
 
 class ConsumerStateError(ConsumerError):
@@ -21,15 +21,15 @@ class ConsumerStateError(ConsumerError):
 
 
 class RegistrationError(ConsumerError):
-    """ZooKeeper refused the registration for a reason that trying again does not change."""
+    """ZooKeeper refused the registration, and trying again does not help."""
 
 
 class NoOffsetError(ConsumerError):
-    """Nothing says where to go on: no offset is stored, or Kafka has not that offset, and `auto_offset_reset` is none.
+    """A partition has no position: no offset is stored or Kafka does not have it, and `auto_offset_reset` is none.
 
-    Every `poll` raises it until `seek` says where, or an offset is stored and the consumer started again. `partition`
-    is (topic, number), `offset` what Kafka has not; it has records from `earliest` up to, but without, `latest`. The
-    three are None where no offset is stored.
+    Every `poll` raises it until `seek`, or until an offset is stored and the consumer started again. `partition` is
+    (topic, number), `offset` is the one that Kafka does not have; it has records from `earliest` up to, but without,
+    `latest`. The three are None if no offset is stored.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NoOffsetError(ConsumerError):
         earliest: int | None = None,
         latest: int | None = None,
     ) -> None:
-        """Take what is to be said, and what an application needs to decide where to go on."""
+        """Store what an application needs to choose a position."""
         super().__init__(text)
         self.partition = partition
         self.offset = offset
@@ -49,7 +49,7 @@ class NoOffsetError(ConsumerError):
 
 
 class FencedInstanceError(ConsumerError):
-    """A younger consumer has the same group_instance_id, and with it the partitions; this one is out for good."""
+    """A younger consumer has the same group_instance_id and gets its partitions; this one cannot join again."""
 
 
 class CommitFailedError(ConsumerError):
@@ -57,7 +57,7 @@ class CommitFailedError(ConsumerError):
 
 
 class CommitTimeoutError(ConsumerError):
-    """It is not known in time whether the offsets are stored; committing again is safe."""
+    """The commit was not confirmed in time; committing again is safe."""
 
     retriable = True
 

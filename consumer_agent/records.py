@@ -1,7 +1,7 @@
-"""What a poll returns: records that are built when they are looked at, by functions in C that go over whole columns.
+"""What a poll returns: records that are built on access, by C functions that process whole columns.
 
 Kafka's client hands over an object per message, whose methods cost 10 ns each. Making a `Record` of it takes as long as
-fetching it; so a `Batch` keeps the messages, and for an application that wants the values only no record is ever built.
+fetching it. So a `Batch` keeps the messages, and `values()` builds no record at all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Batch(Sequence[Record]):
     __slots__ = ("_length", "_runs")
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
-        """Take what `RecordBuffer.take` returns: a run per partition, none of them empty."""
+        """Wrap what `RecordBuffer.take` returns: a run per partition, none of them empty."""
         self._runs = runs
         self._length = sum(len(run.messages) for run in runs)
 
@@ -116,8 +116,8 @@ def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
     """Return the headers of each message; none of one that has a name which is not UTF-8.
 
-    confluent-kafka refuses to return those, and keeps them half made: whoever asks that message again crashes. So it is
-    given others, which replace them.
+    confluent-kafka refuses to return those and keeps them half made: the next call for that message crashes. So they
+    are replaced by an empty list.
     """
     column = map(Message.headers, messages)
     found: list[Any] = []

@@ -19,11 +19,11 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
         "client.id": config.client_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "enable.partition.eof": True,  # tells silence from having read everything
+        "enable.partition.eof": True,  # tells a stall from the end of a partition
         "auto.offset.reset": "error",  # `Fetcher` resets by itself, so that the buffer knows
         "fetch.min.bytes": 1,
-        # One fetch per broker is under way, and a new partition waits for the one that is parked; but every fetch that
-        # comes back empty costs the broker, and with 50 ms fifty agents at rest kept a core of it busy.
+        # One fetch per broker is under way, and a new partition waits for the parked one. But every empty fetch costs
+        # the broker: with 50 ms, fifty idle agents kept one of its cores busy.
         "fetch.wait.max.ms": 250,
         "fetch.error.backoff.ms": 50,
         "fetch.queue.backoff.ms": 10,
@@ -51,8 +51,8 @@ def store_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
 
 
 class KafkaLog(logging.Logger):
-    """Takes librdkafka's own log, which repeats itself; what a person has to know is told otherwise."""
+    """Demotes librdkafka's own log, which repeats itself; the agent logs what matters."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Keep it for those who ask for debugging."""
+        """Log it at debug level."""
         _log.debug("%s", record.getMessage())

@@ -1,11 +1,11 @@
 """Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol.
 
-confluent-kafka lets one thread at a time into a consumer, and a poll that is under way cannot be interrupted. So other
-threads leave what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages
-that it holds at that moment of a partition with a waiting change belong to an earlier start and are dropped.
+confluent-kafka allows one thread at a time in a consumer, and a poll that is under way cannot be interrupted. So other
+threads queue what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages of
+a partition with a queued change belong to an earlier start and are dropped.
 
-Whatever waits is done by the fetcher's own thread. But an application that comes for records and finds none takes what
-librdkafka has ready by itself (`draw`): to hand each batch from thread to thread would cost as much as fetching it.
+Everything that waits runs in the fetcher's own thread. But an application that finds no records fetches what librdkafka
+has ready itself (`draw`): handing each batch from thread to thread would cost as much as fetching it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Fetcher:
         self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
         self._consumer = self._new_client()
         self._queries = OffsetQueries(config.bootstrap, self._came_back)
-        self._in_client = new_lock()  # held by who is in a call of the client, or has one's result in hand
+        self._in_client = new_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
         self._topics_seen: set[str] = set()  # of which a message may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
@@ -74,7 +74,7 @@ class Fetcher:
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
-        self._trouble = ""  # what librdkafka has told last of a broker, in parentheses
+        self._trouble = ""  # librdkafka's last error about a broker, in parentheses
         self._stopping = False
         self._waiting = False
         self._drawing = False  # the application's thread is in a call
@@ -102,13 +102,13 @@ class Fetcher:
         self._thread.join(timeout_s)
 
     def unassign(self, partitions: Collection[fields.TopicPartition]) -> None:
-        """Fetch these partitions no more."""
+        """Stop fetching these partitions."""
         self.change(lambda: dict.fromkeys(partitions))
 
     def change(self, decide: Callable[[], Mapping[fields.TopicPartition, int | None]]) -> None:
-        """Fetch partitions from other offsets, or (None) no more, as `decide` says, in one go with what it changes.
+        """Fetch partitions from other offsets, or stop (None), as `decide` returns.
 
-        It is called with the shared's lock held: between the two no record may come in.
+        `decide` is called with the lock of the shared state held, so that no record comes in between.
         """
         with self._shared.fetcher_wake:
             self._changes.update(decide())
@@ -165,7 +165,7 @@ class Fetcher:
         return False
 
     def _fetch_again(self) -> None:
-        """Let the fetcher go back to where the buffer ends, of every partition."""
+        """Fetch every partition again from where the buffer ends."""
         with self._shared.fetcher_wake:
             ends = {tp: self._shared.buffer.next_offset(tp) for tp in self._assigned}
             again = {tp: offset for tp, offset in ends.items() if offset is not None}
@@ -178,7 +178,7 @@ class Fetcher:
         return None if self._waiting and not self._drawing else self._steps
 
     def take_over(self, stuck: Fetcher) -> None:
-        """Before `start`: go on in the place of a fetcher that does not come back; what it still gets is ignored."""
+        """Before `start`: replace a fetcher that hangs; what that one still gets is ignored."""
         with self._shared.lock:
             stuck._stopping = True
             self._questions.extend(stuck._questions)
@@ -199,12 +199,12 @@ class Fetcher:
                 with self._in_client:
                     room = self._begin_round()
                     while room and not self._fetch(room) and self._is_at_rest:
-                        pass  # a whole round, five times a second, costs an agent in peace as much as the polls
+                        pass  # a whole round, five times a second, would cost an idle agent as much as its polls
         finally:
             if not self._stopping:
                 self._shared.break_down(ConsumerError("the consumer's fetcher has stopped"))
             with self._in_client:
-                self._stopping = True  # nobody draws from a client that is closed
+                self._stopping = True  # a closed client must not be drawn from
                 self._consumer.close()
 
     def _connect(self) -> None:
@@ -212,7 +212,7 @@ class Fetcher:
         try:
             leaders = self._queries.leaders(self._topics, self._consumer)
         except KafkaException as error:
-            self._consumer.poll(0)  # the reason waits until then
+            self._consumer.poll(0)  # only then librdkafka reports the reason
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
             self._shared.fail(KafkaUnavailableError(text))
             return
@@ -221,11 +221,11 @@ class Fetcher:
             for partition in leaders[:MAX_WARMED_BROKERS]:
                 self._consumer.get_watermark_offsets(partition, timeout=CONNECT_TIMEOUT_S)
                 self._steps += 1
-        except KafkaException as error:  # a broker went away again; librdkafka goes on trying
+        except KafkaException as error:  # a broker went away again; librdkafka keeps trying
             _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
 
     def _wait_for_work(self) -> None:
-        """Wait while there is nothing to fetch, and nothing that others want."""
+        """Wait while nothing is to be fetched, and other threads want nothing."""
         with self._shared.fetcher_wake:
             idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
             buffer = self._shared.buffer  # only the fetcher's thread can pause partitions for the sake of others
@@ -236,7 +236,7 @@ class Fetcher:
                 self._waiting = False
 
     def _begin_round(self) -> int:
-        """Do what others want; return how many records the buffer takes."""
+        """Do what other threads want; return how many records the buffer accepts."""
         with self._shared.lock:
             changes, self._changes = self._changes, {}
             questions = list(self._questions)
@@ -260,7 +260,7 @@ class Fetcher:
         return room
 
     def _change_pauses(self, wanted: frozenset[fields.TopicPartition]) -> None:
-        """Let librdkafka fetch nothing more of these partitions, and the others go on."""
+        """Pause exactly these partitions in librdkafka."""
         pausing, resuming = wanted - self._held_back, self._held_back - wanted
         self._held_back = wanted
         if pausing:
@@ -283,7 +283,7 @@ class Fetcher:
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
-            self._queries.hear_of(coming, self._consumer)
+            self._queries.refresh(coming, self._consumer)
             self._topics_seen.update(topic for topic, _number in coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
@@ -299,7 +299,7 @@ class Fetcher:
         return not (is_called or self._held_back or self._shared.buffer.record_count)
 
     def _fetch(self, room: int) -> bool:
-        """Take in what comes, up to so many records; return whether anything came."""
+        """Wait a moment for messages and put up to so many into the buffer; return whether any came."""
         first = self._consumer.poll(self._patience_s)
         self._steps += 1
         if first is None:
@@ -330,7 +330,7 @@ class Fetcher:
         return sorted_out.keys()
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
-        """Return the records among the messages; the rest is news of partitions."""
+        """Return the records among the messages; handle the rest, which are errors and ends of partitions."""
         records: list[Message] = []
         for message in messages:
             error, partition = message.error(), (message.topic() or "", message.partition() or 0)
@@ -342,7 +342,9 @@ class Fetcher:
                 self._out_of_range.add(partition)
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    self._stalls.unassigned([partition])  # its client knows of it; the next record puts it back
+                    self._stalls.unassigned(
+                        [partition]
+                    )  # no stall: the client knows of it; the next record resumes the watch
                 self._complain(message, error)
         return records
 
@@ -361,7 +363,7 @@ class Fetcher:
                 self.stuck = self._stalls.behind(self._asked_anew(silent))
 
     def _asked_anew(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
-        """Ask with a new client whether Kafka is away, or just this client does not find it any more."""
+        """Ask with a new client whether Kafka is away, or only this client cannot reach it."""
         client = self._new_client()
         try:
             return self._queries.offsets(partitions, "latest", client)
@@ -386,9 +388,9 @@ class Fetcher:
             self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
 
     def _reset(self) -> None:
-        """Go on from where Kafka's records begin or end, as configured: what was asked for does not exist there.
+        """Continue where Kafka's records begin or end, as configured: the wanted offset does not exist.
 
-        Kafka is asked whether that is so: librdkafka also hands over, late, that an earlier start was out of range.
+        Kafka is asked again: librdkafka may report late that an earlier start was out of range.
         """
         partitions, self._out_of_range = self._out_of_range & self._assigned, set()
         ends = {end: self._queries.offsets(partitions, end, self._consumer) for end in ENDS}
@@ -409,7 +411,7 @@ class Fetcher:
                     restarted[partition] = position  # no answer
                     continue
                 if earliest <= position <= latest:
-                    restarted[partition] = position  # an old story
+                    restarted[partition] = position  # it was an earlier start
                     continue
                 if goes_on_at is not None:
                     restarted[partition] = goes_on_at
@@ -424,10 +426,10 @@ class Fetcher:
             self._trouble = f" ({error.str()})"
         elif not self._is_cut_off:
             self._is_cut_off = True
-            _log.warning("no Kafka broker can be reached at %s%s; trying on", self._bootstrap, self._trouble)
+            _log.warning("no Kafka broker can be reached at %s%s; still trying", self._bootstrap, self._trouble)
 
     def _complain(self, message: Message, error: KafkaError | None) -> None:
-        """Log an error once per partition, until records come; librdkafka goes on trying by itself."""
+        """Log an error once per partition, until records come; librdkafka keeps trying."""
         key = (message.topic(), message.partition(), None if error is None else error.code())
         if key not in self._complained:
             self._complained.add(key)

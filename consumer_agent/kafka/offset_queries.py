@@ -1,10 +1,10 @@
-"""Asks Kafka where partitions begin and end, and what it knows of them.
+"""Asks Kafka where partitions begin and end.
 
-librdkafka answers questions about partitions that were added from what it heard minutes ago, "unknown". So topics are
-described anew as long as a partition of interest is unknown or has had no leader yet. A question about one without a
-leader it keeps for half a second, and with it the answer about all others: so those are asked for without it. New
-partitions have no leader, all of them: then that half second is better than to ask again and again, which keeps a
-broker from its work.
+librdkafka answers questions about added partitions from metadata that may be minutes old: "unknown". So topics are
+described again while a wanted partition is unknown or has had no leader yet. librdkafka holds a question about a
+partition without a leader for half a second, and with it the answer about all others, so such partitions are left out.
+If none has a leader, as with a new topic, they are asked for all the same: that half second is better than asking
+again and again, which keeps a broker from its work.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetQueries:
-    """What was heard of topics so far, and questions to Kafka; belongs to who may call the client."""
+    """What is known of topics, and questions to Kafka; for the thread that may call the client."""
 
     def __init__(self, bootstrap: str, came_back: Callable[[], None]) -> None:
-        """Begin knowing nothing; `came_back` is told of every call that came back, `bootstrap` is for the log."""
+        """Begin knowing nothing. `came_back` is called after every call of the client, `bootstrap` is for the log."""
         self._bootstrap = bootstrap
         self._came_back = came_back
-        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka has heard of
+        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka knows
         self._unled: dict[str, set[int]] = {}  # those of them that had no leader then
 
-    def heard(self, topic: str, partitions: Mapping[int, Any]) -> None:
-        """Take in a topic's description: its partitions by number, as confluent-kafka gives them."""
+    def note_description(self, topic: str, partitions: Mapping[int, Any]) -> None:
+        """Note a topic's description: its partitions by number, as confluent-kafka gives them."""
         self._counts[topic] = len(partitions)
         self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
 
@@ -51,7 +51,7 @@ class OffsetQueries:
         questions: list[dict[str, str]] = [{"topic": topic} for topic in topics] or [{}]
         for question in questions:
             for topic, metadata in client.list_topics(**question, timeout=CONNECT_TIMEOUT_S).topics.items():
-                self.heard(topic, metadata.partitions)
+                self.note_description(topic, metadata.partitions)
                 if metadata.error is not None and topic in topics:
                     _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
                 for number, partition in metadata.partitions.items():
@@ -60,11 +60,11 @@ class OffsetQueries:
             self._came_back()
         return list(leaders.values())
 
-    def hear_of(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
-        """Let the client hear of partitions that were added, or that have got a leader."""
+    def refresh(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
+        """Refresh the client's metadata for partitions that were added, or were without a leader."""
         for topic in {topic for topic, number in partitions if not self._is_led(topic, number)}:
             try:
-                self.heard(topic, client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+                self.note_description(topic, client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
             except KafkaException as error:
                 _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
             self._came_back()
@@ -74,7 +74,7 @@ class OffsetQueries:
     ) -> dict[fields.TopicPartition, int | None]:
         """Return each partition's offset at an end, or of the first record of a time (ms); None without an answer."""
         found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
-        self.hear_of(partitions, client)
+        self.refresh(partitions, client)
         spec = ENDS[where] if isinstance(where, str) else where
         led = [partition for partition in partitions if self._is_led(*partition)]
         asked = [TopicPartition(*partition, spec) for partition in sorted(led or partitions)]

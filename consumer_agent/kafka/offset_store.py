@@ -29,7 +29,7 @@ PASSING_ERRORS = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,  # the brokers have not heard of it yet
+        KafkaError.UNKNOWN_TOPIC_OR_PART,  # the brokers do not know it yet
         KafkaError._TIMED_OUT,  # noqa: SLF001  # these are its public names
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
@@ -40,7 +40,7 @@ PASSING_ERRORS = frozenset(
 
 
 class Committed(Protocol):
-    """Told which offsets were not stored, and why, and whether trying again cannot help."""
+    """Called with the offsets that were not stored, and why, and whether trying again is useless."""
 
     def __call__(self, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None: ...  # noqa: D102
 
@@ -64,7 +64,7 @@ class KafkaOffsetStore:
         self._admin: AdminClient | None = AdminClient(dict(settings), logger=KafkaLog("librdkafka"))
 
     def close(self) -> None:
-        """Close the connections; whoever still waits for an answer gets none, or an error."""
+        """Close the connections; requests that are under way get no answer, or an error."""
         self._admin = None
 
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
@@ -87,7 +87,7 @@ class KafkaOffsetStore:
         futures[self._group].add_done_callback(answered)
 
     def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
-        """Read what is stored, with its texts; without an answer, also for some of them only, it is None."""
+        """Read stored offsets with their texts; None if the answer is missing, even in part."""
 
         def answered(future: Future[Any]) -> None:
             error = _error(future)

@@ -1,8 +1,8 @@
-"""Finds partitions of which nothing comes although Kafka has more. Pure: no thread, no clock, no client.
+"""Finds partitions that stay silent although Kafka has more records. Pure: no thread, no clock, no client.
 
 librdkafka may stop fetching a partition for good after its broker was away (its issue 5153; killing brokers at random
-shows it), and say nothing of it. One look in between proves nothing, for records may be on their way: a partition is
-stuck if at two looks in a row Kafka had more, and nothing came meanwhile.
+shows it), without an error. One look proves nothing, as records may be on their way: a partition is stuck if at two
+looks in a row Kafka had more, and nothing came in between.
 """
 
 from __future__ import annotations

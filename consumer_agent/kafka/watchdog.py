@@ -1,9 +1,8 @@
-"""Keeps a fetcher at work: when librdkafka hangs, or fetches no more, another fetcher takes its place.
+"""Replaces a fetcher whose librdkafka hangs, or stops fetching a partition.
 
 librdkafka's threads can lock each other out for good when a broker goes away (its issues 5304 and 5476; killing brokers
-at random shows it): no call returns then, whatever its timeout. Nothing in the process can end such a thread, so it is
-left behind, and its partitions are fetched by a new client from where the application is. `stall_detector.py` finds
-the rest.
+at random shows it): no call returns then, whatever its timeout. Such a thread cannot be ended, so it is abandoned, and
+a new client fetches its partitions from the application's positions. `stall_detector.py` finds stalled partitions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class WatchedFetcher:
-    """A fetcher that does not hang. All but `stop`, `join`, `change` and `draw` belong to the machine's thread."""
+    """A fetcher that is replaced when it hangs. Only `stop`, `join`, `change` and `draw` are for other threads."""
 
     def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState) -> None:
         """Prepare the first fetcher.
@@ -60,11 +59,11 @@ class WatchedFetcher:
         self._fetcher.join(timeout_s)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these partitions no more."""
+        """Stop fetching these partitions."""
         self._fetcher.unassign(partitions)
 
     def change(self, decide: Callable[[], Mapping[TopicPartition, int | None]]) -> None:
-        """Fetch partitions from other offsets, or no more; see `Fetcher.change`. Not while a new one takes over."""
+        """Change what is fetched; see `Fetcher.change`. Not while a replacement takes over."""
         with self._lock:
             self._fetcher.change(decide)
 
@@ -94,7 +93,7 @@ class WatchedFetcher:
         if self._replacements == MAX_REPLACEMENTS:
             self._shared.break_down(KafkaUnavailableError(f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times"))
             return
-        _log.warning("the Kafka client %s; a new one takes its place", reason)
+        _log.warning("the Kafka client %s; it is replaced", reason)
         self._replacements += 1
         with self._lock:
             if not self._stopped:

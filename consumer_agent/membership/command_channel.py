@@ -1,4 +1,4 @@
-"""The order in which commands are taken, and what becomes of one that cannot be read. Pure."""
+"""The order of commands, and the quarantine of unreadable ones. Pure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Channel:
     last_sequence: int = -1
 
     def listed(self, names: tuple[str, ...]) -> bool:
-        """Take in the names that stand in the channel; return whether the current command is still among them."""
+        """Note the channel's names; return whether the current command is still among them."""
         self.waiting = sorted(
             (name for name in names if name != self.current and _sequence(name) > self.last_sequence), key=_sequence
         )
         return self.current is None or self.current in names
 
     def foreseen(self) -> str | None:
-        """Return the name that the next command most probably has, None while there is one in hand."""
+        """Return the likely name of the next command, None while one is being handled or waits."""
         if self.current is not None or self.waiting:
             return None
         return f"{paths.COMMAND_PREFIX}{self.last_sequence + 1:010d}"
@@ -46,11 +46,11 @@ class Channel:
         return None
 
     def finish(self) -> None:
-        """Be done with the current command."""
+        """The current command is handled."""
         self.current = None
 
     def known(self) -> list[str]:
-        """Names that may still stand in the channel."""
+        """Names that may still be in the channel."""
         return ([self.current] if self.current else []) + self.waiting
 
 

@@ -1,4 +1,4 @@
-"""When offsets are committed outside of acks, and who is told: the application's and automatic ones. Pure."""
+"""Commits outside of acks: the application's and the automatic ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from consumer_agent.membership.events import Position
 from consumer_agent.membership.fenced_writes import WriteLane
 from zkrebalancer.protocol.fields import TopicPartition
 
-KAFKA_REFRESH_MS = 3_600_000  # Kafka forgets an offset that nobody has written for days
+KAFKA_REFRESH_MS = 3_600_000  # Kafka deletes offsets that were not written for days
 
 
 class Commits:
-    """One commit at a time; those that are asked for meanwhile are one commit together."""
+    """One commit at a time; requests that come meanwhile are merged into the next one."""
 
     def __init__(self, effects: EffectQueue, lane: WriteLane, auto_commit_interval_ms: int | None, now_ms: int) -> None:
         """Begin with nothing to commit; without an interval only the application commits."""
@@ -25,12 +25,12 @@ class Commits:
         self._is_due = False
         self._waiting: tuple[int, ...] = ()  # the application's, for the next commit
         self._under_way: tuple[int, ...] = ()
-        self.progress_token: int | None = None  # a commit waits for positions; the lane is kept free for it
+        self.progress_token: int | None = None  # a commit waits for positions, with the lane kept free
         self.is_writing = False
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All commits that the application waits for."""
+        """All commits that the application has requested."""
         return self._under_way + self._waiting
 
     @property
@@ -44,7 +44,7 @@ class Commits:
         return min([*times, self._next_refresh_ms] if self._lane.storage.in_kafka else times, default=None)
 
     def handle_tick(self, now_ms: int) -> None:
-        """See whether an automatic commit is due, or Kafka has to be told again what it might forget."""
+        """Note whether an automatic commit is due, or offsets in Kafka have to be refreshed."""
         if self._interval_ms is not None and now_ms >= self._next_auto_ms:
             self._is_due, self._next_auto_ms = True, now_ms + self._interval_ms
         if self._lane.storage.in_kafka and now_ms >= self._next_refresh_ms:
@@ -52,11 +52,11 @@ class Commits:
             self._is_due, self._next_refresh_ms = True, now_ms + KAFKA_REFRESH_MS
 
     def handle_requested(self, token: int) -> None:
-        """The application asks for a commit."""
+        """The application requests a commit."""
         self._waiting += (token,)
 
     def begin(self) -> None:
-        """Ask how far the application is; the lane is free."""
+        """Read the positions; the lane is free."""
         self._under_way, self._waiting = self._waiting, ()
         self._is_due = False
         self.progress_token = self._effects.token()
@@ -77,14 +77,14 @@ class Commits:
             self.end(None)
 
     def end(self, error: str | None) -> None:
-        """Tell the application."""
+        """Report the outcome to the application."""
         self.is_writing = False
         if self._under_way:
             self._effects.add(CommitFinished(self._under_way, error))
             self._under_way = ()
 
     def tell_stored(self, token: int, partitions: frozenset[TopicPartition] | None) -> None:
-        """Tell the application what is stored."""
+        """Answer which offsets are stored."""
         owned = self._lane.record.partitions.keys()
         asked = sorted(owned if partitions is None else partitions)
         foreign = [f"{topic}/{number}" for topic, number in asked if (topic, number) not in owned]

@@ -21,9 +21,9 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """End the session, but not before that time; nothing of it is heard any more.
+    """End the session, but not before that time; its events are ignored from now on.
 
-    What it owned is free once it has ended, and until then a commit that is on its way to Kafka may arrive.
+    Its partitions are free once it has ended. Until then a commit that is on its way to Kafka may arrive.
     """
 
     not_before_ms: int = 0
@@ -46,7 +46,7 @@ class EmitUntil:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """Read where the partitions stand; `Progress` follows."""
+    """Read the positions; `Progress` follows."""
 
     token: int
 
@@ -95,7 +95,7 @@ class CommitToKafka:
 class StartFetching:
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
-    A partition at NO_OFFSET is not fetched: the application is told, and has to say where it begins.
+    A partition at NO_OFFSET is not fetched: every poll raises `NoOffsetError` until the application seeks.
     `threads` names the consumer threads that they are for, other than 0.
     """
 
@@ -106,14 +106,14 @@ class StartFetching:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFetching:
-    """A stop was taken back: return these partitions again from where the application is."""
+    """A stop was cancelled: return records of these partitions again, from the application's position."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """These partitions are owned no longer: their positions and records are dropped."""
+    """These partitions are no longer owned: drop their positions and records."""
 
     partitions: frozenset[TopicPartition]
 
@@ -148,7 +148,7 @@ class CommitFinished:
 
 @dataclass(frozen=True, slots=True)
 class TellStored:
-    """What is stored of the partitions that the application asked for, None where nothing is; or why not."""
+    """The stored offsets that the application requested, None where nothing is stored; or an error."""
 
     token: int
     offsets: Mapping[TopicPartition, int | None]
@@ -183,7 +183,7 @@ class RecordFetcher:
     cause_id: str | None
     positions: Mapping[TopicPartition, int]
     reason: str | None = None
-    late_ms: int = 0  # it happened so long ago
+    late_ms: int = 0  # how long ago it happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ Effect = (
 
 
 class Purpose(Enum):
-    """Why a ZooKeeper call was made; decides who handles its answer."""
+    """Why a ZooKeeper call was made; selects the handler of its answer."""
 
     LIST_GROUP = auto()
     LIST_ANCESTOR = auto()
@@ -323,10 +323,10 @@ class EffectQueue:
         self.add(Request(call_id, call))
 
     def forget_calls(self) -> None:
-        """Ignore the answers that are still to come."""
+        """Ignore all answers that have not come yet."""
         self.waiting.clear()
 
-    def take(self) -> list[Effect]:
-        """Return the effects and begin anew."""
+    def drain(self) -> list[Effect]:
+        """Return the effects and remove them."""
         queued, self.queued = self.queued, []
         return queued

@@ -16,7 +16,7 @@ from zkrebalancer.protocol.registration import Registration
 
 
 class Position(NamedTuple):
-    """How far a partition has come: the next offset to return, and the next offset after what is finished."""
+    """A partition's next offset to return, and the next offset after what is finished."""
 
     returned: int
     finished: int
@@ -29,7 +29,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The application polls although it is in no group; `consumer` is a fresh name to register under."""
+    """The application polls while the consumer is in no group; `consumer` is a new name to register under."""
 
     consumer: str
     timestamp_ms: int  # wall clock, for the registration
@@ -37,14 +37,14 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The application has let go of the partitions of `AskRevoke`."""
+    """The application's `on_revoke` for `AskRevoke` is over."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested:
-    """The application waits until all that it has finished is stored."""
+    """The application requests that everything finished be stored."""
 
     token: int
 
@@ -69,7 +69,7 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where each owned partition stands; answers `ReadProgress` and `StopEmitting`."""
+    """The position of each owned partition; answers `ReadProgress` and `StopEmitting`."""
 
     token: int
     positions: Mapping[TopicPartition, Position]
@@ -85,7 +85,7 @@ class OffsetsResolved:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffsetsRead:
-    """What Kafka's store has, offset and text, where it has something; None: no answer. Answers `ReadKafkaOffsets`."""
+    """Offsets and texts stored in Kafka; None: no answer. Answers `ReadKafkaOffsets`."""
 
     token: int
     found: Mapping[TopicPartition, tuple[int, str]] | None
@@ -93,7 +93,7 @@ class KafkaOffsetsRead:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCommitted:
-    """Which offsets Kafka's store did not take, and why; the others it has. Answers `CommitToKafka`."""
+    """Which offsets Kafka did not store, and why; the others are stored. Answers `CommitToKafka`."""
 
     token: int
     failed: Mapping[TopicPartition, str]
@@ -102,7 +102,7 @@ class KafkaCommitted:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequested:
-    """The application asks what is stored; None: of all that is owned."""
+    """The application requests stored offsets; None: of all owned partitions."""
 
     token: int
     partitions: frozenset[TopicPartition] | None

@@ -1,4 +1,4 @@
-"""The one lane for writes to what a consumer owns: acks with their final offsets, and commits, one at a time. Pure.
+"""The one lane for writes about owned partitions: acks with their final offsets, and commits, one at a time. Pure.
 
 Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
 outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. What goes to Kafka goes first:
@@ -55,9 +55,9 @@ class Phase(Enum):
     READY = auto()
     CHECKING = auto()  # that this consumer is still there, before anything is sent to Kafka
     IN_KAFKA = auto()  # Kafka is writing
-    PAUSING = auto()  # Kafka did not; it is tried again at `retry_at_ms`
+    PAUSING = auto()  # Kafka did not; retried at `retry_at_ms`
     WRITING = auto()
-    UNKNOWN = auto()  # the outcome is not known; goes on when the session is connected again
+    UNKNOWN = auto()  # unknown outcome; continues when the session is connected again
     VERIFYING = auto()
 
 
@@ -135,22 +135,22 @@ class WriteLane:
         self._go_on(write)
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return those of the offsets that are not stored wherever they should be."""
+        """Return the offsets that are not stored everywhere they should be."""
         known = {partition: offset for partition, offset in finished.items() if offset >= 0}
         changed = self.book.changed(known) if self.storage.in_zookeeper else {}
         return changed | (self.kafka_book.changed(known) if self.storage.in_kafka else {})
 
     def stored(self, partition: TopicPartition) -> int | None:
-        """Return the offset of a partition that is stored, as far as this consumer knows: nobody else writes it."""
+        """Return the stored offset of a partition, as far as this consumer knows; no other one writes it."""
         known = [self.book.stored.get(partition), self.kafka_book.stored.get(partition)]
         return max((offset for offset in known if offset is not None), default=None)
 
     def learned_late_ms(self) -> int:
-        """For how long the last write has had its effect at least, beyond a lease: a frozen process learns it late."""
+        """How long ago, beyond a lease, the last write took effect at least: a suspended process learns it late."""
         return max(0, self._effects.now_ms - self._sent_ms - self._lease_ms)
 
     def handle_connected(self) -> None:
-        """Go on with a write whose outcome is unknown."""
+        """Continue with a write whose outcome is unknown."""
         self.connected = True
         if self.write is not None and self.write.phase is Phase.UNKNOWN:
             self._resume(self.write)
@@ -169,7 +169,7 @@ class WriteLane:
         return write.retry_at_ms if write.phase is Phase.PAUSING else write.until_ms + KAFKA_ANSWER_LIMIT_MS
 
     def handle_tick(self, now_ms: int) -> Outcome | None:
-        """Try again to write to Kafka, or wait for its answer no longer."""
+        """Retry a write to Kafka, or give up waiting for its answer."""
         at_ms, write = self.wake_at_ms(), self.write
         if write is None or at_ms is None or now_ms < at_ms:
             return None
@@ -180,7 +180,7 @@ class WriteLane:
     def handle_kafka_committed(
         self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool = False
     ) -> Outcome | None:
-        """Take in what Kafka has written; None while the write goes on."""
+        """Handle Kafka's answer; None while the write continues."""
         write, now_ms = self.write, self._effects.now_ms
         if write is None or write.phase is not Phase.IN_KAFKA or write.token != token:
             return None
@@ -201,7 +201,7 @@ class WriteLane:
         return self._go_on(write)
 
     def handle_reply(self, purpose: Purpose, reply: Reply) -> Outcome | None:
-        """Take in an answer; None while the write goes on."""
+        """Handle an answer; None while the write continues."""
         write = self.write
         if write is None:
             return None
@@ -232,7 +232,7 @@ class WriteLane:
             self._go_on(write)
 
     def _check(self, write: Write) -> None:
-        """See that nobody else can own anything of it for a lease from now on: in that time Kafka has to write."""
+        """Prove that no other consumer can own these partitions for a lease from now: the time for Kafka's write."""
         write.phase = Phase.CHECKING
         self._sent_ms = self._effects.now_ms
         write.operations = (Check(self._owners, self.version),)
@@ -302,7 +302,7 @@ class WriteLane:
             return self._acked(write, write.ack, reply.stat.version)
         if reply.stat.version != self.version:
             return self._end(Outcome.UNCLEAR)
-        return self._go_on(write)  # unchanged: if the command is gone meanwhile, the refusal says that it is cancelled
+        return self._go_on(write)  # unchanged: if the command is gone by now, the refusal shows that it was cancelled
 
     def _chunk_stored(self, write: Write) -> Outcome | None:
         self._note_chunk(write)
@@ -328,7 +328,7 @@ class WriteLane:
 
     def _end(self, outcome: Outcome) -> Outcome:
         failure = None if self.write is None else self.write.failure
-        if failure is not None and failure != self.failure:  # said once, as long as it is the same
+        if failure is not None and failure != self.failure:  # the same failure is logged once
             self._effects.add(Warn(f"{self._consumer}: {failure}"))
         self.write, self.failure = None, failure
         return outcome

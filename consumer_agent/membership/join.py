@@ -1,8 +1,8 @@
 """From a connected session to a registered consumer: the group's nodes, then its own in one multi(). Pure.
 
 A registration whose outcome is unknown keeps its name: when the node exists and is this session's, it has succeeded.
-Who was a static member before, and finds that a consumer that is there now has the instance id, does not come back: it
-would fence that one, its own successor.
+A static member that finds its instance id with another living consumer does not join again: it would fence its own
+successor.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Join:
         self._list_group()
 
     def handle_reply(self, purpose: Purpose, argument: object, reply: Reply, now_ms: int) -> None:
-        """Take in an answer."""
+        """Handle an answer."""
         if isinstance(reply, Refused) and reply.outcome_unknown:
             if self.connected:
                 self._list_group()
@@ -124,7 +124,7 @@ class Join:
             self._refused(reply)
 
     def _instance_read(self, reply: Reply, now_ms: int) -> None:
-        """See who had the instance id last; a record that cannot be read says nothing."""
+        """Check which consumer had the instance id last; an unreadable record is ignored."""
         try:
             last = ownership.decode_static_consumer(reply.content) if isinstance(reply, Content) else self.former
         except NodeContentError:
@@ -172,5 +172,5 @@ class Join:
 
 
 def fenced_text(instance: str | None, group: str, successor: str = "another consumer") -> str:
-    """Say that somebody else has the instance id."""
-    return f"group_instance_id {instance}: {successor} of group {group} has it by now; this consumer is out for good"
+    """Describe that another consumer has the instance id."""
+    return f"group_instance_id {instance}: {successor} of group {group} has it now; this consumer cannot join again"

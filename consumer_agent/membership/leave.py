@@ -26,7 +26,7 @@ MAX_TRIES = 3  # to delete the nodes; each failed one means that a command came 
 
 
 class Leaving(Enum):
-    """Where the departure stands."""
+    """The stage of leaving."""
 
     WAITING = auto()  # a write is under way
     STOPPING = auto()
@@ -61,7 +61,7 @@ class Leave:
         self.effects.add(StopEmitting(self.token, frozenset(self.lane.record.partitions)))
 
     def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Emission has ended, or the application has let go."""
+        """Emission has ended, or `on_revoke` is over."""
         if token != self.token or self.stage not in {Leaving.STOPPING, Leaving.MEASURING}:
             return
         owned = {partition: positions[partition] for partition in self.lane.record.partitions if partition in positions}
@@ -86,13 +86,13 @@ class Leave:
             self.delete()
 
     def handle_revoked(self, token: int) -> None:
-        """Go on: the application has let go."""
+        """The application's `on_revoke` is over."""
         if self.stage is Leaving.REVOKING and token == self.token:
             self.stage, self.token = Leaving.MEASURING, self.effects.token()
             self.effects.add(ReadProgress(self.token))
 
     def handle_connected(self) -> None:
-        """Look again what stands there after the connection broke."""
+        """List the nodes again after the connection broke."""
         if self.stage is Leaving.DELETING:
             self._list()
 
@@ -108,7 +108,7 @@ class Leave:
         self.effects.request(Purpose.LEAVE, Multi(tuple(operations[:fitting])))
 
     def handle_reply(self, purpose: Purpose, reply: Reply, connected: bool) -> None:
-        """Take in an answer."""
+        """Handle an answer."""
         if isinstance(reply, Refused) and reply.outcome_unknown:
             if connected:
                 self._list()
@@ -119,7 +119,7 @@ class Leave:
             self._list()
         else:
             if purpose is Purpose.LEAVE and not isinstance(reply, Done):
-                self.effects.add(Warn(f"{self.consumer}: its nodes are left to the end of the session"))
+                self.effects.add(Warn(f"{self.consumer}: its nodes stay until its session ends"))
             self.stage = Leaving.GONE
 
     def _came_in_between(self, reply: Refused) -> bool:

@@ -2,11 +2,11 @@
 
 Kafka does not fence a commit by the version of a node, as ZooKeeper does. So a commit to Kafka is preceded by a check
 of `owners/<consumer>`, and has to be over before the lease that this check proves (`fenced_writes.py`). Where both are
-used the higher offset wins: each was finished by somebody, and the store that others do not write stays behind.
+used the higher offset wins: each was finished once, and a store that some consumers do not write falls behind.
 
-Every offset in Kafka carries a mark, which topic of that name it belongs to: one that was deleted and created again
-begins anew, and a late commit to the old one is no offset of the new one. Offsets with another text, or none, come from
-other programs and count.
+Every offset in Kafka carries a mark that names the topic's incarnation: a topic that was deleted and created again
+begins anew, and a late commit to the old one does not count. Offsets with another text, or none, come from other
+programs and count.
 
 Of ZooKeeper's offset nodes, what is not known is learned from refusals: a node that should be there and is not, or the
 other way round, is noted and the transaction is built again.
@@ -25,7 +25,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.requests import RequestLimit
 
 MARK_PREFIX = "zkrebalancer:"
-NO_OFFSET = -1  # of a partition that nothing tells where to begin
+NO_OFFSET = -1  # of a partition without a position
 MAX_OPERATIONS = 490  # in one transaction; leaves room for the check or the ack
 
 
@@ -49,7 +49,7 @@ class Storage(Enum):
 
 @dataclass(slots=True)
 class OffsetBook:
-    """What is known of the offset nodes of the partitions that one consumer owns."""
+    """What a consumer knows of the offset nodes of its partitions."""
 
     group: str
     stored: dict[TopicPartition, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class OffsetBook:
     missing_topics: set[str] = field(default_factory=set)
 
     def note_read(self, partition: TopicPartition, offset: int | None) -> None:
-        """Take in what a read at a start has shown; None: there is no node."""
+        """Note what a start has read; None: there is no node."""
         if offset is None:
             self.stored.pop(partition, None)
             self.nodes.discard(partition)
@@ -66,18 +66,18 @@ class OffsetBook:
             self.nodes.add(partition)
 
     def note_unreadable(self, partition: TopicPartition) -> None:
-        """Take in that there is a node, but no offset in it."""
+        """Note a node without a readable offset."""
         self.stored.pop(partition, None)
         self.nodes.add(partition)
 
     def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take in what a transaction has written."""
+        """Note what a transaction has written."""
         self.stored.update(offsets)
         self.nodes.update(offsets)
         self.missing_topics.difference_update(topic for topic, _ in offsets)
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return those of the offsets that differ from what is stored."""
+        """Return the offsets that differ from the stored ones."""
         return {
             partition: finished[partition]
             for partition in finished
@@ -115,7 +115,7 @@ class OffsetBook:
         return SetContent(path, content) if partition in self.nodes else Create(path, content)
 
     def learn(self, operation: Operation, refusal: Refusal) -> bool:
-        """Take in why an operation of `operations` was refused; False if building again cannot help."""
+        """Learn from the refusal of an operation; False if building the transaction again cannot help."""
         topic, _, number = operation.path.removeprefix(paths.offsets(self.group) + "/").partition("/")
         if isinstance(operation, Create) and not number:
             self.missing_topics.discard(topic)
@@ -134,19 +134,19 @@ class OffsetBook:
 
 @dataclass(slots=True)
 class KafkaBook:
-    """What is known of the offsets in Kafka of the partitions that one consumer owns."""
+    """What a consumer knows of its partitions' offsets in Kafka."""
 
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)  # of each topic, as the group's offsets in ZooKeeper say
 
     def note_read(self, found: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
-        """Take in what was read, offset and text; return the offsets that belong to the topics as they are."""
+        """Note offsets and texts that were read; return the offsets of the present topics."""
         valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
         self.stored.update(valid)
         return valid
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return those of the offsets that differ from what is stored."""
+        """Return the offsets that differ from the stored ones."""
         return {tp: offset for tp, offset in finished.items() if self.stored.get(tp) != offset}
 
     def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:

@@ -1,7 +1,7 @@
-"""Whether the application comes back for more in time. Pure.
+"""Whether the application polls in time. Pure.
 
-An application that hangs keeps its session and its lease, for those live in other threads; but nobody processes its
-partitions. It is looked at when its time could be over, and not at every poll: what is seen tells when to look again.
+An application that hangs keeps its session and its lease, which other threads renew, but its partitions are not
+processed. It is checked only when its time could be over, not at every poll; each check sets the time of the next.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class PollWatch:
     limit_ms: int
     look_at_ms: int
     token: int | None = None  # of a look that is under way
-    warned_of_ms: int | None = None  # since when it was away when that was told
+    warned_of_ms: int | None = None  # since when it was away at the last warning
     is_over: bool = False
 
     @property
     def warning_ms(self) -> int:
-        """How long it may be away until that is told."""
+        """How long it may be away before a warning."""
         return self.limit_ms * 2 // 3
 
     @property
@@ -39,13 +39,13 @@ class PollWatch:
         return None if self.is_over or self.token is not None else self.look_at_ms
 
     def handle_tick(self, now_ms: int) -> None:
-        """Look at the application when it is time."""
+        """Check the application when it is time."""
         if self.wake_at_ms is not None and now_ms >= self.look_at_ms:
             self.token = self.effects.token()
             self.effects.add(LookAtApplication(self.token))
 
     def handle_seen(self, seen: ApplicationSeen, now_ms: int) -> None:
-        """Decide when to look again, whether to warn, and whether it has been away for too long."""
+        """Decide when to check again, whether to warn, and whether it has been away for too long."""
         if seen.token != self.token:
             return
         self.token = None

@@ -1,6 +1,6 @@
-"""A registered consumer: renews its lease, takes its commands one at a time, commits, and leaves. Pure.
+"""A member: it renews its lease, handles commands one at a time, commits, and leaves. Pure.
 
-Lives as long as one registration. When that is over (`ending` is set) the machine drops it with everything it knew.
+When `ending` is set, the registration is over and the state machine drops the member.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 FOREVER_MS = 2**63 - 1
 NEVER_MS = 0
-RENEWALS_PER_LEASE = 3  # each is two calls: one a second with the default session
+RENEWALS_PER_LEASE = 3  # each is two calls: about one call a second with the default session
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a member has to know of the configuration."""
+    """The part of the configuration that a member needs."""
 
     group: str
     auto_commit_interval_ms: int | None = 5_000  # None: the application commits
@@ -93,7 +93,7 @@ class Member:
         self.lane = WriteLane(effects, settings.group, name, self.lease_ms, settings.storage, settings.request_limit)
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
-        self.reading: str | None = None  # the command whose content was asked for last
+        self.reading: str | None = None  # the command whose content was requested last
         self.refused: RefusedCommand | None = None
         self.departure: Leave | None = None
         limit_ms = settings.max_poll_interval_ms
@@ -108,13 +108,13 @@ class Member:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it is told to leave for a younger consumer with the same instance id."""
+        """Whether it has to leave for a younger consumer with the same instance id."""
         return isinstance(self.work, Stop) and self.work.is_fencing
 
     # ---- session and lease
 
     def begin(self, lease_from_ms: int | None, now_ms: int) -> None:
-        """Take the registration as the first renewal if it is known when it was sent, and look for commands."""
+        """Count the registration as the first renewal if the time it was sent is known, and look for commands."""
         if lease_from_ms is None:
             self._renew(now_ms)
         else:
@@ -123,13 +123,13 @@ class Member:
         self._list_channel()
 
     def handle_suspended(self) -> None:
-        """Stop: the connection broke, and whether the lease can be renewed is not known."""
+        """The connection broke: stop emitting, as the lease may not be renewed in time."""
         self.connected = self.lane.connected = False
         if self._settings.pause_when_suspended:
             self._effects.add(EmitUntil(NEVER_MS))
 
     def handle_connected(self, now_ms: int) -> None:
-        """Go on with the same session: renew, watch the channel again, settle what is unknown."""
+        """Continue with the same session: renew, watch the channel again, resolve unknown outcomes."""
         self.connected = True
         self._renew(now_ms)
         self._list_channel()
@@ -143,7 +143,7 @@ class Member:
         self._proceed()
 
     def handle_channel_changed(self) -> None:
-        """Look again: commands came or went. The next one is read along with the list, which saves a round trip."""
+        """Commands came or went. The next one is read along with the list, which saves a round trip."""
         foreseen = None if self.listing or self.departure is not None else self.channel.foreseen()
         self._list_channel()
         if foreseen is not None:
@@ -254,7 +254,7 @@ class Member:
         self.ending = Ending.REFUSED_COMMAND
 
     def _proceed(self) -> None:
-        """Begin whatever can begin now: the next command, an ack or a commit if the write lane is free."""
+        """Begin what can begin now: the next command, or an ack or a commit if the write lane is free."""
         if self.ending is not None or not self.connected:
             return
         if self.work is not None and self.work.is_over:
@@ -282,7 +282,7 @@ class Member:
     # ---- commits
 
     def handle_commit_requested(self, token: int) -> None:
-        """Commit: the application waits for it."""
+        """The application requests a commit."""
         self.commits.handle_requested(token)
         self._proceed()
 
@@ -290,14 +290,14 @@ class Member:
         return self.departure is None or self.departure.stage is Leaving.REVOKING
 
     def handle_kafka_committed(self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
-        """Go on: Kafka has written, or not."""
+        """Kafka has stored offsets, or has not."""
         self._maybe_end_write(self.lane.handle_kafka_committed(token, failed, is_hopeless=is_hopeless))
         self._proceed()
 
     # ---- the application
 
     def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Positions were read for whoever asked."""
+        """The positions that a commit, a stop or leaving asked for."""
         self.commits.handle_progress(token, positions)
         if isinstance(self.work, Stop):
             self.work.handle_progress(token, positions)
@@ -306,7 +306,7 @@ class Member:
         self._proceed()
 
     def handle_revoked(self, token: int) -> None:
-        """Go on: the application has let go of partitions."""
+        """The application's `on_revoke` is over."""
         if isinstance(self.work, Stop):
             self.work.handle_revoked(token)
         if self.departure is not None:
@@ -314,7 +314,7 @@ class Member:
         self._proceed()
 
     def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
-        """Kafka has said where partitions begin."""
+        """Kafka has answered where partitions begin."""
         if isinstance(self.work, Start):
             self.work.handle_resolved(token, offsets, now_ms)
         self._proceed()
@@ -322,13 +322,13 @@ class Member:
     def handle_kafka_offsets(
         self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
     ) -> None:
-        """Kafka has said what it stores."""
+        """Kafka has answered which offsets it stores."""
         if isinstance(self.work, Start):
             self.work.handle_kafka_offsets(token, found, now_ms)
         self._proceed()
 
     def handle_resubscribed(self, settings: MemberSettings, wanted: Registration) -> None:
-        """Say in its registration that the application wants other topics; the coordinator decides what follows."""
+        """Register the application's new subscription; the coordinator decides what follows."""
         self._settings, before = settings, self.registration.wanted
         self.registration.wanted = replace(
             wanted, timestamp=before.timestamp, session_timeout_ms=before.session_timeout_ms
@@ -343,12 +343,12 @@ class Member:
             self._effects.add(Failed(RegistrationError(text)))
 
     def handle_close_requested(self) -> None:
-        """Leave: a command that is not being acknowledged is dropped, it goes with the channel."""
+        """Leave. A command that is not being acknowledged is dropped: it is deleted with the channel."""
         waits = isinstance(self.work, Stop) and self.work.waits_for_application
         self._depart("closed", ask=self._settings.ask_application or waits)
 
     def handle_application_seen(self, seen: ApplicationSeen, now_ms: int) -> None:
-        """Give everything up, without asking the application, if that has been away for too long."""
+        """Give up all partitions, without `on_revoke`, if the application has been away for too long."""
         if self.departure is None:
             self.poll_watch.handle_seen(seen, now_ms)
             if self.poll_watch.is_over:
@@ -364,7 +364,7 @@ class Member:
     # ---- answers
 
     def handle_reply(self, purpose: Purpose, argument: object, reply: Reply) -> None:
-        """Take in an answer of ZooKeeper."""
+        """Handle ZooKeeper's answer."""
         if purpose is Purpose.RENEW:
             self._renewed(argument, reply)
         elif purpose is Purpose.LIST_CHANNEL:

@@ -1,7 +1,7 @@
-"""Keeps what a consumer says of itself in `ids/<consumer>` equal to what its application wants. Pure.
+"""Keeps a consumer's registration in `ids/<consumer>` equal to its application's subscription. Pure.
 
 The node is written in place, at its version, while the consumer goes on with what it owns: the coordinator sees another
-subscription of the same consumer, and moves only what that changes. Nobody else writes the node, so a write whose
+subscription of the same consumer, and moves only what that changes. No other consumer writes the node, so a write whose
 outcome is unknown is settled by reading it.
 """
 
@@ -18,13 +18,13 @@ from zkrebalancer.protocol.registration import Registration
 
 @dataclass(slots=True)
 class OwnRegistration:
-    """The registration node of one consumer; `refused` is set when ZooKeeper will not have a change."""
+    """The registration node of one consumer; `refused` is set when ZooKeeper refuses a change."""
 
     effects: EffectQueue
     path: str
-    written: Registration | None  # None: what stands there cannot be read
+    written: Registration | None  # None: unreadable
     wanted: Registration
-    version: int | None = 0  # of the node; None: to be read, what stands there is not known
+    version: int | None = 0  # of the node; None: unknown, to be read
     is_busy: bool = False
     refused: str | None = None
 
@@ -40,7 +40,7 @@ class OwnRegistration:
             self.effects.request(Purpose.WRITE_REGISTRATION, Multi((write,)), self.wanted)
 
     def handle_reply(self, purpose: Purpose, sent: object, reply: Reply) -> None:
-        """Take in what became of a write, or what stands there."""
+        """Handle the answer to a write or a read."""
         self.is_busy = False
         if isinstance(reply, Refused) and (reply.outcome_unknown or reply.refusal is Refusal.BAD_VERSION):
             self.version = None
@@ -60,4 +60,4 @@ def _read(content: bytes) -> Registration | None:
     try:
         return registrations.decode(content)
     except NodeContentError:
-        return None  # somebody else has written it
+        return None  # another program has written it

@@ -1,7 +1,7 @@
 """A start-fetcher, from the command to its ack. Pure.
 
-Reads the stored offsets, asks Kafka where there are none, and acknowledges. Nothing is emitted before the ack.
-Where both stores have an offset the higher one wins: each was finished by somebody.
+Reads the stored offsets, asks Kafka where the others begin, and acknowledges. Nothing is emitted before the ack.
+If both stores have an offset, the higher one wins: each was finished once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 MAX_OFFSET_READS = 1_000  # under way at once
-MIN_RESOLVE_RETRY_MS = 50  # a topic stands in ZooKeeper a moment before the brokers know it
+MIN_RESOLVE_RETRY_MS = 50  # a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
 
 
@@ -39,7 +39,7 @@ class Starting(Enum):
 
     READING = auto()  # the stored offsets
     RESOLVING = auto()  # asks Kafka where partitions without a stored offset begin
-    WAITING = auto()  # Kafka gave no answer; asks again at `retry_at_ms`
+    WAITING = auto()  # Kafka gave no answer; retried at `retry_at_ms`
     READY = auto()  # waits for the write lane
     ACKING = auto()
     OVER = auto()  # acknowledged or cancelled
@@ -47,7 +47,7 @@ class Starting(Enum):
 
 @dataclass(slots=True)
 class Start:
-    """One start-fetcher in hand."""
+    """One start-fetcher being handled."""
 
     effects: EffectQueue
     lane: WriteLane
@@ -96,13 +96,13 @@ class Start:
         self._read()
 
     def handle_connected(self) -> None:
-        """Go on with the reads that the broken connection has interrupted; the lane looks after the ack."""
+        """Repeat the reads that the broken connection interrupted; the lane resolves the ack."""
         if self.stage is Starting.READING:
             self._read_marks()
             self._read()
 
     def handle_mark(self, topic: str, reply: Reply, connected: bool) -> None:
-        """Take in which topic of this name the group's offsets belong to."""
+        """Note the mark of the topic that the group's offsets belong to."""
         if topic not in self.unmarked:
             return
         if not (isinstance(reply, Refused) and reply.outcome_unknown):
@@ -115,7 +115,7 @@ class Start:
     def handle_kafka_offsets(
         self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
     ) -> None:
-        """Take in what Kafka's store has; without an answer it is asked again."""
+        """Note the offsets in Kafka; without an answer they are requested again."""
         if token != self.kafka_token or self.stage is not Starting.READING or not self.awaits_kafka:
             return
         if found is None:
@@ -125,7 +125,7 @@ class Start:
         self._read()
 
     def handle_offset(self, partition: TopicPartition, reply: Reply, connected: bool) -> None:
-        """Take in a stored offset; an interrupted read is made again."""
+        """Note a stored offset; an interrupted read is repeated."""
         if partition not in self.reading:
             return
         self.reading.discard(partition)
@@ -134,13 +134,13 @@ class Start:
             if not connected:
                 return
         elif isinstance(reply, Content):
-            self._take_offset(partition, reply.content)
+            self._note_offset(partition, reply.content)
         else:
             self.lane.book.note_read(partition, None)
         self._read()
 
     def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
-        """Take in where partitions without a stored offset begin."""
+        """Note where partitions without a stored offset begin."""
         if self.stage is not Starting.RESOLVING or token != self.token:
             return
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
@@ -170,7 +170,7 @@ class Start:
         self.lane.begin({}, Ack(self.name, record), "ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """Begin to emit: the ack is written; or drop it: the coordinator was faster."""
+        """The ack is written: begin to emit. Or the command was cancelled: drop it."""
         if outcome is Outcome.CANCELLED:
             self.handle_cancelled()
             return
@@ -223,11 +223,11 @@ class Start:
         self.retry_at_ms = now_ms + self.retry_delay_ms
         self.retry_delay_ms = min(2 * self.retry_delay_ms, MAX_RESOLVE_RETRY_MS)
 
-    def _take_offset(self, partition: TopicPartition, content: bytes) -> None:
+    def _note_offset(self, partition: TopicPartition, content: bytes) -> None:
         try:
             offset = cluster_nodes.decode_counter("offset", content)
         except NodeContentError as error:
-            self.effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it starts as if none were stored"))
+            self.effects.add(Warn(f"{partition[0]}/{partition[1]}: {error}; it is ignored"))
             self.lane.book.note_unreadable(partition)
         else:
             self.offsets[partition] = offset

@@ -94,7 +94,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """What the machine has to know of the configuration; registering fills in timestamp and session timeout."""
+    """The part of the configuration that the machine needs; registering fills in timestamp and session timeout."""
 
     member: MemberSettings
     registration: Registration
@@ -103,7 +103,7 @@ class MachineSettings:
 
 
 class StateMachine:
-    """One consumer. `state` and everything below it is plain data; `story` is only for error messages."""
+    """One consumer. `state` and everything below it is plain data; `story` is for error messages."""
 
     def __init__(self, settings: MachineSettings) -> None:
         """Begin in no group."""
@@ -121,7 +121,7 @@ class StateMachine:
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take in one event and return what is to be done, in order.
+        """Handle one event and return the effects to perform, in order.
 
         Raises:
             IllegalTransitionError: the table does not allow what the event leads to; the text tells the story.
@@ -132,7 +132,7 @@ class StateMachine:
         if self.state is not State.CLOSED:
             self._dispatch(event, now_ms)
             self._settle(now_ms)
-        return self._effects.take()
+        return self._effects.drain()
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -164,7 +164,7 @@ class StateMachine:
                 self._tell_member(event, now_ms)
 
     def _answer_outside(self, event: Event) -> None:
-        if isinstance(event, CommitRequested):  # nothing was ever returned to who has not been in the group
+        if isinstance(event, CommitRequested):  # without membership nothing was ever returned
             error = None if self.former is None else "the consumer is in no group"
             self._effects.add(CommitFinished((event.token,), error))
         elif isinstance(event, StoredRequested):
@@ -172,7 +172,7 @@ class StateMachine:
 
     def _tell_member(self, event: Event, now_ms: int) -> None:
         if self.member is None:
-            return  # an answer to somebody who is gone
+            return  # an answer to a former member
         match event:
             case Watched(path, _) if path == paths.channel(self._settings.member.group, self.member.name):
                 self.member.handle_channel_changed()
@@ -269,7 +269,7 @@ class StateMachine:
             self.member.handle_resubscribed(member, event.registration)
 
     def _settle(self, now_ms: int) -> None:
-        """Draw the conclusions from what joining or membership have come to."""
+        """Change state if joining or the membership is over."""
         joining, member = self.joining, self.member
         if joining is not None and isinstance(joining.error, FencedInstanceError):
             self._be_fenced(joining.error)
@@ -298,7 +298,7 @@ class StateMachine:
             self._be_fenced()
         else:
             evicted = ending is Ending.EVICTED
-            self._lose_member("evicted by the coordinator" if evicted else "its owners record is not as it wrote it")
+            self._lose_member("evicted by the coordinator" if evicted else "its owners record was changed")
             if self.state is State.LEAVING:
                 self._become_closed()
             elif member.is_fenced:
@@ -309,7 +309,7 @@ class StateMachine:
     def _left(self, member: Member) -> None:
         self.member = None
         if self.state is State.LEAVING:
-            if member.poll_watch.is_over:  # it was yielding when the application closed, and nobody was asked
+            if member.poll_watch.is_over:  # it was yielding when the application closed, without `on_revoke`
                 self._effects.add(TellLost())
             self._effects.add(Forget(frozenset(member.lane.record.partitions)))
             self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
@@ -345,7 +345,7 @@ class StateMachine:
         self._become_out()
 
     def _lose_member(self, reason: str) -> None:
-        """Drop everything that was owned: nothing more is returned, the application is told."""
+        """Drop everything that was owned: return nothing more, and run `on_lost`."""
         member, self.member, self.joining = self.member, None, None
         self._effects.forget_calls()
         self._effects.add(EmitUntil(NEVER_MS))
@@ -369,7 +369,7 @@ class StateMachine:
         self._become_out()
 
     def _be_fenced(self, error: FencedInstanceError | None = None) -> None:
-        """Leave for good: who came back under this instance id would fence its own successor."""
+        """Leave for good: joining again under this instance id would fence the successor."""
         text = fenced_text(self._settings.registration.instance_id, self._settings.member.group)
         self._effects.add(Failed(error or FencedInstanceError(text), for_good=True))
         self._become_closed()

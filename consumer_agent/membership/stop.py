@@ -1,7 +1,7 @@
 """A stop-fetcher, from the command to its ack. Pure.
 
-Ends the emission at once, waits for the application if that holds unfinished records or wants to be asked, and writes
-the final offsets with the ack. A stop that the coordinator takes back goes on where the application is.
+Ends the emission at once, waits for the application if it has unfinished records or an `on_revoke`, and writes the
+final offsets with the ack. A stop that the coordinator cancels continues at the application's position.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Stop:
             self.effects.add(Forget(self.partitions))
 
     def handle_cancelled(self) -> None:
-        """Emit again from where the application is; if it was asked to let go, it is told that it has them again."""
+        """Emit again from the application's position, with `on_assign` if its `on_revoke` was queued."""
         was_acking, self.stage = self.is_acking, Stopping.OVER
         if not self.partitions:
             return

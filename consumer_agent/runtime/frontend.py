@@ -1,6 +1,7 @@
-"""One consumer but for its waiting: what `Consumer`, its threads and `AsyncConsumer` have in common.
+"""The application's side of a consumer: what `Consumer`, its threads and `AsyncConsumer` have in common.
 
-Whoever uses it looks for the next thing to do (`next`), does it, and waits for `shared.changed` if there is none.
+Nothing here waits. `steps.py` looks for the next thing to do (`next`), and yields a wait for `shared.changed` if there
+is none.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: a
 
 
 class Frontend:
-    """What an application's thread works at; its machine thread and its fetcher live from the first poll to `end`."""
+    """A consumer as its application sees it. Its other threads live from the first poll to `end`."""
 
     def __init__(
         self, config: ConsumerConfig | None, settings: Mapping[str, Any], *, begins_paused: bool = False
@@ -78,7 +79,7 @@ class Frontend:
         arguments.check_config(config)
         self.config = config or ConsumerConfig.from_settings(settings)
         self._begins_paused = begins_paused
-        self.listeners: list[Callable[[], object]] = []  # told whenever there may be something to do; see `Condition`
+        self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
         self.shared = self._new_shared()
         self.machine_thread: MachineThread | None = None
         self.is_closed = False
@@ -98,7 +99,7 @@ class Frontend:
     # ---- before the first poll
 
     def subscribe(self, wanted: Subscription, callbacks: Mapping[Tell, Callback | None]) -> None:
-        """Take in what to read, and whom to tell."""
+        """Set what to read and the callbacks."""
         arguments.check_callbacks("subscribe", {f"on_{tell.value}": callback for tell, callback in callbacks.items()})
         if self.is_closed:
             raise ConsumerStateError("subscribe: the consumer is closed")
@@ -110,7 +111,7 @@ class Frontend:
             self.machine_thread.send(Resubscribed(_registration(self.config, wanted), asks))
 
     def unsubscribe(self) -> None:
-        """Forget the subscription, after `end`: another one may follow, which begins anew."""
+        """Forget the subscription, after `end`; another one may follow."""
         self._subscription = None
         self.machine_thread = self._fetcher = None
         former, self.shared = self.shared, self._new_shared()
@@ -154,9 +155,9 @@ class Frontend:
     # ---- reading
 
     def begin_poll(self, *, is_handled: bool = False) -> None:
-        """Begin a poll, which has to be allowed: with automatic commits the records of earlier polls are finished.
+        """Begin a poll. With automatic commits the records of earlier polls are finished now.
 
-        With `is_handled` its own records are not: handlers get them, and finish what they return from.
+        With `is_handled` the records go to handlers, which finish them one batch at a time.
         """
         self._in_poll = True
         self.shared.come(finishes=self._finishes)
@@ -170,7 +171,7 @@ class Frontend:
         return self.config.enable_auto_commit and self.config.enable_auto_finish and not self._is_handled
 
     def end_poll(self) -> None:
-        """Return to the application, which has `max_poll_interval_ms` until its next poll."""
+        """Return to the application: its next poll has to come within `max_poll_interval_ms`."""
         self._in_poll = False
         self.shared.go()
 
@@ -178,11 +179,11 @@ class Frontend:
         """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
 
         Raises:
-            RebalancerError: what the machine thread or the fetcher could not do.
+            RebalancerError: the machine thread or the fetcher failed.
 
         """
         machine_thread = self.require_machine_thread("poll")
-        if self.is_closed:  # by another thread or task, which runs the callbacks from now on
+        if self.is_closed:  # by another thread or task, which now runs the callbacks
             return Batch()
         if self.shared.is_out:
             self.shared.is_out = False
@@ -217,21 +218,21 @@ class Frontend:
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.
 
-        Not of those whose `on_assign` another thread is still to run, or to return from.
+        Partitions whose `on_assign` is not over yet are left out.
         """
         limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
         among = self.shared.buffer.of_thread(thread, count) - self.shared.unannounced
         return self.shared.take(limit, self._record_delivery, among)
 
     def set_threads(self, count: int) -> None:
-        """Ask for partitions for so many consumer threads."""
+        """Subscribe with this number of consumer threads."""
         if self._subscription is None:
             raise ConsumerStateError("subscribe before run")
         threads = dict.fromkeys(self._subscription.threads, count)
         self.subscribe(replace(self._subscription, threads=threads), self._callbacks)
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
-        """Return what the application wants to be called for a notice, None for nothing."""
+        """Return the application's callback for a notice, None if there is none."""
         if notice.tell is Tell.COMMITTED:
             on_commit = self._commit_callbacks.pop(notice.token)
             return lambda: on_commit(notice.error)
@@ -243,7 +244,7 @@ class Frontend:
         return lambda: callback(sorted(notice.partitions))
 
     def called_back(self, notice: Notice) -> None:
-        """Tell that a notice's callback is over, in whichever way."""
+        """A notice's callback has returned or raised."""
         if self._in_poll:
             self.shared.come()
         self.shared.called_back(notice)
@@ -251,12 +252,12 @@ class Frontend:
             self.require_machine_thread("on_revoke").send(Revoked(notice.token))
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Go on from other offsets; what is buffered of these partitions is dropped."""
+        """Continue from other offsets; buffered records of these partitions are dropped."""
         checked = arguments.checked_positions("seek", positions)
         shared, finishes = self.shared, self.config.enable_auto_commit
 
         def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-            shared.placed(there)
+            shared.got_position(there)
             wanted = {partition: checked[partition] for partition in there}
             self._telemetry.repositioned(self._member, wanted, "seek")
             return shared.buffer.seek(wanted, finishes)
@@ -264,12 +265,12 @@ class Frontend:
         self._change("seek", checked.keys(), move)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch and return nothing more of these partitions until `resume`."""
+        """Neither fetch nor return records of these partitions until `resume`."""
         checked = arguments.checked_partitions("pause", partitions)
         self._change("pause", checked, self.shared.buffer.pause)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with paused partitions where the application is."""
+        """Continue with paused partitions from the application's position."""
         checked = arguments.checked_partitions("resume", partitions)
         self._change("resume", checked, self.shared.buffer.unpause)
 
@@ -284,9 +285,9 @@ class Frontend:
 
         def checked_change() -> Mapping[TopicPartition, int | None]:
             for topic, number in sorted(partitions):
-                if not shared.is_told((topic, number)) and not shared.was_told((topic, number)):
+                if not shared.is_known((topic, number)) and not shared.was_known((topic, number)):
                     raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
-            return change({partition for partition in partitions if shared.is_told(partition)})
+            return change({partition for partition in partitions if shared.is_known(partition)})
 
         if fetcher is not None:
             fetcher.change(checked_change)
@@ -294,9 +295,9 @@ class Frontend:
     # ---- committing and leaving
 
     def begin_commit(self, what: Committable = None, on_commit: CommitCallback | None = None) -> int:
-        """Ask for a commit, and count what it is about as finished; return its token.
+        """Mark records as finished and request a commit; return its token.
 
-        With `on_commit` its end is a notice, in the order of the commits; without, it is waited for.
+        With `on_commit`, the outcome is a notice, in the order of the commits. Otherwise the caller waits for it.
         """
         machine_thread = self._require_commits("commit")
         finished = arguments.checked_commit(what)
@@ -308,7 +309,7 @@ class Frontend:
         return token
 
     def begin_to_ask(self, partitions: Iterable[TopicPartition] | None) -> int:
-        """Ask what is stored of these partitions, or of all; return the question's token."""
+        """Request the stored offsets of these partitions, or of all; return the request's token."""
         machine_thread = self._require_commits("committed")
         checked = None if partitions is None else frozenset(arguments.checked_partitions("committed", partitions))
         token = next(self._tokens)
@@ -319,7 +320,7 @@ class Frontend:
         if self.machine_thread is None or (self.is_closed and not self.in_callback):
             raise ConsumerStateError(f"{method} is possible between the first poll and close")
         if self.runner not in {None, threading.get_ident()}:
-            text = "may not be called from within a handler: what that has returned from is stored by itself"
+            text = "may not be called from within a handler; a batch is stored once its handler has returned"
             raise ConsumerStateError(f"{method} {text}")
         self.require_process(method)
         self._require_no_poll(method)
@@ -327,11 +328,11 @@ class Frontend:
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process that made the consumer; in one forked from it the threads are not there."""
+        """Whether this is the process that made the consumer. A forked process does not have its threads."""
         return os.getpid() == self._process
 
     def begin_closing(self) -> bool:
-        """Close for good; return whether there is a group to leave. After a fork there is none.
+        """Close for good; return whether there is a group to leave. A forked process has none.
 
         Raises:
             ConsumerStateError: called from within a callback, or while `run` has handlers.
@@ -349,14 +350,14 @@ class Frontend:
         return not was_closed and self.machine_thread is not None
 
     def begin_leaving(self, *, is_finished: bool) -> None:
-        """Leave the group; with `is_finished`, what was returned counts as finished if commits are automatic."""
+        """Leave the group. With `is_finished` and automatic commits, all returned records are finished."""
         if is_finished and self._finishes:
             self.shared.finish()
         if self.machine_thread is not None:
             self.machine_thread.send(CloseRequested())
 
     def end(self, deadline_s: float) -> None:
-        """End the threads, whether or not the group is left."""
+        """End the threads, whether or not the consumer has left its group."""
         if self.machine_thread is None or self._fetcher is None:
             return
         self.machine_thread.send(Abandoned())
@@ -368,7 +369,7 @@ class Frontend:
     # ---- what is allowed
 
     def require_usable(self, method: str) -> None:
-        """Refuse what may not be called now.
+        """Raise if a method may not be called now.
 
         Raises:
             ConsumerStateError: closed, called from within a callback or beside another poll, or after a fork.
@@ -382,24 +383,24 @@ class Frontend:
         self._require_no_poll(method)
 
     def _require_no_poll(self, method: str) -> None:
-        """Refuse what would run callbacks, or finish records, beside the thread or task that is in a poll."""
+        """Raise if another thread or task is in a poll: two would run callbacks, or finish records, at once."""
         if self._in_poll and not self.in_callback:
             raise ConsumerStateError(f"{method}: another poll is under way; one thread at a time uses a consumer")
 
     def require_process(self, method: str) -> None:
-        """Refuse to work in a process that was forked from the consumer's own."""
+        """Raise in a process that was forked from the consumer's own."""
         if not self.is_own_process:
             raise ConsumerStateError(f"{method}: the consumer belongs to the process before the fork; make a new one")
 
     def require_machine_thread(self, method: str) -> MachineThread:
-        """Return the machine thread; refuse what has no sense before the first poll."""
+        """Return the machine thread; raise before the first poll."""
         if self.machine_thread is None:
             raise ConsumerStateError(f"{method} is possible from the first poll on")
         self.require_process(method)
         return self.machine_thread
 
     def own_state(self, method: str) -> SharedState:
-        """Return the shared state, whose lock may be held for ever in a process that was forked."""
+        """Return the shared state, raise in a forked process, where its lock may be held for ever."""
         self.require_process(method)
         return self.shared
 
@@ -418,7 +419,7 @@ def _buffer_settings(config: ConsumerConfig, begins_paused: bool) -> BufferSetti
 
 
 def log_failed_commit(error: CommitFailedError | None) -> None:
-    """Be the callback of a commit that nobody waits for."""
+    """Log a failed commit: the default `on_commit`."""
     if error is not None:
         _log.warning("%s", error)
 

@@ -1,7 +1,7 @@
-"""The machine thread: performs what the machine decides, on its own gevent hub with its own ZooKeeper session.
+"""The machine thread: performs the state machine's effects, on its own gevent hub with its own ZooKeeper session.
 
-A blocked application therefore never costs the session or the lease. Every event goes through one queue; other threads
-add to it with `send`. Nothing is decided here.
+So a blocked application costs neither the session nor the lease. All events go through one queue, to which other
+threads add with `send`. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zkrebalancer.protocol.calls import Multi, ZooKeeperEvent
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
-MAX_EVENTS = 100_000  # waiting; more means that the machine thread has stopped
+MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has stopped
 EVENTS_PER_ROUND = 1_000  # between two looks at the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
 
@@ -81,7 +81,7 @@ class MachineThread:
                 self._wake_lock.wait()
 
     def send(self, event: Event) -> None:
-        """Give the machine an event, from any thread; after the end it is dropped."""
+        """Send the state machine an event, from any thread; after the end it is dropped."""
         if len(self._events) >= MAX_EVENTS:
             raise ConsumerError("the consumer's machine thread has stopped")
         with self._wake_lock:
@@ -223,18 +223,18 @@ class MachineThread:
         self._begin_to_fetch(effect.partitions)
 
     def _begin_to_fetch(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch from where the application is at that moment: its `on_assign` may be seeking already."""
+        """Fetch from the application's position at that moment: its `on_assign` may have sought already."""
         fetched = self._shared.buffer.fetched
         self._fetcher.change(lambda: {tp: offset for tp, offset in fetched().items() if tp in partitions})
-        self._tell_placeless(partitions)
+        self._fail_without_position(partitions)
 
-    def _tell_placeless(self, partitions: Collection[TopicPartition]) -> None:
+    def _fail_without_position(self, partitions: Collection[TopicPartition]) -> None:
         why = f"no offset of group {self._config.group} is stored, and auto_offset_reset is none"
         with self._shared.lock:
             for partition, mark in self._shared.buffer.positions().items():
                 if partition in partitions and mark.returned == NO_OFFSET:
                     text = f"{partition[0]}/{partition[1]}: {why}"
-                    self._shared.misplace(partition, NoOffsetError(text, partition))
+                    self._shared.need_position(partition, NoOffsetError(text, partition))
 
     def _forget(self, effect: effects.Forget) -> None:
         self._shared.forget(effect.partitions)
@@ -250,7 +250,7 @@ class MachineThread:
             self._store.read(effect.partitions, lambda found: self.send(events.KafkaOffsetsRead(effect.token, found)))
 
     def _commit_to_kafka(self, effect: effects.CommitToKafka) -> None:
-        """Send a commit if it can be over in time: later than `until_ms` somebody else may own the partitions."""
+        """Commit if there is time: after `until_ms` another consumer may own the partitions."""
         left_ms = effect.until_ms - self._shared.now_ms()
 
         def answer(failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:

@@ -1,4 +1,4 @@
-"""The bounded buffer between fetching and the application: messages by partition, and how far each partition has come.
+"""The bounded buffer between fetching and the application: messages and positions by partition.
 
 Pure: no thread, no clock. Each partition has two marks: `returned` is the next offset that the application gets,
 `finished` the next offset after what it has finished (what may be committed). A stopped partition keeps its marks until
@@ -33,21 +33,21 @@ class Run(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What the application says of a partition: the next offset after what is finished, and under which generation."""
+    """The application's word on a partition: the offset after what is finished, and the record's generation."""
 
     offset: int
-    generation: int | None = None  # that of the record which it names
+    generation: int | None = None  # that of the record it names
 
 
 class Advance(NamedTuple):
-    """How far a partition has come without a record having passed through the buffer."""
+    """A partition's position before `advance`, and its generation."""
 
-    begin: int  # the offset at which it stood before
+    begin: int  # its position before
     generation: int
 
 
 class Fairness(Enum):
-    """Which records a call returns of those that are there. Either way the call after it begins with who got none."""
+    """Which buffered records a call returns. The next call begins with the partitions that got none."""
 
     GREEDY = "greedy"  # as many as possible of each partition in turn
     PROPORTIONAL = "proportional"  # the same number of each; what some can't fill goes to the others
@@ -62,7 +62,7 @@ class Prefetch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BufferSettings:
-    """How much is returned and retained; one fetch may pass `max_bytes`, none passes `max_records`."""
+    """How much is returned and retained. One fetch may exceed `max_bytes`, none exceeds `max_records`."""
 
     limit: int  # of a call, usually
     max_records: int
@@ -89,7 +89,7 @@ class _Partition:
     emitting: bool = True
     wanted: bool = True  # False: paused by the application
     held_back: bool = False  # not fetched until its share is no longer there
-    let_go: bool = False  # by the application: how far it is finished is settled
+    let_go: bool = False  # by the application: nothing more can be finished
     count: int = 0
     chunks: deque[_Chunk] = field(default_factory=deque)
 
@@ -113,10 +113,8 @@ class RecordBuffer:
         """How many records may be put now; 0 while no more are to be fetched."""
         if self._byte_count >= self._settings.max_bytes:
             return 0
-        if not self.has_shares:
-            wanted = self._record_count < self._settings.limit
-        else:
-            wanted = self._somebody_lacks(self._share())
+        lacks = self._record_count < self._settings.limit
+        wanted = self._some_lack(self._share()) if self.has_shares else lacks
         return max(0, self._settings.max_records - self._record_count) if wanted else 0
 
     @property
@@ -127,14 +125,14 @@ class RecordBuffer:
     def held_back(self) -> frozenset[TopicPartition]:
         """Return the partitions of which nothing is to be fetched for now, so that others come to their share.
 
-        Only when half of the buffer is taken and somebody has less than its share: Kafka's client drops what it has
-        prefetched of a partition that is paused.
+        Only when half of the buffer is full and a partition has less than its share: Kafka's client drops what it has
+        prefetched of a paused partition.
         """
         settings, share = self._settings, self._share()
         if not self.has_shares:
             return frozenset()
         is_crowded = 2 * self._record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
-        is_extreme = is_crowded and self._somebody_lacks(share)
+        is_extreme = is_crowded and self._some_lack(share)
         for held in self._partitions.values():
             held.held_back = held.count >= share and (held.held_back or is_extreme)
         return frozenset(partition for partition, held in self._partitions.items() if held.held_back)
@@ -142,7 +140,7 @@ class RecordBuffer:
     def _share(self) -> int:
         return max(1, self._settings.limit // max(1, len(self._partitions)))
 
-    def _somebody_lacks(self, share: int) -> bool:
+    def _some_lack(self, share: int) -> bool:
         return any(held.emitting and held.wanted and held.count < share for held in self._partitions.values())
 
     def generation(self, partition: TopicPartition) -> int | None:
@@ -241,10 +239,10 @@ class RecordBuffer:
         return taken[0] if len(taken) == 1 else list(chain.from_iterable(taken))
 
     def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
-        """Count as finished what the application says, also less than before; all of it, or nothing.
+        """Set what is finished, also to less than before: all of it, or nothing.
 
         Raises:
-            CommitFailedError: a partition is not held any more, was let go, or was started again since.
+            CommitFailedError: a partition is no longer owned, is given up, or was started again since.
             ConsumerStateError: more than was returned.
 
         """
@@ -271,24 +269,24 @@ class RecordBuffer:
     # ---- whose records they are
 
     def of_thread(self, thread: int, count: int) -> set[TopicPartition]:
-        """Return the partitions that are for one of `count` consumer threads."""
+        """Return the partitions of one of `count` consumer threads."""
         return {partition for partition, held in self._partitions.items() if held.thread % count == thread}
 
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Count what was returned below these offsets as finished; partitions that are not there are passed over."""
+        """Mark the returned records below these offsets as finished; unknown partitions are skipped."""
         for partition, offset in offsets.items():
             held = self._partitions.get(partition)
             if held is not None:
                 held.finished = max(held.finished, min(offset, held.returned))
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
-        """Take in records of a partition from `position` on."""
+        """Accept records of a partition from `position` on."""
         self.forget([partition])
         wanted = not self._settings.begins_paused
         self._partitions[partition] = _Partition(generation, position, position, position, thread, wanted=wanted)
 
     def reset(self, partition: TopicPartition, position: int) -> bool:
-        """Go on from another position, also a lower one; False if the partition is not emitted."""
+        """Continue from another position, also a lower one; False if the partition is not emitted."""
         held = self._partitions.get(partition)
         if held is None or not held.emitting:
             return False
@@ -299,9 +297,9 @@ class RecordBuffer:
         return True
 
     def seek(self, positions: Mapping[TopicPartition, int], is_finished: bool) -> dict[TopicPartition, int | None]:
-        """Go on from other positions, as the application wishes; return what is to be fetched, and from where.
+        """Continue from other positions; return what to fetch, and from where.
 
-        With `is_finished` all below these positions, and nothing from there on, counts as finished.
+        With `is_finished` everything below these positions, and nothing above, is finished.
         """
         for partition, position in positions.items():
             held = self._partitions[partition]
@@ -313,7 +311,7 @@ class RecordBuffer:
         return {partition: positions[partition] for partition in positions if self._is_fetched(partition)}
 
     def pause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Drop the records of these partitions and take no more until `unpause`; return what to fetch no more."""
+        """Drop the records of these partitions and accept no more until `unpause`; return what to stop fetching."""
         for partition in partitions:
             held = self._partitions[partition]
             self._drop_records(partition, held)
@@ -321,14 +319,14 @@ class RecordBuffer:
         return dict.fromkeys(partitions)
 
     def unpause(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Take records of paused partitions again; return from where they are to be fetched."""
+        """Accept records of paused partitions again; return from where to fetch them."""
         paused = [partition for partition in partitions if not self._partitions[partition].wanted]
         for partition in paused:
             self._partitions[partition].wanted = True
         return {tp: self._partitions[tp].returned for tp in paused if self._is_fetched(tp)}
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
-        """Count the records of paused partitions below these offsets as returned; tell of those where that was done."""
+        """Count records of paused partitions below these offsets as returned; return the partitions that moved."""
         advances: dict[TopicPartition, Advance] = {}
         for partition, offset in offsets.items():
             held = self._partitions.get(partition)
@@ -339,7 +337,7 @@ class RecordBuffer:
         return advances
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records of these partitions and take no more; their marks stay."""
+        """Drop the records of these partitions and accept no more; their positions stay."""
         for partition in partitions:
             held = self._partitions.get(partition)
             if held is not None:
@@ -347,7 +345,7 @@ class RecordBuffer:
                 held.emitting = held.held_back = False
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Take no more word of the application on stopped partitions: its `on_revoke` is over."""
+        """Accept no more commits of these stopped partitions: `on_revoke` is over."""
         for partition in partitions:
             held = self._partitions.get(partition)
             if held is not None:
@@ -362,7 +360,7 @@ class RecordBuffer:
                 held.next_offset = held.returned
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop these partitions with all that is known of them."""
+        """Drop these partitions with their positions."""
         for partition in partitions:
             held = self._partitions.pop(partition, None)
             if held is not None:
@@ -390,7 +388,7 @@ class RecordBuffer:
 
     def _is_fetched(self, partition: TopicPartition) -> bool:
         held = self._partitions[partition]
-        return held.emitting and held.wanted and held.returned >= 0  # NO_OFFSET: nobody has said yet where it begins
+        return held.emitting and held.wanted and held.returned >= 0  # NO_OFFSET: it has no position yet
 
     def _drop_records(self, partition: TopicPartition, held: _Partition) -> None:
         if held.count:

@@ -1,7 +1,7 @@
-"""What the three threads share, under one lock: the buffer, the lease, and what the application has to be told.
+"""What the three threads share, under one lock: the buffer, the lease, and the callbacks that are due.
 
-The machine thread writes what the machine decides, the fetcher thread puts records, the application's thread takes them
-and runs its callbacks, outside the lock. Whatever wakes the application's poll goes through `changed`.
+The machine thread writes the state machine's decisions. The fetcher's thread puts records. The application's thread
+takes records, and runs its callbacks outside the lock. `changed` wakes the application's poll.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """What was asked for, what Kafka has, and where it goes on by `auto_offset_reset`; None: nowhere, it is `none`."""
+    """The wanted offset, what Kafka has, and the next position by `auto_offset_reset`; None: that is `none`."""
 
     partition: TopicPartition
     offset: int
@@ -36,7 +36,7 @@ class OutOfRange:
     goes_on_at: int | None
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe it in one line."""
         topic, number = self.partition
         text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, and not {self.offset}"
         if self.goes_on_at is None:
@@ -59,7 +59,7 @@ class Tell(Enum):
 
 @dataclass(slots=True)
 class Notice:
-    """Something that the application's thread has to run, in order."""
+    """A callback that the application's thread has to run, in order."""
 
     tell: Tell
     partitions: set[TopicPartition]
@@ -72,7 +72,7 @@ def _counted(tell: Tell) -> str:
 
 
 class SharedState:
-    """The state between the threads. Methods take the lock themselves, but for those of `buffer`."""
+    """The state between the threads. Methods acquire the lock unless they say otherwise; those of `buffer` do not."""
 
     def __init__(
         self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
@@ -81,27 +81,29 @@ class SharedState:
         lock = new_lock()
         self.lock = lock
         self.changed = Condition(lock)  # wakes the application
-        self.fetcher_wake = Condition(lock)  # wakes the fetcher: room in the buffer, or something to do
+        self.fetcher_wake = Condition(lock)  # wakes the fetcher
         self.buffer = buffer
         self.now_ms = now_ms
         self._record_reset = record_reset
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
-        self._view: frozenset[TopicPartition] = frozenset()  # what it could know of since its poll began
-        self._told: frozenset[TopicPartition] = frozenset()  # what the application knows to be its own
+        self._view: frozenset[TopicPartition] = frozenset()  # what it knew when its poll began, or was told since
+        self._known: frozenset[TopicPartition] = (
+            frozenset()
+        )  # partitions whose `on_assign` has begun, and that are not given up
         self._assigning: set[TopicPartition] = set()  # whose `on_assign` is being run
         self._is_losing = False  # `on_lost` is being run
         self._awaited_commit = 0  # the application's thread waits for one at a time
         self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
         self._commits: dict[int, CommitFailedError | None] = {}
         self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
-        self._placeless: dict[TopicPartition, RebalancerError] = {}  # nothing says where they go on
+        self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
         self._breakdown: RebalancerError | None = None
         shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
         self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
         self._counts |= {_counted(tell): 0 for tell in shown}
-        self._away_since_ms: int | None = None  # None: the application is in a poll, or has not begun
+        self._away_since_ms: int | None = None  # None: it is in a poll, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
         self.is_awaited = False  # the fetcher's thread is to wait for records, for an application that found none
@@ -117,46 +119,46 @@ class SharedState:
             self.changed.notify()
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
-        """Take in records of a partition."""
+        """Accept records of a partition."""
         with self.changed:
             self.buffer.admit(partition, generation, position, thread)
             self.changed.notify()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Return nothing more of these partitions."""
+        """Return no more records of these partitions."""
         with self.lock:
             self.buffer.stop(partitions)
-            self.placed(partitions)
+            self.got_position(partitions)
             self.fetcher_wake.notify()
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on with stopped partitions."""
+        """Continue with stopped partitions."""
         with self.lock:
             self.buffer.resume(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop partitions that are owned no longer; the application need not hear any more of them."""
+        """Drop partitions that are no longer owned, with their callbacks that are due."""
         with self.lock:
             self.buffer.forget(partitions)
-            self.placed(partitions)
-            self._told = self._told.difference(partitions)
+            self.got_position(partitions)
+            self._known = self._known.difference(partitions)
             for notice in self._notices:
                 if notice.tell is Tell.ASSIGNED:
                     notice.partitions.difference_update(partitions)
             self.fetcher_wake.notify()
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Where every partition stands."""
+        """Return the position of every partition."""
         with self.lock:
             return self.buffer.positions()
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
-        """Queue a callback; LOST is about all that the application was told of, and replaces what it was not."""
+        """Queue a callback. LOST covers all partitions that the application knows, and replaces what is queued."""
         with self.changed:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
                 self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
-                partitions, self._told = self._told, frozenset()
+                partitions, self._known = self._known, frozenset()
             if tell is Tell.ASSIGNED and last is not None and last.tell is Tell.ASSIGNED:
                 last.partitions.update(partitions)
             else:
@@ -164,7 +166,7 @@ class SharedState:
             self.changed.notify()
 
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
-        """Tell that commits are stored, or failed."""
+        """Commits are stored, or have failed."""
         failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
         with self.changed:
             for token in tokens:
@@ -176,9 +178,9 @@ class SharedState:
             self.changed.notify()
 
     def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
-        """Tell the application what is stored."""
+        """Answer a request for stored offsets."""
         with self.changed:
-            self._stored = {token: (offsets, error)}  # one waits at a time, for it is the application's thread
+            self._stored = {token: (offsets, error)}  # the application's thread has one request at a time
             self.changed.notify()
 
     def fail(self, error: RebalancerError) -> None:
@@ -188,7 +190,7 @@ class SharedState:
             self.changed.notify()
 
     def break_down(self, error: RebalancerError) -> None:
-        """Raise this in every poll from now on: nothing that it does brings the consumer back."""
+        """Raise this in every poll from now on: the consumer cannot recover."""
         with self.changed:
             self._breakdown = self._breakdown or error
             self.changed.notify()
@@ -200,8 +202,8 @@ class SharedState:
             self.changed.notify()
 
     def become_closed(self) -> None:
-        """Nothing follows."""
-        self.commit_finished(list(self._announced), "the consumer is in its group no more")
+        """The machine thread has ended."""
+        self.commit_finished(list(self._announced), "the consumer has left its group")
         with self.changed:
             self.is_closed = True
             self.changed.notify()
@@ -209,28 +211,28 @@ class SharedState:
     # ---- the application's side
 
     def count_on(self, former: SharedState) -> None:
-        """Count on from where another one, to which nothing comes any more, has ended."""
+        """Continue the counts of the state before `unsubscribe`."""
         self._counts, self._longest_away_ms = former._counts, former._longest_away_ms
 
     def come(self, *, finishes: bool = False) -> None:
-        """The application is in a poll, or back in it from a callback; with `finishes`, what it has is finished."""
+        """The application is in a poll, or back from a callback. With `finishes`, all returned records are finished."""
         since_ms, self._away_since_ms = self._away_since_ms, None
         with self.lock:
             self._came_back(since_ms)
-            self._view = self._told
+            self._view = self._known
             if finishes:
                 self.buffer.finish()
 
     def go(self) -> None:
-        """The application is at its own work, or in a callback."""
+        """The application has left the poll, or is in a callback."""
         self._away_since_ms = self.now_ms()
 
     def begin_work(self, thread: int) -> None:
-        """The handler of a consumer thread gets records; the lock must be held."""
+        """A consumer thread's handler gets records; the lock must be held."""
         self._working_since_ms[thread] = self.now_ms()
 
     def end_work(self, thread: int) -> None:
-        """It has returned from them; the lock must be held."""
+        """The handler has returned; the lock must be held."""
         self._came_back(self._working_since_ms.pop(thread))
 
     @property
@@ -240,7 +242,7 @@ class SharedState:
 
     @property
     def away_since_ms(self) -> int | None:
-        """Since when the application, or the handler that is at it for longest, has not come back; under the lock."""
+        """Since when the application, or its slowest handler, has not come back; the lock must be held."""
         own = [] if self._away_since_ms is None else [self._away_since_ms]
         return min([*own, *self._working_since_ms.values()], default=None)
 
@@ -259,8 +261,8 @@ class SharedState:
         Of all partitions, or `among` some.
 
         The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
-        at which the lease was looked at: a process that is frozen right after that leaks this batch, and nothing here
-        could prevent it.
+        at which the lease was checked. A process that is suspended right after that check still returns this batch;
+        nothing here could prevent that.
         """
         looked_at_us = time.monotonic_ns() // 1_000
         if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
@@ -281,36 +283,36 @@ class SharedState:
         self.fetcher_wake.notify()
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
-        """Count records that are read elsewhere as returned, if the lease holds at this very moment."""
+        """Count records that others read as returned, if the lease holds at this moment."""
         with self.lock:
             return self.buffer.advance(offsets) if self.now_ms() < self._emit_until_ms else {}
 
     @property
     def has_notice(self) -> bool:
-        """Whether `next_notice` would go on; the lock must be held."""
+        """Whether `next_notice` would return one; the lock must be held."""
         if not self._notices:
             return False
         first = self._notices[0]
         return first.tell is not Tell.ASSIGNED or self.buffer.holds(first.partitions)
 
     def next_notice(self) -> Notice | None:
-        """Return the next callback to run, with what the application is to be told; the lock must be held.
+        """Return the next callback to run; the lock must be held.
 
-        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` is not about partitions
-        whose `on_revoke` has run already, in a stop that a departure overtook.
+        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` leaves out partitions
+        whose `on_revoke` has run already, in a stop that leaving the group overtook.
         """
         while self.has_notice:
             notice = self._notices.popleft()
             if notice.tell is Tell.REVOKE:
-                notice.partitions &= self._told
+                notice.partitions &= self._known
             if notice.partitions:
                 self._counts[_counted(notice.tell)] += len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
                 self._assigning = notice.partitions
-                self._told |= notice.partitions
+                self._known |= notice.partitions
                 self._view |= notice.partitions
             elif notice.tell is Tell.REVOKE:
-                self._told -= notice.partitions
+                self._known -= notice.partitions
                 self._view -= notice.partitions
             self._is_losing = notice.tell is Tell.LOST
             if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
@@ -318,7 +320,7 @@ class SharedState:
         return None
 
     def called_back(self, notice: Notice) -> None:
-        """The callback of a notice is over, or there is none."""
+        """The callback of a notice is over."""
         with self.changed:
             self._is_losing = False
             if notice.tell is Tell.ASSIGNED:
@@ -329,7 +331,7 @@ class SharedState:
 
     @property
     def unannounced(self) -> set[TopicPartition]:
-        """Partitions whose `on_assign` is not over, and may still seek or pause them; the lock must be held."""
+        """Partitions whose `on_assign` is not over: it may still seek or pause them. The lock must be held."""
         waiting = (notice.partitions for notice in self._notices if notice.tell is Tell.ASSIGNED)
         return self._assigning.union(*waiting)
 
@@ -339,39 +341,39 @@ class SharedState:
         first = self._notices[0] if self._notices else None
         return first.partitions if first is not None and first.tell is Tell.REVOKE else set()
 
-    def is_told(self, partition: TopicPartition) -> bool:
-        """Whether the application knows a partition as its own, and it still is; the lock must be held."""
-        return partition in self._told and self.buffer.holds({partition})
+    def is_known(self, partition: TopicPartition) -> bool:
+        """Whether the application knows that it owns a partition, and still does; the lock must be held."""
+        return partition in self._known and self.buffer.holds({partition})
 
-    def was_told(self, partition: TopicPartition) -> bool:
-        """Whether the application has reason to take a partition for its own, though it may be gone by now."""
+    def was_known(self, partition: TopicPartition) -> bool:
+        """Whether the application may believe that it owns a partition, though it may be lost by now."""
         return partition in self._view
 
     def take_failure(self) -> RebalancerError | None:
-        """Return what went wrong, once if it may pass; the lock must be held."""
+        """Return an error for the application to raise, once if it can pass; the lock must be held."""
         failure, self._failure = self._failure, None
-        return self._breakdown or failure or next(iter(self._placeless.values()), None)
+        return self._breakdown or failure or next(iter(self._without_position.values()), None)
 
-    def misplace(self, partition: TopicPartition, error: RebalancerError) -> None:
-        """Raise this in every poll until the application says where it goes on; the lock must be held."""
-        self._placeless[partition] = error
+    def need_position(self, partition: TopicPartition, error: RebalancerError) -> None:
+        """Raise this in every poll until the application seeks; the lock must be held."""
+        self._without_position[partition] = error
         self.changed.notify()
 
     def reset(self, found: OutOfRange) -> None:
-        """Tell of an offset that Kafka does not have, and go on where that says; the lock must be held."""
+        """Record an offset that Kafka does not have, and continue at the new one; the lock must be held."""
         self._counts["offsets_out_of_range_total"] += 1
         self._record_reset(found)
         if found.goes_on_at is None:
             known = (found.partition, found.offset, found.earliest, found.latest)
-            self.misplace(found.partition, NoOffsetError(str(found), *known))
+            self.need_position(found.partition, NoOffsetError(str(found), *known))
         else:
             _log.warning("%s", found)
             self.buffer.reset(found.partition, found.goes_on_at)
 
-    def placed(self, partitions: Collection[TopicPartition]) -> None:
-        """Be content with these partitions; the lock must be held."""
+    def got_position(self, partitions: Collection[TopicPartition]) -> None:
+        """These partitions have a position again; the lock must be held."""
         for partition in partitions:
-            self._placeless.pop(partition, None)
+            self._without_position.pop(partition, None)
 
     def has_commit(self, token: int) -> bool:
         """Whether a commit is over; the lock must be held."""
@@ -380,10 +382,10 @@ class SharedState:
     def take_commit(self, token: int) -> CommitFailedError | None:
         """Return the error of a commit that is over."""
         with self.lock:
-            return self._commits.pop(token, CommitFailedError("the consumer is in its group no more"))
+            return self._commits.pop(token, CommitFailedError("the consumer has left its group"))
 
     def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
-        """Count as finished what is to be committed (None: all that was returned), and await the commit.
+        """Mark what is to be committed as finished (None: all that was returned), and await the commit.
 
         Raises:
             CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`; or too many commits wait already.
@@ -391,11 +393,11 @@ class SharedState:
         """
         with self.lock:
             if self.is_closed:
-                raise CommitFailedError("the consumer is in its group no more")
-            if self._is_losing:  # it may be in the group again by now, with nothing to commit
+                raise CommitFailedError("the consumer has left its group")
+            if self._is_losing:  # the consumer may have joined again, with nothing to commit
                 raise CommitFailedError("the partitions are lost; others read their records again")
             if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
-                raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits wait already; poll, or commit less often")
+                raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits are waiting; poll, or commit less often")
             if finished is None:
                 self.buffer.finish()
             else:
@@ -406,13 +408,13 @@ class SharedState:
                 self._awaited_commit = token
 
     def has_stored(self, token: int) -> bool:
-        """Whether it is known what is stored; the lock must be held."""
+        """Whether a request for stored offsets is answered; the lock must be held."""
         return token in self._stored or self.is_closed
 
     def take_stored(self, token: int) -> tuple[Mapping[TopicPartition, int | None], str | None]:
-        """Return what is stored, and why that is not known."""
+        """Return the stored offsets, or why they are unknown."""
         with self.lock:
-            return self._stored.pop(token, ({}, "the consumer is in its group no more"))
+            return self._stored.pop(token, ({}, "the consumer has left its group"))
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
@@ -423,7 +425,7 @@ class SharedState:
             **self._counts,
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
-            "placeless_partitions": len(self._placeless),
+            "unpositioned_partitions": len(self._without_position),
             "retained_records": self.buffer.record_count,
             "lease_ms": min(lease_ms, MAX_LEASE_MS),
             "since_poll_ms": away_ms,
@@ -431,11 +433,11 @@ class SharedState:
         }
 
     def finish(self) -> None:
-        """All that was returned is finished."""
+        """Mark all returned records as finished."""
         with self.lock:
             self.buffer.finish()
 
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """All that was returned below these offsets is finished."""
+        """Mark the returned records below these offsets as finished."""
         with self.lock:
             self.buffer.finish_below(offsets)

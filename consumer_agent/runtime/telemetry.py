@@ -1,4 +1,4 @@
-"""A consumer's events, as other programs read them: what it fetches, returns and commits."""
+"""A consumer's telemetry events: what it fetches, returns and commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 
 class Telemetry:
-    """Writes events of one group; used by the machine's thread, but for what says where the application reads on."""
+    """Writes one group's events. The machine thread calls it, except for `repositioned` and `delivered`."""
 
     def __init__(self, event_log: EventLog | None, group: str) -> None:
         """Write to `event_log`, or nowhere."""
@@ -24,7 +24,7 @@ class Telemetry:
     def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
         """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
 
-        An event that spanned a gap would claim records that nobody was given.
+        An event that spanned a gap would claim records that were never returned.
         """
         if self._log is None:
             return
@@ -60,7 +60,7 @@ class Telemetry:
             )
 
     def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
-        """Write that partitions go on at other offsets, one for each topic; reason is `seek` or `reset`."""
+        """Write `repositioned` for each topic; the reason is `seek` or `reset`."""
         for topic, found in _by_topic(positions):
             self._write(
                 "repositioned",
@@ -72,7 +72,7 @@ class Telemetry:
             )
 
     def out_of_range(self, member: str, found: OutOfRange) -> None:
-        """Write `offset_out_of_range`, and where it goes on, if it does."""
+        """Write `offset_out_of_range`, and the new position if there is one."""
         topic, partition = found.partition
         self._write(
             "offset_out_of_range",

@@ -1,8 +1,7 @@
-"""Real threads and locks, also in a program whose threading gevent has patched, and one condition for whoever waits.
+"""Real threads and locks, also in a program whose threading gevent has patched, and a condition to wait on.
 
-The machine thread and the fetcher need threads of the operating system: what blocks in one must not hold up the
-application, or the other way round. A greenlet of the application that waits gives its turn to the other greenlets of
-its thread.
+The machine thread and the fetcher need threads of the operating system, so that neither blocks the application nor the
+application them. A greenlet that waits lets the other greenlets of its thread run.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = monkey.get_o
 
 
 class Condition:
-    """A lock that is held for moments only, and those who wait until what it protects has changed.
+    """A lock that is held only briefly, with waiters for a change of what it protects.
 
-    Several conditions may share a lock. `listeners` are told of every change, with the lock held: they must not wait.
+    Several conditions may share a lock. `listeners` are called on every change, with the lock held: they must not wait.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
-        """Begin with nobody waiting."""
+        """Begin without waiters."""
         self._lock = lock
         self._waiting: list[Callable[[], object]] = []
         self.listeners: list[Callable[[], object]] = []
         self.changes = 0  # calls of `notify`: by these a waiter sees that it has missed one
 
     def __enter__(self) -> None:
-        """Take the lock."""
+        """Acquire the lock."""
         self._lock.acquire()  # no `with`: it ends in `__exit__`
 
     def __exit__(self, *_error: object) -> None:
@@ -43,14 +42,14 @@ class Condition:
         self._lock.release()
 
     def notify(self) -> None:
-        """Wake everybody who waits; the lock must be held."""
+        """Wake all waiters; the lock must be held."""
         self.changes += 1
         waiting, self._waiting = self._waiting, []
         for wake in (*waiting, *self.listeners):
             wake()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Release the lock until `notify`, or the end of the time, and take it again."""
+        """Release the lock until `notify` or the timeout, then acquire it again."""
         waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()
         wake = waiter.wake
         self._waiting.append(wake)
@@ -139,5 +138,5 @@ class _GreenletWaiter:
 
 
 def _is_cooperative() -> bool:
-    """Whether other greenlets of this thread expect to have a turn while this one waits."""
+    """Whether other greenlets of this thread expect to run while this one waits."""
     return monkey.is_module_patched("threading") or isinstance(gevent.getcurrent().parent, Hub)

@@ -1,12 +1,12 @@
 """A handler in several consumer threads, each with the partitions that the coordinator gave to that thread.
 
-The threads take their records by themselves. Who called `run` only sees to the callbacks, and holds an
-`on_revoke` back until no thread works on its partitions any more.
+The threads fetch and take their records themselves. The caller of `run` runs the callbacks, and delays an `on_revoke`
+until no thread works on its partitions.
 
-A handler that takes longer than `max_poll_interval_ms` over a batch counts as an application that does not poll: the
-whole consumer gives up its partitions. It cannot give up those of one thread alone: what is assigned to whom is the
-coordinator's to say, who would hand them to the same thread again. And a consumer that has lost its partitions joins
-again only when no handler has records any more: before, one thread might be given what another one still works on.
+A handler that needs longer than `max_poll_interval_ms` for a batch counts as an application that does not poll: the
+consumer gives up all its partitions. It cannot give up those of one thread alone, because the coordinator would assign
+them to the same thread again. A consumer that has lost its partitions joins again only when all handlers have
+returned: otherwise one thread could get records that another one still works on.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Workers:
         self._run_notice = run_notice
         self._ending = False
         self._futures: list[Future[None]] = []
-        self._in_hand: dict[int, set[TopicPartition]] = {}  # whose records each of the threads works on
+        self._in_hand: dict[int, set[TopicPartition]] = {}  # the partitions each thread works on
         self._idle = [Condition(frontend.shared.lock) for _ in range(count)]  # wake one thread each
 
     def run(self) -> None:
-        """Work until a handler or a callback raises; raises that, once all threads have finished their batch."""
+        """Work until a handler or a callback raises, and raise that when all threads have finished their batch."""
         frontend = self._frontend
         frontend.listeners.append(self._wake_all)
         try:
@@ -63,7 +63,7 @@ class Workers:
             future.result()
 
     def _attend(self) -> None:
-        """Do what there is for the application besides records, or wait for it."""
+        """Run what is due besides records, or wait for it."""
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed:
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
@@ -100,7 +100,7 @@ class Workers:
                         shared.changed.notify()  # the caller's thread may wait for that
 
     def _wait_for_records(self, number: int) -> list[Run]:
-        """Return records of a thread's partitions, none at the end."""
+        """Wait for records of a thread's partitions; none means the end."""
         frontend, shared = self._frontend, self._frontend.shared
         has_drawn = False
         while True:

@@ -28,7 +28,7 @@ END_GRACE_S = 1.0  # for a child that has closed its input or output to end
 
 
 class ChildEndedError(ConsumerError):
-    """The child has ended, or takes part no longer; the text says how."""
+    """The child has ended, or has closed its input or output; the text says how."""
 
 
 def command_line(text: str) -> list[str]:
@@ -72,7 +72,7 @@ class Child:
         os.set_blocking(self._output, False)
         self._poll = select.poll()
         self._poll.register(self._output, select.POLLIN)
-        self._poll.register(self._input, 0)  # tells when nobody can read it any more
+        self._poll.register(self._input, 0)  # reports when the child has closed it
 
     def send(self, data: bytes) -> None:
         """Queue bytes for its input."""
@@ -80,7 +80,7 @@ class Child:
             self._out.append(memoryview(data))
 
     def exchange(self, timeout_s: float) -> Iterator[Frame]:
-        """Write what it takes and yield what it has said, waiting for either for at most `timeout_s` seconds.
+        """Write what it accepts and yield its frames, waiting for either for at most `timeout_s` seconds.
 
         Raises:
             ChildEndedError: it has ended, or closed its input or output. What it said before was yielded before.
@@ -113,7 +113,7 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, with everything that it has started: that may be at work although the child has ended."""
-        with contextlib.suppress(ProcessLookupError):  # nobody is left
+        with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._stdin.close()
@@ -131,7 +131,7 @@ class Child:
         except BlockingIOError:
             self._out.appendleft(first)
         except BrokenPipeError:
-            self._out.clear()  # nobody reads it; what the child has said before is heard first
+            self._out.clear()  # the child reads no more; its last output is read first
         self._poll.modify(self._input, select.POLLOUT if self._out else 0)
 
     def _read(self) -> tuple[bytes, bool]:

@@ -47,7 +47,7 @@ class FaultsError(ConfigurationError):
     """Settings that are not allowed, a line each."""
 
     def __init__(self, faults: list[str]) -> None:
-        """Take the lines."""
+        """Store the lines."""
         super().__init__("; ".join(faults))
         self.faults = faults
 
@@ -163,9 +163,9 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
 
 
 def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
-    """Ask ZooKeeper how long a revoke may take in this group, for that stands nowhere else.
+    """Ask ZooKeeper how long a revoke may take in this group.
 
-    What cannot be read there is what the coordinator puts in its place: the defaults.
+    If that cannot be read, the coordinator uses the defaults, and so does this.
     """
     with BlockingZk(config.zookeeper) as zk:
         reply = zk.perform(Get(paths.group(config.group)))
@@ -207,7 +207,7 @@ def main() -> NoReturn:
         _fail("interrupted", 130)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at its end
-        if isinstance(error, BrokenPipeError):  # whoever read our output has gone
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone
             sys.exit(1)
         _fail(f"the output cannot be written: {error.strerror or error}", 1)
     sys.exit(0)
@@ -223,7 +223,7 @@ def _error_line(line: str) -> str:
 
 
 class _Signals:
-    """Notes SIGTERM and SIGINT; whoever waits looks from time to time."""
+    """Counts SIGTERM and SIGINT; loops check the count from time to time."""
 
     def __init__(self) -> None:
         self.count = 0

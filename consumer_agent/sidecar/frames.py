@@ -1,4 +1,4 @@
-"""What the agent and its child say to each other, as JSON lines or as length-prefixed msgpack. Pure.
+"""The frames between the agent and its child, as JSON lines or length-prefixed msgpack. Pure.
 
 `docs/how-to/sidecar.md` describes the frames. A codec keeps the first part of an incomplete frame, so each child needs
 its own codec.
@@ -67,7 +67,7 @@ class Codec(Protocol):
         """Encode that the child is about to lose partitions."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take in what the child has written; yield the frames that are whole now.
+        """Add what the child has written; yield the frames that are complete.
 
         Raises:
             FrameError: it is no frame.
@@ -91,7 +91,7 @@ class JsonLines:
         return _line({"revoke": _by_topic(partitions)})
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take in what the child has written; yield the frames that are whole now."""
+        """Add what the child has written; yield the frames that are complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             try:
@@ -120,7 +120,7 @@ class LengthPrefixed:
         return _prefixed({"revoke": _by_topic(partitions)})
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take in what the child has written; yield the frames that are whole now."""
+        """Add what the child has written; yield the frames that are complete."""
         rest, begin = self._rest + data, 0
         while len(rest) - begin >= LENGTH_BYTES:
             length = int.from_bytes(rest[begin : begin + LENGTH_BYTES], "big")

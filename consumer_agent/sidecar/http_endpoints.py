@@ -1,4 +1,4 @@
-"""`--http`: whether the agent is well, its numbers, and its partitions, for whoever watches it.
+"""`--http`: the agent's health, metrics and partitions.
 
 One request at a time, in a thread of its own; a client that is slow is cut off.
 """
@@ -31,10 +31,10 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 def health(metrics: Mapping[str, float]) -> tuple[bool, dict[str, Any]]:
-    """Judge an agent by its numbers: it holds its lease, it polls, and its child runs if it has one."""
+    """Check an agent: it has its lease, it polls, and its child runs if it has one."""
     faults = []
     if metrics["lease_ms"] <= 0:
-        faults.append("it holds no lease: it is not registered, or cannot reach ZooKeeper")
+        faults.append("it has no lease: it is not registered, or cannot reach ZooKeeper")
     if metrics["since_poll_ms"] > MAX_SINCE_POLL_MS:
         faults.append(f"it has not polled for {metrics['since_poll_ms'] / 1_000:.0f} s")
     if not metrics.get("child_running", 1):
@@ -139,17 +139,17 @@ def _bound(address: str, endpoints: Endpoints) -> HTTPServer:
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            with contextlib.suppress(OSError):  # whoever asked has gone
+            with contextlib.suppress(OSError):  # the client has gone
                 self.wfile.write(content)
 
         def log_message(self, *_arguments: object) -> None:
-            """Say nothing: probes come all the time."""
+            """Log nothing: probes come all the time."""
 
     class Server(HTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def handle_error(self, *_arguments: object) -> None:
-            """Say nothing: a client went away in the middle of its request."""
+            """Log nothing: a client disconnected during its request."""
 
     try:
         return Server((host.strip("[]"), int(port)), Handler)

@@ -1,10 +1,10 @@
-"""Which records the child has, which wait for it, and which it cannot process. Pure: the time comes in.
+"""Which records the child has, which wait for it, and which it cannot process. Pure: the caller passes the time.
 
 A partition's records are given in order, and only what is answered for is finished. A record that failed holds its
 partition up: as soon as all that was given of it is answered, the failed record is given again, alone.
 
-Who is to blame when the child dies while it holds several records cannot be known. They become suspects, and while
-there are any, the next child is given one record at a time: if it dies again, that one did it.
+When the child dies with several records, the culprit is unknown. All of them become suspects, and the next child gets
+one record at a time: if it dies again, that record was the cause.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Ledger:
         return self._open_count
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take in records that the consumer has returned, in order."""
+        """Add records that the consumer has returned, in order."""
         for record in records:
             size_bytes = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
             held = self._partitions.setdefault((record.topic, record.partition), _Partition(record.offset))
@@ -136,7 +136,7 @@ class Ledger:
         return count
 
     def fail(self, partition: TopicPartition, offset: int, reason: str, now_ms: int) -> int:
-        """Take in that the child could not process a record; return 1, or 0 if it does not have it."""
+        """The child could not process a record; return 1, or 0 if it does not have it."""
         held = self._partitions.get(partition)
         entry = next((entry for entry in held.given if entry.record.offset == offset), None) if held else None
         if held is None or entry is None:
@@ -148,7 +148,7 @@ class Ledger:
         return 1
 
     def child_ended(self, reason: str) -> int:
-        """Take back what the child had, for the next one; return how many records those were."""
+        """Reclaim the child's records for the next one; return how many there were."""
         count = self.given_count
         for held in self._partitions.values():
             while held.given:
@@ -169,7 +169,7 @@ class Ledger:
         return letters
 
     def buried(self, partition: TopicPartition, offset: int) -> None:
-        """A dead letter stands where it is safe: the record is finished."""
+        """A dead letter is safely stored: its record is finished."""
         held = self._partitions.get(partition)
         if held is not None:
             for entry in [entry for entry in held.dead if entry.record.offset == offset]:

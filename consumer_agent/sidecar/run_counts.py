@@ -1,4 +1,4 @@
-"""What an agent alongside an application has done so far; written by its thread, read by others as well."""
+"""What an agent has done so far; written by its thread, read by others as well."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the settings of `consumer-agent run` come from: a file, the environment, the flags; the last one counts.
+"""The settings of `consumer-agent run`: from a file, the environment and the flags; the last one overrides.
 
-All are read before any is judged, so that everything that is wrong is told at once, each fault with its origin.
+All are read before any is checked, so that all faults are reported at once, each with its origin.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Settings:
     ignored: list[str] = field(default_factory=list)  # variables that look like settings
 
     def put(self, key: str, value: object, origin: str) -> None:
-        """Take in a value; one that was there before is replaced, in `kafka_config` key by key."""
+        """Set a value; an earlier one is replaced, in `kafka_config` key by key."""
         if key == "kafka_config" and isinstance(value, Mapping):
             for name, setting in value.items():
                 self.values.setdefault(key, {})[name] = setting
@@ -106,7 +106,7 @@ def _read_environment(settings: Settings, environment: Mapping[str, str]) -> Non
 
 
 def _typed(key: str, value: object) -> object:
-    """Read a text as what its setting wants; one that is nothing of the kind stays a text, which its check refuses."""
+    """Convert a text to its setting's type; if that fails it stays a text, which the check refuses."""
     if not isinstance(value, str):
         return value
     kind = KINDS[key]
@@ -123,7 +123,7 @@ def _typed(key: str, value: object) -> object:
 
 
 def find_faults(settings: Settings) -> list[str]:
-    """Return all that is wrong, a line each, and each with where it comes from."""
+    """Return all faults, a line each, with their origins."""
     values = settings.values
     found = configuration.find_faults(settings.group_of(ConsumerConfig))
     for key, check in _CHECKS.items():
@@ -146,7 +146,7 @@ def _origin(settings: Settings, fault: Fault) -> str:
 
 
 def _relations(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
-    """Look at what does not fit together; only at what is right by itself."""
+    """Return faults between settings that are valid by themselves."""
     found = _child_faults(values, refused)
     if not refused & {"topics", "pattern", "pattern_type"}:
         found += _subscription_faults(values)
@@ -176,10 +176,10 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
 
 
 def fit_revoke_timeout(settings: Settings, rebalance_timeout_ms: int) -> tuple[int, list[str]]:
-    """Return how long the command may take to let partitions go, and what is wrong with that in this group.
+    """Return how long the command may take to give partitions up, and the faults of that in this group.
 
-    The coordinator waits for `rebalance_timeout_ms`, a setting of the group, which stands in ZooKeeper. Unless one is
-    given, the time is two thirds of that, and not more than the default.
+    The coordinator waits for `rebalance_timeout_ms`, a setting of the group. The default is two thirds of that, at most
+    the usual default.
     """
     revoke_ms = settings.values.get("revoke_timeout_ms")
     if revoke_ms is None:
@@ -222,7 +222,7 @@ def subscription_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def effective(settings: Settings) -> dict[str, tuple[Any, str]]:
-    """Return every value that counts with where it comes from, defaults included; secrets are masked."""
+    """Return every effective value with its origin, defaults included; secrets are masked."""
     shown: dict[str, tuple[Any, str]] = {}
     for entry in (*fields(ConsumerConfig), *fields(SidecarSettings)):
         if entry.name not in KINDS:

@@ -1,4 +1,4 @@
-"""An application in a child process: records go in, acknowledgements come out, and the agent stays alive meanwhile.
+"""An application in a child process: records go in, acknowledgements come out, and the agent stays alive.
 
 One thread does it all, in rounds: poll the consumer for as many records as there is room for, exchange bytes with the
 child, finish what it has acknowledged. A slow child therefore only fills what is bounded, and never keeps the agent
@@ -140,7 +140,7 @@ class Sidecar:
         self._exchange(LOOK_INTERVAL_S if is_held_up else 0.0)
 
     def _exchange(self, timeout_s: float) -> None:
-        """Give the child what it may have, take in what it says, and finish what is done."""
+        """Send the child its records, read its answers, and finish what is done."""
         now_ms = time.monotonic_ns() // 1_000_000
         if self._child is None and now_ms >= self._start_at_ms and not self._signal_count():
             self._start()
@@ -157,11 +157,11 @@ class Sidecar:
     def _listen(self, child: Child, timeout_s: float, now_ms: int) -> None:
         try:
             for frame in child.exchange(timeout_s):
-                self._take_in(frame, now_ms)
+                self._handle(frame, now_ms)
         except ChildEndedError as error:
             self._child_ended(str(error))
 
-    def _take_in(self, frame: Frame, now_ms: int) -> None:
+    def _handle(self, frame: Frame, now_ms: int) -> None:
         if isinstance(frame, Revoked):
             self._unanswered -= Counter(frame.partitions)
             self._revoking &= self._unanswered.keys()
@@ -198,7 +198,7 @@ class Sidecar:
             self._child_ended(str(error))
 
     def _child_ended(self, reason: str) -> None:
-        """Take back what the child had; another one follows after a while."""
+        """Reclaim the child's records; another child is started after a pause."""
         self._kill()
         held = self._ledger.child_ended(reason)
         self._revoking.clear()
@@ -231,7 +231,7 @@ class Sidecar:
     # ---- what the consumer calls back
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
-        """Begin where all is finished: a revoke that is taken back has dropped what was not."""
+        """Begin after the finished records: a cancelled revoke has dropped the others."""
         finished, position = self._consumer.finished(), self._consumer.position()
         again = {tp: finished[tp] for tp in partitions if tp in finished and finished[tp] != position[tp]}
         if again:
@@ -240,7 +240,7 @@ class Sidecar:
     def _revoke(self, partitions: list[TopicPartition]) -> None:
         """Let the child finish what it has of these partitions; one that takes too long is killed.
 
-        It has to be: what it still does to records of these partitions would be done beside their next consumer.
+        Otherwise it would still process records of these partitions beside their next consumer.
         """
         ledger = self._ledger
         ledger.withhold(partitions)
@@ -259,7 +259,7 @@ class Sidecar:
         ledger.drop(partitions)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        """Tell the child too; it has nothing to save."""
+        """Notify the child too; it cannot save anything."""
         self._ledger.drop(partitions)
         if self._child is not None:
             self._tell_child(self._child, partitions)

@@ -209,12 +209,12 @@ def test_none_tells_that_kafka_does_not_have_the_stored_offset(stage: Stage, tmp
         assert isinstance(error, NoOffsetError)
         assert (error.partition, error.offset) == ((stage.topic, 0), 4_711)
         assert (error.earliest, error.latest) == (0, 10)
-        assert application.consumer.metrics()["placeless_partitions"] == 1
+        assert application.consumer.metrics()["unpositioned_partitions"] == 1
         application.hold()
         application.consumer.seek({error.partition: 8})
         application.release()
         wait_until(lambda: application.offsets(0) == [8, 9], "the records from where the application wants them")
-        assert application.consumer.metrics()["placeless_partitions"] == 0
+        assert application.consumer.metrics()["unpositioned_partitions"] == 0
     assert stage.offset(0) == 10
     (told,) = events_of(tmp_path, "offset_out_of_range")
     assert (told["offset"], told["earliest"], told["latest"]) == (4_711, 0, 10)

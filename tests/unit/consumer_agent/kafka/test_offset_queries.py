@@ -64,24 +64,24 @@ def test_where_nobody_leads_the_client_may_wait_for_leaders(enquiry: OffsetQueri
     client = Client(NOBODY)
     assert enquiry.offsets([A, B], "latest", client.consumer) == {A: 7, B: 7}
     assert client.asked == [[0, 1]]
-    enquiry.hear_of([A], client.consumer)  # it answered, so it is led
+    enquiry.refresh([A], client.consumer)  # it answered, so it is led
     assert client.described == 1
 
 
 def test_a_topic_is_described_until_all_that_matters_has_had_a_leader(enquiry: OffsetQueries) -> None:
     client = Client(1, NOBODY)
     for partitions, described in (([A], 1), ([A], 1), ([B], 2), ([C], 3)):
-        enquiry.hear_of(partitions, client.consumer)
+        enquiry.refresh(partitions, client.consumer)
         assert client.described == described
     client.leaders = (1, 1, 1)
     for partitions, described in (([B, C], 4), ([A, B, C], 4)):
-        enquiry.hear_of(partitions, client.consumer)
+        enquiry.refresh(partitions, client.consumer)
         assert client.described == described
 
 
 def test_what_had_a_leader_once_is_asked_for_though_it_may_have_none_now(enquiry: OffsetQueries) -> None:
     client = Client(1)
-    enquiry.hear_of([A], client.consumer)
+    enquiry.refresh([A], client.consumer)
     client.leaders = (NOBODY,)
     enquiry.offsets([A], "latest", client.consumer)
     assert client.asked == [[0]]
@@ -89,7 +89,7 @@ def test_what_had_a_leader_once_is_asked_for_though_it_may_have_none_now(enquiry
 
 def test_no_answer_is_none_and_every_call_that_came_back_counts(enquiry: OffsetQueries, came_back: mock.Mock) -> None:
     client = Client(1)
-    enquiry.hear_of([A], client.consumer)
+    enquiry.refresh([A], client.consumer)
     client.is_cut_off = True
     assert enquiry.offsets([A, B], "latest", client.consumer) == {A: None, B: None}
     assert came_back.call_count == 3

@@ -89,7 +89,7 @@ def test_with_none_the_application_is_told_what_it_needs_to_say_where() -> None:
     assert setting.client.assigned_at == [LATEST + 1]
     assert setting.recorded == [OutOfRange(PARTITION, LATEST + 1, EARLIEST, LATEST, None)]
     metrics = setting.shared.metrics()
-    assert (metrics["offsets_out_of_range_total"], metrics["placeless_partitions"]) == (1, 1)
+    assert (metrics["offsets_out_of_range_total"], metrics["unpositioned_partitions"]) == (1, 1)
     error = setting.shared.take_failure()
     assert isinstance(error, NoOffsetError)
     assert (error.partition, error.offset) == (PARTITION, LATEST + 1)

@@ -108,5 +108,5 @@ def test_after_the_end_every_commit_has_failed(shared: SharedState) -> None:
 def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:
     for token in range(MAX_ANNOUNCED_COMMITS):
         begin(shared, token + 1)
-    with pytest.raises(CommitFailedError, match="wait already"):
+    with pytest.raises(CommitFailedError, match="are waiting"):
         begin(shared, MAX_ANNOUNCED_COMMITS + 1)

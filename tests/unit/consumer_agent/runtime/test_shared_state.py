@@ -104,13 +104,13 @@ def test_an_assignment_is_told_once_its_partitions_are_admitted() -> None:
 
 def test_only_what_the_application_knows_as_its_own_may_be_moved() -> None:
     shared = with_records(Clock())
-    assert not shared.is_told(P0)
+    assert not shared.is_known(P0)
     shared.tell(Tell.ASSIGNED, [P0])
     notices(shared)
-    assert shared.is_told(P0)
+    assert shared.is_known(P0)
     shared.tell(Tell.REVOKE, [P0], 7)
     notices(shared)
-    assert not shared.is_told(P0)
+    assert not shared.is_known(P0)
 
 
 def test_what_is_lost_while_the_application_is_busy_with_it_is_no_mistake_of_its() -> None:
@@ -120,10 +120,10 @@ def test_what_is_lost_while_the_application_is_busy_with_it_is_no_mistake_of_its
     notices(shared)
     shared.tell(Tell.LOST)
     shared.forget([P0])
-    assert not shared.is_told(P0)
-    assert shared.was_told(P0)
+    assert not shared.is_known(P0)
+    assert shared.was_known(P0)
     shared.come()
-    assert not shared.was_told(P0)
+    assert not shared.was_known(P0)
 
 
 def test_the_metrics_count_what_was_returned_and_told() -> None:
@@ -141,7 +141,7 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "lost_partitions_total": 0,
         "assigned_partitions": 1,
         "paused_partitions": 0,
-        "placeless_partitions": 0,
+        "unpositioned_partitions": 0,
         "retained_records": 0,
         "lease_ms": 1_000,
         "since_poll_ms": 0,

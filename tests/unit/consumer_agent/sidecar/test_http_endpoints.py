@@ -17,7 +17,7 @@ def test_a_well_agent() -> None:
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
-        ({"lease_ms": 0}, "it holds no lease"),
+        ({"lease_ms": 0}, "it has no lease"),
         ({"since_poll_ms": MAX_SINCE_POLL_MS + 1}, "it has not polled for 60 s"),
         ({"child_running": False}, "its child does not run"),
     ],
