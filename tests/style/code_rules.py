@@ -55,7 +55,7 @@ def blind_sleeps(source: Source) -> list[str]:
 
 
 def broad_excepts(source: Source) -> list[str]:
-    """Return handlers that catch everything, unless they re-raise it after cleaning up, or throw it into a generator."""
+    """Return handlers that catch everything, unless they clean up and re-raise it, or throw it into a generator."""
     return [
         source.at(node, "catches everything")
         for node in ast.walk(source.tree)

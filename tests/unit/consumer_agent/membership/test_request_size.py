@@ -21,7 +21,7 @@ LIMIT = RequestLimit(max_bytes=12_000, chroot_bytes=50)
 
 
 def transaction_of(effects: EffectQueue) -> Multi:
-    (request,) = [effect for effect in effects.take() if isinstance(effect, Request)]
+    (request,) = [effect for effect in effects.drain() if isinstance(effect, Request)]
     assert isinstance(request.call, Multi)
     return request.call
 
