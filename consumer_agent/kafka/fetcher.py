@@ -310,6 +310,8 @@ class Fetcher:
         messages = [first]
         if room > 1:
             messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
+        if len(messages) == min(room, MAX_ROUND_RECORDS):
+            self._shared.is_awaited = False  # there are many: from now on the application draws them
         self._take_in(messages)
         if self._out_of_range:
             self._reset()
@@ -380,7 +382,6 @@ class Fetcher:
                 if partition not in self._changes and not self._stopping:
                     self._shared.buffer.put(partition, fetched, sizes[partition])
             if not is_drawn:
-                self._shared.is_awaited = False
                 self._shared.changed.notify()
         if self._complained:
             self._complained = {key for key in self._complained if key[:2] not in sorted_out}

@@ -106,7 +106,7 @@ class SharedState:
         self._away_since_ms: int | None = None  # None: it is in a poll, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
-        self.is_awaited = False  # the fetcher's thread is to wait for records, for an application that found none
+        self.is_awaited = True  # the fetcher's thread is to fetch, as the application would find no records
         self.is_out = True
         self.is_closed = False
 

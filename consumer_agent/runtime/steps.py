@@ -151,8 +151,12 @@ def _run_last_notices(frontend: Frontend, deadline_s: float) -> Steps[None]:
             yield from _run_notices(frontend)
             yield from _until(frontend, lambda: shared.is_closed or shared.has_notice, deadline_s)
         yield from _run_notices(frontend)
-    except Exception:
-        yield from _run_last_notices(frontend, deadline_s)
+    except Exception as first:
+        try:
+            yield from _run_last_notices(frontend, deadline_s)
+        except Exception as second:
+            second.__context__ = first  # a generator does not chain what is thrown into it
+            raise
         raise
 
 

@@ -113,7 +113,8 @@ class Workers:
                     self._in_hand[number] = {(run.topic, run.partition) for run in runs}
                     return runs
                 if has_drawn:
-                    self._idle[number].wait(None if shared.is_awaited else IDLE_LOOK_INTERVAL_S)
+                    is_fetched = shared.is_awaited and shared.buffer.room
+                    self._idle[number].wait(None if is_fetched else IDLE_LOOK_INTERVAL_S)
             drawn = frontend.draw_for_threads()
             has_drawn = True
             with shared.lock:

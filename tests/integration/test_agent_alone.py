@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError
-from consumer_agent.kafka import fetcher
+from consumer_agent.kafka import offset_queries
 from consumer_agent.membership.state_machine import MachineSettings
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
@@ -342,7 +342,7 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
 
 def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer is in its group all the same, and Kafka's client goes on trying."""
-    monkeypatch.setattr(fetcher, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(offset_queries, "CONNECT_TIMEOUT_S", 0.5)
     nowhere = f"{HOST}:{free_ports(1)[0]}"
     with Consumer(zookeeper=stage.cluster.zookeeper, bootstrap=nowhere, group=stage.group) as consumer:
         consumer.subscribe([stage.topic])

@@ -141,7 +141,11 @@ def test_the_fetcher_waits_for_records_until_some_have_come(setting: Setting) ->
     setting.client.waiting = messages(PARTITION, [0])
     setting.fetcher._fetch(1)
     assert (before, setting.shared.is_awaited) == (True, False)
-    assert setting.take() == [("orders", 0)]
+    setting.shared.is_awaited = True
+    setting.client.waiting = messages(PARTITION, [1])
+    setting.fetcher._fetch(3)
+    assert setting.shared.is_awaited  # fewer than there is room for: it goes on
+    assert setting.take() == [("orders", 0), ("orders", 1)]
 
 
 def test_many_are_drawn_round_by_round_until_the_buffer_or_the_client_has_no_more(setting: Setting) -> None:
