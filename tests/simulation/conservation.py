@@ -8,6 +8,7 @@ from tests.simulation.promises import BrokenPromiseError
 from zkrebalancer.protocol.registration import STATIC
 from zkrebalancer.rebalance import topics
 from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.election import ElectionState
 from zkrebalancer.rebalance.group import Group
 from zkrebalancer.rebalance.states import GroupState
 
@@ -21,8 +22,8 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
         BrokenPromiseError: an account is wrong, or something waits that nothing will wake.
 
     """
-    if machine.leadership is None:
-        return
+    if machine.leadership is None or machine.coordinator_elector.state is ElectionState.RESIGNED:
+        return  # one that resigns goes on with nothing that is refused because another one leads
     waiting = Counter(awaited.owner for awaited in machine.scheduler.awaited.values())
     waiting.update(owner for owner, _name in machine.scheduler.due)
     if not machine.subscriptions.are_topics_known and not waiting[topics.OWNER]:
@@ -38,6 +39,8 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
 
 
 def _is_served(machine: Coordinator, group: Group, waiting: int, computing: set[str]) -> bool:
+    if group.name in machine.groups_to_load:
+        return True
     if group.state is GroupState.QUEUED:
         return group.name in machine.rebalance_request_queue
     if group.state is GroupState.MOVING and group.view.settings.starts_paused:

@@ -15,7 +15,7 @@ KNOWN_DEFECTS = {
     "delete_owner": "a record that is deleted while its member lives frees its partitions at once",
     "forge_claim": "a claim in a member's own record is believed, though nothing was given to it",
     "huge_claim": "a short record may claim a million partitions, all of which are counted as held",
-    "hang_strategy": "strategies that never come back keep their places, and others are not planned",
+    "hang_strategy": "where MAX_PLANNING is 1, a strategy that never comes back keeps others waiting for five seconds",
     "break_step": "an exception in one group's step ends the coordinator",
     "abandon_reset": "the pause of a reset that was killed stays",
 }

@@ -21,6 +21,10 @@ from zkrebalancer.rebalance.topics import TopicListener
 
 OWNER = "/coordinator"  # no group has such a name
 MAX_PLANNING = 4  # strategies that compute at once; the others wait in the queue
+MAX_SLOW_PLANS = 12  # strategies that have computed for longer than PLAN_PATIENCE_US, and keep no other group waiting
+PLAN_PATIENCE_US = 5_000_000
+MAX_LOADING = 200  # groups that are read at once after an election or a reconnect
+MAX_LOADS_PER_STEP = 20  # groups that begin to be read in one step, so that other events have their turn
 _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF})
 
 
@@ -46,7 +50,10 @@ class Coordinator:
         self.topic_listener = TopicListener(self.scheduler, self.subscriptions, self._topic_changed)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
-        self._planning: set[str] = set()
+        self._planning: dict[str, int] = {}  # group -> since when
+        self._waits_for_topics = False  # before groups are listed and read: what exists bounds what their nodes may say
+        self.groups_to_load: dict[str, str] = {}  # group -> trigger; a few begin at a time
+        self._loading: set[str] = set()
         self._groups_known = False
         self._stopping = False
         self._refused_groups: set[str] = set()
@@ -87,6 +94,7 @@ class Coordinator:
             self._shut_down()
         elif not isinstance(event, Tick):
             raise TypeError(f"not an event: {event!r}")
+        self._maybe_load()
         self.request_handler()
         return self.scheduler.take_effects()
 
@@ -131,9 +139,40 @@ class Coordinator:
         Both begin with a `sync`, in the election: what is read here is no older than the last connection's last write.
         """
         self.topic_listener.read_all()
-        self.list_groups()
-        for group in self.groups.values():
-            group.load("reconnected")
+        self._waits_for_topics = True
+        self.groups_to_load = dict.fromkeys(self.groups, "reconnected")
+        self._loading.clear()
+
+    def _maybe_load(self) -> None:
+        """Read the groups once the topics are known: so many at once, so many a step.
+
+        Until its turn comes, a group goes on with what was known before the connection broke. That is cautious: what
+        was asked or sent on the former connection is neither acknowledged nor sent again.
+        """
+        if self.leadership is None:
+            return
+        if self._waits_for_topics and self.subscriptions.are_topics_known:
+            self._waits_for_topics = False
+            self.list_groups()
+        if self._waits_for_topics or not self.groups_to_load or self._own.is_awake_planned("load"):
+            return
+        self._loading = {name for name in self._loading if self._is_in(name, GroupState.LOADING)}
+        begun = 0
+        while self.groups_to_load and len(self._loading) < MAX_LOADING and begun < MAX_LOADS_PER_STEP:
+            name = next(iter(self.groups_to_load))
+            self._load(name, self.groups_to_load.pop(name), self.leadership)
+            begun += 1
+        if begun == MAX_LOADS_PER_STEP:
+            self._own.wake_soon("load", _in_a_step_of_its_own)
+
+    def _load(self, name: str, trigger: str, leadership: Leadership) -> None:
+        if name not in self.groups:
+            self.groups[name] = Group(name, leadership)
+        self.groups[name].load(trigger)
+        self._loading.add(name)
+
+    def _is_in(self, name: str, state: GroupState) -> bool:
+        return name in self.groups and self.groups[name].state is state
 
     def _resigned(self, reason: str) -> None:
         self._own.emit(
@@ -151,6 +190,9 @@ class Coordinator:
         self.topic_listener.forget()
         self.groups.clear()
         self._planning.clear()
+        self._waits_for_topics = False
+        self.groups_to_load.clear()
+        self._loading.clear()
         self._groups_known = False
         self.subscriptions.clear()
         self.rebalance_request_queue.clear()
@@ -168,16 +210,19 @@ class Coordinator:
         """Plan the groups that wait in `rebalance_request_queue`, as many at once as may compute."""
         if self.leadership is None or not self.subscriptions.are_topics_known:
             return
-        for name in [name for name in self._planning if not self._is_planning(name)]:
-            self._planning.discard(name)
-        while len(self._planning) < MAX_PLANNING and self.rebalance_request_queue:
+        now_us = self.scheduler.now.mono_us
+        self._planning = {n: at for n, at in self._planning.items() if self._is_in(n, GroupState.PLANNING)}
+        in_time = [since_us for since_us in self._planning.values() if now_us < since_us + PLAN_PATIENCE_US]
+        free = min(MAX_PLANNING - len(in_time), MAX_PLANNING + MAX_SLOW_PLANS - len(self._planning))
+        while free > 0 and self.rebalance_request_queue:
             waiting = next(iter(self.rebalance_request_queue))
             del self.rebalance_request_queue[waiting]
             self.groups[waiting].begin_planning()
-            self._planning.add(waiting)
-
-    def _is_planning(self, name: str) -> bool:
-        return name in self.groups and self.groups[name].state is GroupState.PLANNING
+            self._planning[waiting] = now_us
+            in_time.append(now_us)
+            free -= 1
+        if self.rebalance_request_queue and in_time:
+            self._own.wake("patience", min(in_time) + PLAN_PATIENCE_US, _in_a_step_of_its_own)
 
     # The listeners --------------------------------------------------------------------------------------------------
 
@@ -208,16 +253,16 @@ class Coordinator:
     def _groups_listed(self, reply: Reply) -> None:
         if not isinstance(reply, Children) or self.leadership is None:
             return
-        for name in sorted(self.groups.keys() - set(reply.names)):
-            self.groups.pop(name).forget()
+        for name in sorted((self.groups.keys() | self.groups_to_load.keys()) - set(reply.names)):
+            self.groups_to_load.pop(name, None)
             self.rebalance_request_queue.pop(name, None)
+            if name in self.groups:
+                self.groups.pop(name).forget()
         for name in reply.names:
             if name not in self.groups and self._is_legal(name):
-                self.groups[name] = Group(name, self.leadership)
-                self.groups[name].load("group-created" if self._groups_known else "leader-elected")
+                self.groups_to_load.setdefault(name, "group-created" if self._groups_known else "leader-elected")
             elif name in self.groups and self.groups[name].is_gone:
-                self.groups[name].load("group-created")
-
+                self.groups_to_load.setdefault(name, "group-created")
         self._groups_known = True
 
     def _is_legal(self, name: str) -> bool:
@@ -229,3 +274,7 @@ class Coordinator:
                 self._own.warn(f"{error}; the group is not served")
             return False
         return True
+
+
+def _in_a_step_of_its_own() -> None:
+    """Do nothing: every step goes on with what waits."""

@@ -7,6 +7,7 @@ a group do not know one another: they report facts, and `handle` says what each 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from zlib import crc32
 
 from zkrebalancer.assignment.transition import Transition
 from zkrebalancer.protocol import paths, settings
@@ -32,7 +33,8 @@ from zkrebalancer.rebalance.view import GroupView, Released, Story
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
-RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper
+RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
+RECONCILE_SPREAD_US = 75_000_000
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
 
 
@@ -394,9 +396,14 @@ class Group:
     def _rest(self, reason: str) -> None:
         self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
         self._maybe_reset_topics()
-        self._scheduler.wake("reconcile", self._scheduler.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
+        self._scheduler.wake("reconcile", self._scheduler.now.mono_us + self._reconcile_after_us(), self._reconcile)
         if self.cause is not None:
             self._wake_debounced()
+
+    def _reconcile_after_us(self) -> int:
+        """Return a time that differs from group to group and from time to time: not all are read again at once."""
+        seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()
+        return RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
 
     def _reconcile(self) -> None:
         if self.state in REST:

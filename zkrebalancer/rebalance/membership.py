@@ -78,7 +78,7 @@ class Membership:
         if not isinstance(reply, Content) or consumer not in self._newcomers or consumer in self._view.members:
             return
         member = self._view.members[consumer] = self._newcomers.pop(consumer)
-        self._warn(member.read_owners(reply))
+        self._warn(member.read_owners(reply, self._view.bound()))
         if member.registration is not None:
             self._subscriptions.add(self._view.group, member.registration)
         self._view.refresh(consumer)
@@ -113,7 +113,7 @@ class Membership:
             return
         if isinstance(reply, Content):
             before = member.owners
-            self._warn(member.read_owners(reply))
+            self._warn(member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before, missing))
         elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
             self._report(facts.SessionOver(consumer))

@@ -15,6 +15,7 @@ from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, sett
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
+from zkrebalancer.protocol.fields import Bound
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
@@ -173,7 +174,10 @@ class GroupReader:
     def _static_read(self, instance: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self.view.statics[instance] = (ownership.decode_static(reply.content), reply.stat.version)
+                self.view.statics[instance] = (
+                    ownership.decode_static(reply.content, self._bound()),
+                    reply.stat.version,
+                )
             except NodeContentError as error:
                 self.view.unreadable_statics.add(instance)
                 self.problems.append(f"static member {instance}: {error}; replaced when it is started again")
@@ -181,7 +185,7 @@ class GroupReader:
     def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self.channels[consumer].append(PendingCommand(command.decode(reply.content), node))
+                self.channels[consumer].append(PendingCommand(command.decode(reply.content, self._bound()), node))
             except CommandError as error:
                 self._unreadable_channels.add(consumer)
                 self.problems.append(f"{node}: {error}; its consumer has to refuse it")
@@ -208,7 +212,7 @@ class GroupReader:
     def _owners_read(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             member = self.view.members[consumer]
-            self._note(member.read_owners(reply))
+            self._note(member.read_owners(reply, self._bound()))
             member.pending = _not_applied(self.channels.get(consumer, []), member)
             member.unreadable_commands = consumer in self._unreadable_channels
             self.view.refresh(consumer)
@@ -227,7 +231,7 @@ class GroupReader:
                 del self.view.evicted[consumer]
             return
         try:
-            self.view.evicted[consumer] = ownership.decode_eviction(reply.content)
+            self.view.evicted[consumer] = ownership.decode_eviction(reply.content, self._bound())
         except NodeContentError as error:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
@@ -237,6 +241,10 @@ class GroupReader:
             return False
         self.problems.append(f"{path} may not be read: {reply.refusal.value}")
         return True
+
+    def _bound(self) -> Bound | None:
+        """Return a bound for the coordinator, which must not be held up; tools may not know the topics."""
+        return self.view.bound() if self._watch else None
 
     def _note(self, problem: str | None) -> None:
         if problem is not None:

@@ -16,7 +16,7 @@ from zkrebalancer.protocol.calls import Content
 from zkrebalancer.protocol.cluster_nodes import Topic, is_same_topic, merged_names
 from zkrebalancer.protocol.command import Command, StartFetcher, applied
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
@@ -97,11 +97,11 @@ class Member:
             return f"consumer {self.consumer} gets nothing: {error}"
         return None
 
-    def read_owners(self, reply: Content) -> str | None:
+    def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
         """Replace the record of what it owns; return the problem if it cannot be read: then it may hold anything."""
         self.owners_version = reply.stat.version
         try:
-            self.owners = ownership.decode_owners(reply.content)
+            self.owners = ownership.decode_owners(reply.content, bound)
         except NodeContentError as error:
             self.owners = None
             return f"{self.consumer} may hold anything until it is evicted: {error}"
@@ -205,6 +205,14 @@ class GroupView:
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     _blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # consumer -> topics it blocks
+
+    def bound(self) -> Bound:
+        """Return how many partitions one node may name; the cluster's topics are known before nodes are read."""
+        return Bound(self._partition_count)
+
+    def _partition_count(self, topic: str) -> int:
+        known = self.topics.get(topic)
+        return known.count if known is not None else 0
 
     def become(self, other: GroupView) -> None:
         """Know what `other` knows: the group was read anew. Only members that are `away` stand nowhere in ZooKeeper."""
