@@ -29,7 +29,7 @@ demo: setup
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
 
 test-long: setup
 	$(BIN)/python -m pytest -m long tests --ignore tests/benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,14 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 SHARED_BY_A_MODULE = ("module", "package", "class")
+# One worker runs all tests that share the Spark session, and all tests of a module with a fixture of that scope.
+INTEGRATION = "tests/integration"
+SPARK_FILES = {f"{INTEGRATION}/test_pipeline.py", f"{INTEGRATION}/test_spark_queries.py"}
+SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_spark_source"}
+SPREAD = (f"{INTEGRATION}/", "tests/campaign/", "tests/simulation/")  # single tests go to the next free worker
+WITH_MODULE_FIXTURES = {
+    f"{INTEGRATION}/test_{name}.py" for name in ("cluster", "reset_offsets", "secured_kafka", "zk_model")
+}
 # Long work first, so that short tests fill the gaps at the end.
 ORDER = ("tests/unit/pipeline", "tests/integration", "tests/campaign", "tests/simulation", "tests")
 
@@ -31,15 +40,31 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep tests on one worker that share something expensive; this has to come before xdist reads the groups.
+@pytest.hookimpl(optionalhook=True)  # a single process needs no xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give the next free worker a unit of tests as `_unit` forms them, in the order of their collection."""
+    scheduling = importlib.import_module("xdist.scheduler.loadscope").LoadScopeScheduling
+    by_unit = type("ByUnit", (scheduling,), {"_split_scope": lambda _self, nodeid: _unit(nodeid)})
+    return by_unit(config, log)
 
-    Tests with the shared Spark session form one group, so that only one worker starts it. Tests that share a module's
-    fixture form a group each. Every other test goes to the next free worker.
-    """
-    group = _group(item)
-    if group is not None:
-        item.add_marker(pytest.mark.xdist_group(group))
+
+def _unit(nodeid: str) -> str:
+    """Return a name that the tests of one worker share: Spark, a module, or just this test."""
+    file = nodeid.partition("::")[0]
+    if file.startswith("tests/unit/pipeline/") or file in SPARK_FILES or nodeid in SPARK_TESTS:
+        return "spark"
+    return nodeid if file.startswith(SPREAD) and file not in WITH_MODULE_FIXTURES else file
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a test that shares something expensive with others, but not the worker."""
+    assert isinstance(item, pytest.Function)
+    definitions = item._fixtureinfo.name2fixturedefs
+    if "spark" in definitions and _unit(item.nodeid) != "spark":
+        raise pytest.UsageError(f"{item.nodeid} uses the Spark session: name it in SPARK_FILES or SPARK_TESTS")
+    is_shared = any(definition[-1].scope in SHARED_BY_A_MODULE for definition in definitions.values())
+    if is_shared and _unit(item.nodeid) == item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid} has a fixture of module scope: name its file in WITH_MODULE_FIXTURES")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,13 +74,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _rank(item: pytest.Item) -> int:
     return next(rank for rank, folder in enumerate(ORDER) if item.nodeid.startswith(folder))
-
-
-def _group(item: pytest.Item) -> str | None:
-    assert isinstance(item, pytest.Function)
-    definitions = item._fixtureinfo.name2fixturedefs
-    if "spark" in definitions:
-        return "spark"
-    if any(definition[-1].scope in SHARED_BY_A_MODULE for definition in definitions.values()):
-        return item.nodeid.partition("::")[0]
-    return None

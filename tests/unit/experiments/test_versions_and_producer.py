@@ -74,9 +74,9 @@ class RestartedBroker:
 def test_an_unknown_topic_is_retried_with_the_same_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    producer = NumberedProducer("127.0.0.1:1", [("t", 0)], EventLog(None, "p"))
     broker = RestartedBroker()
-    monkeypatch.setattr(producer, "_producer", broker)
+    monkeypatch.setattr("zkrebalancer.experiments.producer.Producer", lambda _settings: broker)
+    producer = NumberedProducer("nowhere:1", [("t", 0)], EventLog(None, "p"))
     for _ in range(3):
         producer.produce(2)
     assert [value.split()[0] for value in broker.values] == [b"0", b"1"]
