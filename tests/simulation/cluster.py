@@ -119,7 +119,7 @@ class Cluster:
             prefetch=draw.choice([Prefetch.TOTAL, Prefetch.PER_PARTITION]),
             max_poll_interval_ms=draw.choice(MAX_POLL_INTERVALS_MS),
             storage=draw.choice(self.storages[group]),
-            has_reliable_kafka=self.plan.scenario is Scenario.ONE_BAD_AGENT,
+            has_reliable_kafka=self.plan.scenario is not Scenario.CHAOS,
         )
         agent = AgentHost(self._name(group), self.schedule, self.plan.seed, self.ensemble, self.brokers, settings)
         self.agents.append(agent)

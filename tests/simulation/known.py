@@ -9,6 +9,8 @@ from tests.simulation.plan import HOSTILE_WEIGHTS
 
 KNOWN_DEFECTS = {
     "deny_agents": "an agent that may not register lists the group's nodes without a pause",
+    "garble_topic": "a new leader takes a topic whose node cannot be read for absent, and stops its partitions",
+    "deny_topic": "the same for a topic whose node may not be read",
     "garble_generation": "a generation that cannot be read begins anew if no member is left that knows it",
     "garble_mark": "an agent with offsets in Kafka that starts while their mark is no mark may set them back",
     "recreate_group": "a group that is deleted in use and made anew waits for no lease",

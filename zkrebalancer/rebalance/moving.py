@@ -214,7 +214,7 @@ class Moving:
             consumer = batch.commands[index - batch.first_index][0]
             self.leave_out(consumer)  # one death must not hold up the others
             self._report(facts.OwnersInDoubt(consumer))
-        elif index == GROUP_INDEX:
+        elif index == GROUP_INDEX and reply.refusal in RACES:
             self._report(facts.SettingsInDoubt())
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
             self._report(facts.Outdated())
