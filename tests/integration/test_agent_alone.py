@@ -329,7 +329,7 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         stage.wait_ack(stage.start(member, 0))
         stage.produce([0], 10)
         wait_until(lambda: len(application.records) == 10, "the records")
-        stage.close()
+        stage.zk.close()
         faults.stop_zookeeper(own.zookeeper_servers[0])
         wait_until(lambda: application.consumer._frontend.shared._emit_until_ms == 0, "the emission to pause")
         count = len(application.records)
@@ -338,6 +338,7 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
         begun = time.monotonic()
         application.end()
         assert time.monotonic() - begun < WAIT_S
+        stage._producer.close()
 
 
 def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
