@@ -126,6 +126,8 @@ def test_spark_and_a_plain_consumer_share_a_group(company: Company) -> None:
     for program in (first, second, agent):
         os.kill(program.pid, signal.SIGINT if program is agent else signal.SIGTERM)
     company.lab.wait_for("everybody to leave", lambda: not company.lab.group(company.examples.group).members)
+    for program in (first, second, agent):
+        company.examples.wait_end(program)
     rows = company.sink.ask("SELECT partition, result, count(*) FROM results GROUP BY partition, result")
     assert {count for *_, count in rows} == {1}
     assert len(rows) == PARTITIONS * company.produced
