@@ -12,6 +12,7 @@ from consumer_agent.errors import (
     KafkaUnavailableError,
     NoOffsetError,
     RegistrationError,
+    TooManyCommitsError,
 )
 from consumer_agent.records import Batch, Record
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -32,5 +33,6 @@ __all__ = [
     "NoOffsetError",
     "Record",
     "RegistrationError",
+    "TooManyCommitsError",
     "TopicPartition",
 ]

@@ -137,6 +137,7 @@ class ConsumerBase:
 
         Raises:
             CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, as far as known at once.
+            TooManyCommitsError: 10,000 commits are waiting; nothing was changed.
 
         """
         arguments.check_callbacks("commit_async", {"on_commit": on_commit})

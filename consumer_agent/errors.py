@@ -56,6 +56,12 @@ class CommitFailedError(ConsumerError):
     """The partitions were lost before their offsets were stored; other consumers will read these records again."""
 
 
+class TooManyCommitsError(ConsumerError):
+    """Too many commits of `commit_async` are waiting. Nothing was changed; poll, and commit later, or less often."""
+
+    retriable = True
+
+
 class CommitTimeoutError(ConsumerError):
     """The commit was not confirmed in time; committing again is safe."""
 
@@ -66,3 +72,11 @@ class KafkaUnavailableError(ConsumerError):
     """No Kafka broker answered in time."""
 
     retriable = True
+
+
+def has_stopped(what: str, cause: BaseException | None) -> ConsumerError:
+    """Make the error for a thread that ended by a bug, with its cause."""
+    named = "" if cause is None else f": {type(cause).__name__}: {cause}"
+    error = ConsumerError(f"the consumer's {what} has stopped{named}")
+    error.__cause__ = cause
+    return error

@@ -21,13 +21,14 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
-from consumer_agent.errors import ConsumerError, KafkaUnavailableError
+from consumer_agent.errors import KafkaUnavailableError, has_stopped
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, KafkaLog, kafka_settings
 from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
 from consumer_agent.kafka.offset_queries import ENDS, OffsetQueries
 from consumer_agent.kafka.stall_detector import StallDetector
 from consumer_agent.runtime import failpoints
-from consumer_agent.runtime.shared_state import OutOfRange, SharedState
+from consumer_agent.runtime.out_of_range import OutOfRange
+from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import Thread, new_lock
 from zkrebalancer.protocol import fields
 
@@ -75,7 +76,7 @@ class Fetcher:
         self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._trouble = ""  # librdkafka's last error about a broker, in parentheses
-        self._stopping = False
+        self._stopping = self._is_client_closed = False
         self._waiting = False
         self._drawing = False  # the application's thread is in a call
         self._patience_s = POLL_TIMEOUT_S
@@ -84,18 +85,41 @@ class Fetcher:
         self._look_at_ms = shared.now_ms() + LOOK_INTERVAL_MS
         self._is_alert_until_ms = 0
         self._unanswered = 0  # looks in a row
+        self.failure: Exception | None = None  # that has ended the thread, and another client may not meet
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
         self._thread = Thread(self._run, "consumer-agent-fetcher")
 
     def start(self) -> None:
-        """Connect and begin to fetch."""
-        self._thread.start()
+        """Connect and begin to fetch.
+
+        Raises:
+            RuntimeError: the operating system starts no more threads.
+
+        """
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.failure = error
+            self.discard()
+            raise
 
     def stop(self) -> None:
         """Make the thread end; does not wait."""
         with self._shared.fetcher_wake:
             self._stopping = True
             self._shared.fetcher_wake.notify()
+
+    def discard(self) -> None:
+        """Close the client of a thread that could not be started."""
+        if not self._thread.is_alive:
+            self._close_client()
+
+    def _close_client(self) -> None:
+        with self._in_client:
+            self._stopping = True  # a closed client must not be drawn from
+            if not self._is_client_closed:
+                self._is_client_closed = True
+                self._consumer.close()
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has closed the connections."""
@@ -200,12 +224,14 @@ class Fetcher:
                     room = self._begin_round()
                     while room and not self._fetch(room) and self._is_at_rest:
                         pass  # a whole round, five times a second, would cost an idle agent as much as its polls
-        finally:
+        except KafkaException as error:  # a call that usually works was refused; a new client may do better
+            self.failure = error
+        except BaseException as error:
             if not self._stopping:
-                self._shared.break_down(ConsumerError("the consumer's fetcher has stopped"))
-            with self._in_client:
-                self._stopping = True  # a closed client must not be drawn from
-                self._consumer.close()
+                self._shared.break_down(has_stopped("fetcher", error))
+            raise
+        finally:
+            self._close_client()
 
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""

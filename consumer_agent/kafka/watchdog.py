@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
+
+from confluent_kafka import KafkaException
 
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
@@ -20,7 +23,8 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
 STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
-MAX_REPLACEMENTS = 20  # each leaves some threads and what they had fetched behind
+REPLACEMENTS_PERIOD_S = 86_400.0  # older replacements do not count: a process may live for a year
+MAX_REPLACEMENTS = 20  # within that period; each leaves some threads and what they had fetched behind
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ class WatchedFetcher:
         self._new_fetcher = new_fetcher
         self._shared = shared
         self._fetcher = new_fetcher()
-        self._replacements = 0
+        self._replaced_at_s: deque[float] = deque()  # within the period
         self._stopped = False
         self._lock = new_lock()
         self._seen: int | None = None  # the fetcher's progress, and since when it is the same
@@ -80,7 +84,9 @@ class WatchedFetcher:
         now_s, progress = time.monotonic(), self._fetcher.progress
         was_away = now_s - self._looked_s > 2 * LOOK_INTERVAL_S  # the whole process was frozen: the fetcher as well
         self._looked_s = now_s
-        if self._fetcher.stuck:
+        if self._fetcher.failure is not None:
+            self._replace(f"has failed: {self._fetcher.failure}", self._fetcher.failure)
+        elif self._fetcher.stuck:
             topic, partition = self._fetcher.stuck[0]
             self._replace(f"fetches no more of {topic}/{partition}")
         elif progress is None or progress != self._seen or was_away:
@@ -89,15 +95,33 @@ class WatchedFetcher:
             self._seen = None
             self._replace(f"has not come back from a call for {STUCK_LIMIT_S:.0f} s")
 
-    def _replace(self, reason: str) -> None:
-        if self._replacements == MAX_REPLACEMENTS:
-            self._shared.break_down(KafkaUnavailableError(f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times"))
+    def discard(self) -> None:
+        """Close the client of a fetcher that was not started."""
+        self._fetcher.discard()
+
+    def _replace(self, reason: str, cause: BaseException | None = None) -> None:
+        now_s = time.monotonic()
+        while self._replaced_at_s and now_s - self._replaced_at_s[0] >= REPLACEMENTS_PERIOD_S:
+            self._replaced_at_s.popleft()
+        if len(self._replaced_at_s) >= MAX_REPLACEMENTS:
+            hours = REPLACEMENTS_PERIOD_S / 3_600
+            text = f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times within {hours:g} h; at last it {reason}"
+            error = KafkaUnavailableError(text)
+            error.__cause__ = cause
+            self._shared.break_down(error)
             return
         _log.warning("the Kafka client %s; it is replaced", reason)
-        self._replacements += 1
+        self._replaced_at_s.append(now_s)
+        try:
+            self._put_in_place(self._new_fetcher())
+        except (KafkaException, RuntimeError) as error:  # no descriptors or threads are left: the next look tries again
+            _log.warning("the Kafka client is not replaced yet: %s", error)
+
+    def _put_in_place(self, fetcher: Fetcher) -> None:
         with self._lock:
-            if not self._stopped:
-                fetcher = self._new_fetcher()
-                fetcher.take_over(self._fetcher)
-                self._fetcher = fetcher
-                fetcher.start()
+            if self._stopped:
+                fetcher.discard()
+                return
+            fetcher.take_over(self._fetcher)
+            self._fetcher = fetcher
+        fetcher.start()

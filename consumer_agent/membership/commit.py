@@ -23,7 +23,7 @@ class Commits:
         self._next_auto_ms = now_ms + (auto_commit_interval_ms or 0)
         self._next_refresh_ms = now_ms + KAFKA_REFRESH_MS
         self._is_due = False
-        self._waiting: tuple[int, ...] = ()  # the application's, for the next commit
+        self._waiting: list[int] = []  # the application's, for the next commit
         self._under_way: tuple[int, ...] = ()
         self.progress_token: int | None = None  # a commit waits for positions, with the lane kept free
         self.is_writing = False
@@ -31,7 +31,7 @@ class Commits:
     @property
     def tokens(self) -> tuple[int, ...]:
         """All commits that the application has requested."""
-        return self._under_way + self._waiting
+        return (*self._under_way, *self._waiting)
 
     @property
     def is_wanted(self) -> bool:
@@ -53,11 +53,11 @@ class Commits:
 
     def handle_requested(self, token: int) -> None:
         """The application requests a commit."""
-        self._waiting += (token,)
+        self._waiting.append(token)
 
     def begin(self) -> None:
         """Read the positions; the lane is free."""
-        self._under_way, self._waiting = self._waiting, ()
+        self._under_way, self._waiting = tuple(self._waiting), []
         self._is_due = False
         self.progress_token = self._effects.token()
         self._effects.add(ReadProgress(self.progress_token))

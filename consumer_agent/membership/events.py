@@ -63,6 +63,13 @@ class CloseRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Nothing reads the partitions any more, or nobody will ever poll: leave without asking the application."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Abandoned:
     """The time for leaving is over: end the session as it is."""
 
@@ -129,6 +136,7 @@ Event = (
     | StoredRequested
     | Resubscribed
     | CloseRequested
+    | GaveUp
     | Abandoned
     | Progress
     | OffsetsResolved

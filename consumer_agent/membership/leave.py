@@ -91,6 +91,11 @@ class Leave:
             self.stage, self.token = Leaving.MEASURING, self.effects.token()
             self.effects.add(ReadProgress(self.token))
 
+    def stop_asking(self) -> None:
+        """Go on without the application's `on_revoke`."""
+        self.ask_application = False
+        self.handle_revoked(self.token)
+
     def handle_connected(self) -> None:
         """List the nodes again after the connection broke."""
         if self.stage is Leaving.DELETING:

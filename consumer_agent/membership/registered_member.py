@@ -98,6 +98,7 @@ class Member:
         self.departure: Leave | None = None
         limit_ms = settings.max_poll_interval_ms
         self.poll_watch = PollWatch(effects, name, limit_ms, now_ms + limit_ms * 2 // 3)
+        self.has_given_up = False  # leaves without asking the application
         self.ending: Ending | None = None
         self.connected = True
         self.next_renewal_ms = now_ms
@@ -188,7 +189,7 @@ class Member:
             self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
 
     def _extend_lease(self, from_ms: int) -> None:
-        if self.poll_watch.is_over:
+        if self.has_given_up:
             return
         until_ms = from_ms + self.lease_ms if self._settings.pause_when_suspended else FOREVER_MS
         self._effects.add(EmitUntil(until_ms))
@@ -352,8 +353,17 @@ class Member:
         if self.departure is None:
             self.poll_watch.handle_seen(seen, now_ms)
             if self.poll_watch.is_over:
-                self._effects.add(EmitUntil(NEVER_MS))
-                self._depart("lost", ask=False)
+                self.handle_give_up()
+
+    def handle_give_up(self) -> None:
+        """Leave at once: without `on_revoke`, and without waiting for one that is under way."""
+        self.has_given_up = True
+        self._effects.add(EmitUntil(NEVER_MS))
+        if self.departure is None:
+            self._depart("lost", ask=False)
+        else:
+            self.departure.stop_asking()
+            self._proceed()
 
     def _depart(self, reason: str, *, ask: bool) -> None:
         if self.work is not None and not self.work.is_acking:

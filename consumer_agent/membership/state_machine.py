@@ -37,6 +37,7 @@ from consumer_agent.membership.events import (
     CloseRequested,
     CommitRequested,
     Event,
+    GaveUp,
     KafkaCommitted,
     KafkaOffsetsRead,
     OffsetsResolved,
@@ -154,8 +155,8 @@ class StateMachine:
                 self._begin_joining(event, now_ms)
             case Resubscribed():
                 self._resubscribe(event)
-            case CloseRequested():
-                self._close_requested()
+            case CloseRequested() | GaveUp():
+                self._close_requested(event)
             case Abandoned():
                 self._become_closed()
             case _ if self.member is None:
@@ -309,7 +310,7 @@ class StateMachine:
     def _left(self, member: Member) -> None:
         self.member = None
         if self.state is State.LEAVING:
-            if member.poll_watch.is_over:  # it was yielding when the application closed, without `on_revoke`
+            if member.has_given_up:  # without `on_revoke`
                 self._effects.add(TellLost())
             self._effects.add(Forget(frozenset(member.lane.record.partitions)))
             self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
@@ -379,14 +380,24 @@ class StateMachine:
         self._end_session()
         self._effects.add(BecameOut())
 
-    def _close_requested(self) -> None:
-        if self.state is State.ACTIVE and self.member is not None:
+    def _close_requested(self, event: CloseRequested | GaveUp) -> None:
+        if isinstance(event, GaveUp) and self.state in {State.ACTIVE, State.LEAVING}:
+            self._give_up(event.reason)
+        elif self.state is State.ACTIVE and self.member is not None:
             self._move(State.LEAVING)
             self.member.handle_close_requested()
         elif self.state is State.YIELDING:
             self._move(State.LEAVING)  # it is on its way already
         elif self.state is not State.LEAVING:
             self._become_closed()
+
+    def _give_up(self, reason: str) -> None:
+        """Leave for good, and store what is finished; an application that is there learns that it lost the rest."""
+        if self.member is not None:
+            self._effects.add(Warn(f"{self.member.name} leaves its group: {reason}"))
+            if self.state is State.ACTIVE:
+                self._move(State.LEAVING)
+            self.member.handle_give_up()
 
     def _become_closed(self) -> None:
         if self.member is not None:

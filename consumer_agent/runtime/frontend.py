@@ -9,26 +9,19 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from confluent_kafka import KafkaException
 
 from consumer_agent import arguments
 from consumer_agent.config import NO_LIMIT, ConsumerConfig, Subscription
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
-from consumer_agent.kafka.client import store_settings
-from consumer_agent.kafka.fetcher import Fetcher
-from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.membership.events import (
-    Abandoned,
     CloseRequested,
     CommitRequested,
     Polled,
@@ -36,24 +29,18 @@ from consumer_agent.membership.events import (
     Revoked,
     StoredRequested,
 )
-from consumer_agent.membership.offset_books import Storage
-from consumer_agent.membership.registered_member import MemberSettings
-from consumer_agent.membership.state_machine import MachineSettings, StateMachine
 from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.engine import Engine, registration
 from consumer_agent.runtime.machine_thread import MachineThread, now_ms
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
-from consumer_agent.runtime.shared_state import Notice, OutOfRange, SharedState, Tell
+from consumer_agent.runtime.shared_state import Notice, SharedState, Tell
 from consumer_agent.runtime.telemetry import Telemetry
-from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.registration import Registration
-from zkrebalancer.runtime.zk import request_limit
 
 MIN_BUFFERED_RECORDS = 4_000
 MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
-THREAD_END_TIMEOUT_S = 2.0
 
 Callback = Callable[[list[TopicPartition]], object]
 _log = logging.getLogger(__name__)
@@ -80,8 +67,10 @@ class Frontend:
         self.config = config or ConsumerConfig.from_settings(settings)
         self._begins_paused = begins_paused
         self.listeners: list[Callable[[], object]] = []  # called whenever there may be something to do; see `Condition`
+        self._telemetry = Telemetry(None, self.config.group)
         self.shared = self._new_shared()
-        self.machine_thread: MachineThread | None = None
+        self._engine: Engine | None = None
+        self._dropped: weakref.finalize[..., Frontend] | None = None  # ends an engine that `end` has not ended
         self.is_closed = False
         self.in_callback = False
         self.runner: int | None = None  # the thread that is in `Consumer.run`
@@ -89,12 +78,18 @@ class Frontend:
         self._is_handled = False  # the last records were for handlers
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
-        self._fetcher: WatchedFetcher | None = None
-        self._telemetry = Telemetry(None, self.config.group)
         self._tokens = itertools.count(1)
         self._commit_callbacks: dict[int, CommitCallback] = {}
-        self._member = ""
         self._process = os.getpid()
+
+    @property
+    def machine_thread(self) -> MachineThread | None:
+        """The machine thread, from the first poll on."""
+        return None if self._engine is None else self._engine.machine_thread
+
+    @property
+    def _fetcher(self) -> WatchedFetcher | None:
+        return None if self._engine is None else self._engine.fetcher
 
     # ---- before the first poll
 
@@ -108,49 +103,31 @@ class Frontend:
         self._callbacks = dict(callbacks)
         if self.machine_thread is not None:
             asks = self._callbacks[Tell.REVOKE] is not None
-            self.machine_thread.send(Resubscribed(_registration(self.config, wanted), asks))
+            self.machine_thread.send(Resubscribed(registration(self.config, wanted), asks))
 
     def unsubscribe(self) -> None:
         """Forget the subscription, after `end`; another one may follow."""
         self._subscription = None
-        self.machine_thread = self._fetcher = None
+        self._engine = None
         former, self.shared = self.shared, self._new_shared()
         self.shared.count_on(former)
 
     def _new_shared(self) -> SharedState:
-        shared = SharedState(
-            RecordBuffer(_buffer_settings(self.config, self._begins_paused)), now_ms, self._record_reset
-        )
+        buffer = RecordBuffer(_buffer_settings(self.config, self._begins_paused))
+        shared = SharedState(buffer, now_ms, self._telemetry.out_of_range)
         shared.changed.listeners = self.listeners
         return shared
 
-    def _start(self) -> MachineThread:
+    def _start(self) -> None:
         config, wanted = self.config, self._subscription
         if wanted is None:
             raise ConsumerStateError("subscribe before the first poll")
-        try:
-            self._fetcher = WatchedFetcher(lambda: Fetcher(config, wanted.topics, self.shared), self.shared)
-            storage = Storage(config.offsets_storage)
-            store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
-        except KafkaException as error:
-            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
-        if config.events_directory is not None:
-            self._telemetry = Telemetry(_open_event_log(Path(config.events_directory), config), config.group)
-        member = MemberSettings(
-            group=config.group,
-            auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
-            ask_application=self._callbacks[Tell.REVOKE] is not None,
-            pause_when_suspended=config.suspended_policy == "pause",
-            storage=storage,
-            begins_anywhere=config.auto_offset_reset != "none",
-            max_poll_interval_ms=config.max_poll_interval_ms,
-            request_limit=request_limit(config.zookeeper),
-        )
-        machine = StateMachine(MachineSettings(member, _registration(config, wanted), config.zookeeper))
-        self.machine_thread = MachineThread(config, machine, self.shared, self._fetcher, self._telemetry, store)
-        self._fetcher.start()
-        self.machine_thread.start()
-        return self.machine_thread
+        asks = self._callbacks[Tell.REVOKE] is not None
+        engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks)
+        engine.start()
+        self._dropped = weakref.finalize(self, engine.drop)
+        self._dropped.atexit = False
+        self._engine = engine
 
     # ---- reading
 
@@ -187,14 +164,14 @@ class Frontend:
             return Batch()
         if self.shared.is_out:
             self.shared.is_out = False
-            self._member = f"{self.config.client_id}-{uuid.uuid4()}"
-            machine_thread.send(Polled(self._member, time.time_ns() // 1_000_000))
+            self._telemetry.member = f"{self.config.client_id}-{uuid.uuid4()}"
+            machine_thread.send(Polled(self._telemetry.member, time.time_ns() // 1_000_000))
         notice = self.shared.next_notice()
         if notice is not None:
             return notice
         failure = self.shared.take_failure()
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)  # it may be raised again and again, and would grow
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
@@ -259,7 +236,7 @@ class Frontend:
         def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
             shared.got_position(there)
             wanted = {partition: checked[partition] for partition in there}
-            self._telemetry.repositioned(self._member, wanted, "seek")
+            self._telemetry.repositioned(self._telemetry.member, wanted, "seek")
             return shared.buffer.seek(wanted, finishes)
 
         self._change("seek", checked.keys(), move)
@@ -358,13 +335,9 @@ class Frontend:
 
     def end(self, deadline_s: float) -> None:
         """End the threads, whether or not the consumer has left its group."""
-        if self.machine_thread is None or self._fetcher is None:
-            return
-        self.machine_thread.send(Abandoned())
-        self._fetcher.stop()
-        self.machine_thread.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
-        self._fetcher.join(THREAD_END_TIMEOUT_S)
-        self._telemetry.close()
+        if self._engine is not None and self._dropped is not None:
+            self._engine.end(deadline_s)
+            self._dropped.detach()
 
     # ---- what is allowed
 
@@ -404,11 +377,8 @@ class Frontend:
         self.require_process(method)
         return self.shared
 
-    def _record_reset(self, found: OutOfRange) -> None:
-        self._telemetry.out_of_range(self._member, found)
-
     def _record_delivery(self, runs: list[Run], mono_us: int) -> None:
-        self._telemetry.delivered(self._member, runs, mono_us)
+        self._telemetry.delivered(self._telemetry.member, runs, mono_us)
 
 
 def _buffer_settings(config: ConsumerConfig, begins_paused: bool) -> BufferSettings:
@@ -422,25 +392,3 @@ def log_failed_commit(error: CommitFailedError | None) -> None:
     """Log a failed commit: the default `on_commit`."""
     if error is not None:
         _log.warning("%s", error)
-
-
-def _registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
-    return Registration(
-        pattern=wanted.kind,
-        subscription=wanted.threads,
-        timestamp="",
-        client_id=config.client_id,
-        host=socket.gethostname(),
-        session_timeout_ms=config.session_timeout_ms,
-        instance_id=config.group_instance_id,
-        rack=config.rack,
-        capacity=config.capacity,
-    )
-
-
-def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return EventLog(directory, config.client_id)
-    except OSError as error:
-        raise ConfigurationError(f"events_directory: {error}") from None

@@ -7,15 +7,17 @@ threads add with `send`. Nothing is decided here.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 
 import gevent
 from gevent.event import Event as Flag
 
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.errors import ConsumerError, NoOffsetError
+from consumer_agent.errors import ConsumerError, NoOffsetError, has_stopped
 from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import LOOK_INTERVAL_S, WatchedFetcher
 from consumer_agent.membership import effects, events
@@ -34,6 +36,9 @@ from zkrebalancer.runtime.zk import ZkClient
 MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has stopped
 EVENTS_PER_ROUND = 1_000  # between two looks at the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
+START_TIMEOUT_S = 10.0
+LOOP_DESCRIPTORS = 8  # the event loop needs some, and its C code waits for ever if there is none
+DROPPED_TIMEOUT_MS = 10_000  # to leave the group of a consumer that the application has dropped
 
 _log = logging.getLogger(__name__)
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps, as the lease does
@@ -69,23 +74,39 @@ class MachineThread:
         self._running = True
         self._is_over = False
         self._is_started = False
+        self._failure: BaseException | None = None  # that has ended the thread
+        self._leave_until_ms: int | None = None  # after giving up
+        self.is_dropped = False  # set when nothing refers to the consumer any more
         self._wake_lock = Condition(new_lock())
         self._thread = Thread(self._run, "consumer-agent-machine")
         self._performers: Mapping[type[Effect], Callable[..., None]] = self._table()
 
     def start(self) -> None:
-        """Start the thread; `send` may be called afterwards."""
+        """Start the thread; `send` may be called afterwards.
+
+        Raises:
+            ConsumerError: it did not begin to work, for example because no descriptors are left.
+            RuntimeError: the operating system starts no more threads.
+
+        """
         self._thread.start()
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         with self._wake_lock:
-            while not self._is_started:
-                self._wake_lock.wait()
+            while not self._is_started and self._failure is None:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    self._running = False  # should it begin to work after all
+                    raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
+                self._wake_lock.wait(left_s)
+        if not self._is_started:
+            raise ConsumerError(f"the machine thread cannot work: {self._failure}") from self._failure
 
     def send(self, event: Event) -> None:
         """Send the state machine an event, from any thread; after the end it is dropped."""
         if len(self._events) >= MAX_EVENTS:
-            raise ConsumerError("the consumer's machine thread has stopped")
+            raise has_stopped("machine thread", self._failure)
         with self._wake_lock:
-            if not self._is_over:
+            if self._is_started and not self._is_over:
                 self._events.append(event)
                 self._wake.send()
 
@@ -96,20 +117,20 @@ class MachineThread:
     # ---- the machine's own thread
 
     def _run(self) -> None:
-        self._flag = Flag()
-        self._wake = gevent.get_hub().loop.async_()
-        self._wake.start(self._flag.set)
-        with self._wake_lock:
-            self._is_started = True
-            self._wake_lock.notify()
+        if not self._open_loop():
+            return
         try:
             while self._running:
                 self._round()
+        except BaseException as error:
+            self._failure = error
+            raise
         finally:
             self._shared.emit_until(0)
             if self._running:
-                self._shared.break_down(ConsumerError("the consumer's machine thread has stopped"))
+                self._shared.break_down(has_stopped("machine thread", self._failure))
             self._shared.become_closed()
+            self._fetcher.stop()
             self._close_session()
             if self._store is not None:
                 self._store.close()
@@ -118,6 +139,30 @@ class MachineThread:
                 self._is_over = True
                 self._wake.close()
             gevent.get_hub().destroy(destroy_loop=True)
+
+    def _open_loop(self) -> bool:
+        """Open what the thread works with; return whether there is all of it."""
+        try:
+            with ExitStack() as opened:
+                for _ in range(LOOP_DESCRIPTORS):
+                    opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            self._flag = Flag()
+            self._wake = gevent.get_hub().loop.async_()
+            self._wake.start(self._flag.set)
+        except (OSError, RuntimeError, SystemError, MemoryError) as error:
+            self._has_begun(error)
+            return False
+        except BaseException as error:
+            self._has_begun(error)
+            raise
+        self._has_begun(None)
+        return True
+
+    def _has_begun(self, failure: BaseException | None) -> None:
+        with self._wake_lock:
+            self._failure = failure
+            self._is_started = failure is None
+            self._wake_lock.notify()
 
     def _round(self) -> None:
         self._flag.clear()
@@ -130,6 +175,16 @@ class MachineThread:
             wait_s = LOOK_INTERVAL_S if wake_at_ms is None else (wake_at_ms - now) / 1_000
             self._flag.wait(min(wait_s, LOOK_INTERVAL_S))
         self._fetcher.look_after()
+        self._look_after_members()
+
+    def _look_after_members(self) -> None:
+        """Leave the group if nothing reads its partitions, or nobody will ever poll: others shall have them."""
+        now, breakdown = now_ms(), self._shared.breakdown
+        if self._leave_until_ms is None and (self.is_dropped or breakdown is not None):
+            self._leave_until_ms = now + DROPPED_TIMEOUT_MS
+            self._step(events.GaveUp(str(breakdown or "the consumer was dropped without close()")))
+        elif self.is_dropped and self._leave_until_ms is not None and now >= self._leave_until_ms:
+            self._step(events.Abandoned())
 
     def _step(self, event: Event) -> None:
         for effect in self._machine.step(event, now_ms()):

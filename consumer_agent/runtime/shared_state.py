@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from consumer_agent.errors import CommitFailedError, NoOffsetError
+from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
 from consumer_agent.membership.events import Position
+from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
 from consumer_agent.runtime.threads import Condition, new_lock
 from zkrebalancer.protocol.errors import RebalancerError
@@ -23,25 +24,6 @@ from zkrebalancer.protocol.fields import TopicPartition
 MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
 MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfRange:
-    """The wanted offset, what Kafka has, and the next position by `auto_offset_reset`; None: that is `none`."""
-
-    partition: TopicPartition
-    offset: int
-    earliest: int
-    latest: int  # the offset after the last record
-    goes_on_at: int | None
-
-    def __str__(self) -> str:
-        """Describe it in one line."""
-        topic, number = self.partition
-        text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, and not {self.offset}"
-        if self.goes_on_at is None:
-            return f"{text}; auto_offset_reset is none"
-        return f"{text}; it goes on at {self.goes_on_at}"
 
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
@@ -99,7 +81,7 @@ class SharedState:
         self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
-        self._breakdown: RebalancerError | None = None
+        self.breakdown: RebalancerError | None = None  # the first one
         shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
         self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
         self._counts |= {_counted(tell): 0 for tell in shown}
@@ -192,7 +174,7 @@ class SharedState:
     def break_down(self, error: RebalancerError) -> None:
         """Raise this in every poll from now on: the consumer cannot recover."""
         with self.changed:
-            self._breakdown = self._breakdown or error
+            self.breakdown = self.breakdown or error
             self.changed.notify()
 
     def become_out(self) -> None:
@@ -203,7 +185,7 @@ class SharedState:
 
     def become_closed(self) -> None:
         """The machine thread has ended."""
-        self.commit_finished(list(self._announced), "the consumer has left its group")
+        self.commit_finished(list(self._announced), str(self._left()))
         with self.changed:
             self.is_closed = True
             self.changed.notify()
@@ -352,7 +334,7 @@ class SharedState:
     def take_failure(self) -> RebalancerError | None:
         """Return an error for the application to raise, once if it can pass; the lock must be held."""
         failure, self._failure = self._failure, None
-        return self._breakdown or failure or next(iter(self._without_position.values()), None)
+        return self.breakdown or failure or next(iter(self._without_position.values()), None)
 
     def need_position(self, partition: TopicPartition, error: RebalancerError) -> None:
         """Raise this in every poll until the application seeks; the lock must be held."""
@@ -382,22 +364,23 @@ class SharedState:
     def take_commit(self, token: int) -> CommitFailedError | None:
         """Return the error of a commit that is over."""
         with self.lock:
-            return self._commits.pop(token, CommitFailedError("the consumer has left its group"))
+            return self._commits.pop(token, self._left())
 
     def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
         """Mark what is to be committed as finished (None: all that was returned), and await the commit.
 
         Raises:
-            CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`; or too many commits wait already.
+            CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`.
+            TooManyCommitsError: MAX_ANNOUNCED_COMMITS are waiting.
 
         """
         with self.lock:
             if self.is_closed:
-                raise CommitFailedError("the consumer has left its group")
+                raise self._left()
             if self._is_losing:  # the consumer may have joined again, with nothing to commit
                 raise CommitFailedError("the partitions are lost; others read their records again")
             if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
-                raise CommitFailedError(f"{MAX_ANNOUNCED_COMMITS} commits are waiting; poll, or commit less often")
+                raise TooManyCommitsError(f"{MAX_ANNOUNCED_COMMITS} commits are waiting; poll, or commit less often")
             if finished is None:
                 self.buffer.finish()
             else:
@@ -407,6 +390,13 @@ class SharedState:
             else:
                 self._awaited_commit = token
 
+    def _left(self) -> CommitFailedError:
+        """Return the error of a commit after the end, with what has caused that."""
+        why = "" if self.breakdown is None else f": {self.breakdown}"
+        error = CommitFailedError(f"the consumer has left its group{why}")
+        error.__cause__ = self.breakdown
+        return error
+
     def has_stored(self, token: int) -> bool:
         """Whether a request for stored offsets is answered; the lock must be held."""
         return token in self._stored or self.is_closed
@@ -414,7 +404,7 @@ class SharedState:
     def take_stored(self, token: int) -> tuple[Mapping[TopicPartition, int | None], str | None]:
         """Return the stored offsets, or why they are unknown."""
         with self.lock:
-            return self._stored.pop(token, ({}, "the consumer has left its group"))
+            return self._stored.pop(token, ({}, str(self._left())))
 
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from consumer_agent.membership import effects
+from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Messages, Run
-from consumer_agent.runtime.shared_state import OutOfRange
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -20,6 +20,11 @@ class Telemetry:
         """Write to `event_log`, or nowhere."""
         self._log = event_log
         self._group = group
+        self.member = ""  # whose reads and seeks are written
+
+    def write_to(self, event_log: EventLog) -> None:
+        """Write to this file from now on."""
+        self._log = event_log
 
     def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
         """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
@@ -71,12 +76,12 @@ class Telemetry:
                 reason=reason,
             )
 
-    def out_of_range(self, member: str, found: OutOfRange) -> None:
+    def out_of_range(self, found: OutOfRange) -> None:
         """Write `offset_out_of_range`, and the new position if there is one."""
         topic, partition = found.partition
         self._write(
             "offset_out_of_range",
-            member=member,
+            member=self.member,
             topic=topic,
             partition=partition,
             offset=found.offset,
@@ -84,7 +89,7 @@ class Telemetry:
             latest=found.latest,
         )
         if found.goes_on_at is not None:
-            self.repositioned(member, {found.partition: found.goes_on_at}, "reset")
+            self.repositioned(self.member, {found.partition: found.goes_on_at}, "reset")
 
     def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
         """Write `committed` for each partition."""

@@ -77,10 +77,14 @@ class Thread:
     def start(self) -> None:
         """Start it."""
         self.is_alive = True
-        if self._is_patched:
-            _start_new_thread(self._run, ())
-        else:
-            self._python_thread.start()
+        try:
+            if self._is_patched:
+                _start_new_thread(self._run, ())
+            else:
+                self._python_thread.start()
+        except RuntimeError:
+            self.is_alive = False
+            raise
 
     def join(self, timeout_s: float) -> None:
         """Wait for its end, but no longer than this."""

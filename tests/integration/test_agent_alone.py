@@ -356,7 +356,7 @@ def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch
 
 def test_no_zookeeper_is_an_error_of_poll(agent_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "consumer_agent.runtime.frontend.MachineSettings", partial(MachineSettings, connect_timeout_ms=1_000)
+        "consumer_agent.runtime.engine.MachineSettings", partial(MachineSettings, connect_timeout_ms=1_000)
     )
     with Consumer(zookeeper="127.0.0.1:1", bootstrap=agent_cluster.bootstrap, group="g") as consumer:
         consumer.subscribe(["t"])

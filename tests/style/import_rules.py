@@ -89,6 +89,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "consumer_agent.errors",
         "consumer_agent.runtime.failpoints",
         "consumer_agent.runtime.shared_state",
+        "consumer_agent.runtime.out_of_range",
         "consumer_agent.runtime.threads",
         "zkrebalancer.protocol",
     ),

@@ -11,8 +11,8 @@ from pathlib import Path
 from consumer_agent import Consumer
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.membership.effects import RecordFetcher, RecordPollLate, RecordQuarantined
+from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Run
-from consumer_agent.runtime.shared_state import OutOfRange
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.sidecar.http_endpoints import numbers
 from consumer_agent.sidecar.run_counts import RunCounts
@@ -57,7 +57,7 @@ def test_every_event_is_there_with_its_keys(tmp_path: Path) -> None:
     telemetry.delivered("c", [Run(*tp, 3, messages(tp, [5]))], 1)
     telemetry.fetcher(RecordFetcher("fetcher_started", "c", 3, None, {tp: 5}))
     telemetry.fetcher(RecordFetcher("fetcher_stopped", "c", 3, None, {tp: 6}, "closed"))
-    telemetry.out_of_range("c", OutOfRange(tp, 5, 10, 20, 10))
+    telemetry.out_of_range(OutOfRange(tp, 5, 10, 20, 10))
     telemetry.committed("c", 3, {tp: 6})
     telemetry.poll_late(RecordPollLate("c", 200, 300, gives_up=False))
     telemetry.quarantined(RecordQuarantined("c", "command-1", "not msgpack"))

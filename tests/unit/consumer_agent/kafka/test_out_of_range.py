@@ -11,8 +11,9 @@ from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.offset_queries import ENDS
+from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import RecordBuffer
-from consumer_agent.runtime.shared_state import OutOfRange, SharedState
+from consumer_agent.runtime.shared_state import SharedState
 from tests.unit.consumer_agent.messages import ROOMY
 
 PARTITION = ("t", 0)

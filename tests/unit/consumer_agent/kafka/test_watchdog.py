@@ -262,4 +262,85 @@ def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], mon
 
     setting.look_until(has_failed)
     assert isinstance(failures[-1], KafkaUnavailableError)
-    assert str(failures[-1]) == "the Kafka client has failed 2 times"
+    assert str(failures[-1]).startswith("the Kafka client has failed 2 times within 24 h; at last it has not come back")
+
+
+def test_old_replacements_do_not_count(
+    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "MAX_REPLACEMENTS", 1)
+    hanging = [Client(1, hangs=True) for _ in range(3)]
+    setting = start([*hanging, Client(1, hangs=False)])
+    setting.assign()
+    for client in hanging:
+        setting.look_until(client.hung.is_set)
+        replaced_at_s = setting.fetcher._replaced_at_s
+        replaced_at_s.extend([replaced_at_s.pop() - watchdog.REPLACEMENTS_PERIOD_S] if replaced_at_s else [])
+        count = len(setting.fetcher._replaced_at_s)
+        setting.look_until(lambda client=client: setting.fetcher._fetcher._consumer is not client)  # type: ignore[misc]
+        assert len(setting.fetcher._replaced_at_s) == 1 >= count
+    setting.look_until(lambda: len(setting.offsets) == 4)
+    assert setting.shared.breakdown is None
+
+
+class RefusingClient(Client):
+    """Stands for librdkafka one of whose calls fails once."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(2, hangs=False)
+        works = getattr(self, method)
+        failures = iter([KafkaException(KafkaError(KafkaError._FAIL, "refused once"))])
+
+        def call(*given: object, **named: object) -> object:
+            for failure in failures:
+                raise failure
+            return works(*given, **named)
+
+        setattr(self, method, call)
+
+    def poll(self, timeout_s: float) -> Message | None:
+        return super().poll(timeout_s) if self.assigned_at else None
+
+
+@pytest.mark.parametrize(
+    "method", ["poll", "consume", "incremental_assign", "list_topics", "get_watermark_offsets", "offsets_for_times"]
+)
+def test_a_call_that_fails_once_costs_no_record(start: Callable[[list[Client]], Setting], method: str) -> None:
+    setting = start([RefusingClient(method), Client(5, hangs=False)])
+    setting.assign()
+    setting.look_until(lambda: len(setting.offsets) >= 2)
+    assert setting.offsets == list(range(len(setting.offsets)))
+    assert setting.shared.breakdown is None
+
+
+@pytest.mark.parametrize("failure", [KafkaException(KafkaError(KafkaError._FAIL)), RuntimeError("no more threads")])
+def test_a_replacement_that_cannot_be_made_is_tried_again(
+    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    setting = start([Client(1, hangs=True), Client(4, hangs=False)])
+    new_fetcher = setting.fetcher._new_fetcher
+    monkeypatch.setattr(setting.fetcher, "_new_fetcher", _failing_once(failure, new_fetcher))
+    setting.assign()
+    setting.look_until(lambda: len(setting.offsets) == 5)
+    assert setting.offsets == list(range(5))
+
+
+def _failing_once(failure: Exception, works: Callable[[], Fetcher]) -> Callable[[], Fetcher]:
+    failures = iter([failure])
+
+    def call() -> Fetcher:
+        for once in failures:
+            raise once
+        return works()
+
+    return call
+
+
+def test_a_replacement_whose_thread_does_not_start_is_replaced(start: Callable[[list[Client]], Setting]) -> None:
+    setting = start([Client(1, hangs=True), Client(4, hangs=False), Client(4, hangs=False)])
+    setting.assign()
+    setting.look_until(setting.clients[0].hung.is_set)
+    with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+        setting.look_until(lambda: setting.fetcher._fetcher.failure is not None)
+    setting.look_until(lambda: len(setting.offsets) == 5)
+    assert setting.offsets == list(range(5))

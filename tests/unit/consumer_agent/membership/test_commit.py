@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting
@@ -168,3 +170,20 @@ def test_positions_are_read_after_the_commit_was_asked_for(driver: Driver) -> No
 
 def test_a_read_of_the_offsets_is_not_repeated_for_a_commit(driver: Driver) -> None:
     assert Get(offset_path(T0)) not in requests(commit(driver, {T0: 11, T1: 20}))
+
+
+def test_a_commit_costs_the_same_however_many_wait() -> None:
+    """With a list that is copied for each, 10,000 that wait make the next one cost as much as they did together."""
+    driver = Driver()
+    driver.register()
+    driver.own({T0: 0})
+    driver.break_connection()
+    for token in range(10_000):
+        driver.step(CommitRequested(token))
+    tracemalloc.start()
+    driver.step(CommitRequested(10_000))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 20_000
+    assert driver.machine.member is not None
+    assert driver.machine.member.commits.tokens == tuple(range(10_001))

@@ -16,8 +16,18 @@ from consumer_agent.membership.effects import (
     RecordLost,
     StopEmitting,
     TellLost,
+    Warn,
 )
-from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Polled, Position, Revoked, Tick
+from consumer_agent.membership.events import (
+    Abandoned,
+    CloseRequested,
+    CommitRequested,
+    GaveUp,
+    Polled,
+    Position,
+    Revoked,
+    Tick,
+)
 from consumer_agent.membership.state_machine import TRANSITIONS, State
 from tests.unit.consumer_agent.membership.driver import (
     CHANNEL,
@@ -215,3 +225,34 @@ def test_every_state_but_the_last_can_be_left_and_closed() -> None:
 
 def test_close_ends_the_emission_of_an_abandoned_consumer(driver: Driver) -> None:
     assert EmitUntil(0) in driver.step(Abandoned())
+
+
+def test_a_consumer_that_gives_up_stores_what_is_finished_and_asks_nobody() -> None:
+    driver = Driver(ask_application=True)
+    driver.register()
+    driver.own({T0: 5})
+    effects = driver.step(GaveUp("the Kafka client has failed 21 times"))
+    assert of_type(effects, EmitUntil) == [EmitUntil(0)]
+    assert "has failed 21 times" in of_type(effects, Warn)[0].text
+    effects = driver.progress(effects, {T0: Position(20, 10)})
+    assert of_type(effects, AskRevoke) == []
+    driver.answer_write(Done((1, 1)))
+    effects = driver.answer_write(Done((None,) * 3))
+    assert of_type(effects, TellLost) == [TellLost()]
+    assert of_type(effects, Closed) == [Closed()]
+
+
+def test_giving_up_ends_the_wait_for_an_application_that_was_asked() -> None:
+    driver = Driver(ask_application=True)
+    driver.register()
+    driver.own({T0: 5})
+    driver.progress(driver.step(CloseRequested()), {T0: Position(20, 10)})
+    effects = driver.step(GaveUp("dropped"))
+    driver.progress(effects, {T0: Position(20, 10)})
+    assert driver.writes()
+
+
+def test_giving_up_outside_of_a_group_is_the_end() -> None:
+    driver = Driver()
+    assert of_type(driver.step(GaveUp("dropped")), Closed) == [Closed()]
+    assert driver.step(GaveUp("dropped")) == []

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import warnings
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from consumer_agent import Consumer, ConsumerError
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.errors import KafkaUnavailableError
+from consumer_agent.errors import CommitFailedError, KafkaUnavailableError
 from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.membership.events import GaveUp, Tick
+from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from tests.unit.consumer_agent.messages import ROOMY
+from zkrebalancer.protocol.errors import ConfigurationError
 
 DEADLINE_S = 10.0
 CONFIG = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
@@ -46,7 +53,8 @@ def test_a_fetcher_that_ends_by_a_bug() -> None:
         fetcher = Fetcher(CONFIG, ["orders"], shared)
     fetcher.start()
     fetcher.join(DEADLINE_S)
-    assert failure_of(shared) == "the consumer's fetcher has stopped"
+    assert failure_of(shared) == "the consumer's fetcher has stopped: RuntimeError: a bug"
+    assert isinstance(shared.breakdown and shared.breakdown.__cause__, RuntimeError)
     client.close.assert_called_once_with()
 
 
@@ -69,7 +77,129 @@ def test_every_poll_tells_that_the_machine_thread_has_ended_and_close_does_not_w
     ):
         consumer = Consumer(CONFIG)
         consumer.subscribe(["orders"])
+        depths = []
         for _ in range(2):
-            with pytest.raises(ConsumerError, match="machine thread has stopped"):
+            with pytest.raises(ConsumerError, match="machine thread has stopped: RuntimeError: a bug") as raised:
                 consumer.poll(DEADLINE_S)
+            assert str(raised.value.__cause__) == "a bug"
+            depths.append(len(raised.traceback))
+        assert depths[0] == depths[1]  # the error does not grow
+        with pytest.raises(CommitFailedError, match="RuntimeError: a bug"):
+            consumer.commit()
         consumer.close(DEADLINE_S)
+
+
+NO_THREADS = RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("what", "failure", "text"),
+    [
+        ("os.open", OSError(24, "Too many open files"), "Too many open files"),
+        ("consumer_agent.runtime.machine_thread.Flag", MemoryError("no memory"), "no memory"),
+        ("gevent.get_hub", SystemError("(libev) error creating pipe"), "creating pipe"),
+        ("threading.Thread.start", NO_THREADS, "can't start new thread"),
+        ("consumer_agent.kafka.fetcher.Thread.start", NO_THREADS, "can't start new thread"),
+    ],
+)
+def test_a_start_that_fails_raises_its_cause_leaves_no_thread_and_may_be_tried_again(
+    what: str, failure: Exception, text: str
+) -> None:
+    before = threading.active_count()
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer") as client:
+        client.return_value.list_topics.return_value = mock.Mock(topics={})
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        with mock.patch(what, side_effect=failure), pytest.raises(ConsumerError, match=text) as raised:
+            consumer.poll(DEADLINE_S)
+        assert raised.value.__cause__ is not None
+        assert threading.active_count() == before
+        client.return_value.close.assert_called_once_with()
+        consumer.poll(0.0)
+        consumer.close(0.1)
+
+
+@a_thread_may_raise
+def test_a_start_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer_agent.runtime.machine_thread.START_TIMEOUT_S", 0.01)
+    released = threading.Event()
+    with (
+        mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"),
+        mock.patch("gevent.get_hub", side_effect=lambda: released.wait(DEADLINE_S)),
+        mock.patch("consumer_agent.runtime.engine.THREAD_END_TIMEOUT_S", 0.0),
+    ):
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        with pytest.raises(ConsumerError, match="did not begin to work within 0"):
+            consumer.poll(DEADLINE_S)
+        released.set()
+
+
+@pytest.mark.parametrize("failure", [OSError(24, "Too many open files"), NO_THREADS])
+def test_event_files_that_cannot_be_opened_are_an_error_and_may_be_tried_again(
+    failure: Exception, tmp_path: Path
+) -> None:
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+        consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", events_directory=tmp_path)
+        consumer.subscribe(["orders"])
+        patched = mock.patch("consumer_agent.runtime.engine.EventLog", side_effect=failure)
+        with patched, pytest.raises(ConfigurationError, match=f"events_directory: .*{failure.args[-1]}"):
+            consumer.poll(DEADLINE_S)
+        consumer.poll(0.0)
+        consumer.close(0.1)
+
+
+def test_a_broken_fetcher_gives_its_partitions_up() -> None:
+    """Others shall read them; the application learns it by its next poll, and may never poll again."""
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        consumer.poll(0.0)
+        machine_thread = consumer._frontend.machine_thread
+        assert machine_thread is not None
+        with mock.patch.object(machine_thread, "_step", wraps=machine_thread._step) as step:
+            consumer._frontend.shared.break_down(KafkaUnavailableError("failed 21 times"))
+            machine_thread.send(Tick())
+            machine_thread.join(DEADLINE_S)
+        assert mock.call(GaveUp("failed 21 times")) in step.call_args_list
+        with pytest.raises(KafkaUnavailableError, match="failed 21 times"):
+            consumer.poll(0.0)
+        consumer.close(0.1)
+
+
+def dropped_consumer(*, in_cycle: bool) -> MachineThread:
+    consumer = Consumer(CONFIG)
+    cycle = [consumer]
+    consumer.subscribe(["orders"], on_revoke=lambda _: cycle if in_cycle else None)
+    consumer.poll(0.0)
+    assert consumer._frontend.machine_thread is not None
+    if not in_cycle:
+        cycle.clear()
+    return consumer._frontend.machine_thread
+
+
+@pytest.mark.parametrize("in_cycle", [False, True])
+def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(in_cycle: bool) -> None:
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            machine_thread = dropped_consumer(in_cycle=in_cycle)
+            gc.collect()
+        named = [warning.category for warning in caught if "dropped without close" in str(warning.message)]
+        assert named == [ResourceWarning]
+        machine_thread.send(Tick())
+        machine_thread.join(DEADLINE_S)
+        assert machine_thread._is_over
+        machine_thread._fetcher.join(DEADLINE_S)
+        assert not machine_thread._fetcher._fetcher._thread.is_alive
+
+
+def test_a_consumer_that_is_closed_does_not_warn() -> None:
+    with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        consumer = Consumer(CONFIG)
+        consumer.subscribe(["orders"])
+        consumer.poll(0.0)
+        consumer.close(0.1)
+        finalizer = consumer._frontend._dropped
+        assert finalizer is not None
+        assert not finalizer.alive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer_agent.errors import CommitFailedError, ConsumerStateError
+from consumer_agent.errors import CommitFailedError, ConsumerStateError, TooManyCommitsError
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
 from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState, Tell
 from zkrebalancer.protocol.fields import TopicPartition
@@ -108,5 +108,7 @@ def test_after_the_end_every_commit_has_failed(shared: SharedState) -> None:
 def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:
     for token in range(MAX_ANNOUNCED_COMMITS):
         begin(shared, token + 1)
-    with pytest.raises(CommitFailedError, match="are waiting"):
+    with pytest.raises(TooManyCommitsError, match="are waiting") as raised:
         begin(shared, MAX_ANNOUNCED_COMMITS + 1)
+    assert raised.value.retriable
+    assert not isinstance(raised.value, CommitFailedError)  # which says that the records are read again

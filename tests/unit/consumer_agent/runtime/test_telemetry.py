@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Run
-from consumer_agent.runtime.shared_state import OutOfRange
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.unit.consumer_agent.messages import messages
 from zkrebalancer.observe.events import EventLog
@@ -36,8 +36,9 @@ def test_offsets_that_were_not_returned_are_not_claimed(tmp_path: Path) -> None:
 
 def test_a_reset_is_two_events_and_where_the_application_has_to_say_it_is_one(tmp_path: Path) -> None:
     telemetry = Telemetry(EventLog(tmp_path, "agent"), "g")
-    telemetry.out_of_range("c-1", OutOfRange(("t", 3), 90, 100, 200, 100))
-    telemetry.out_of_range("c-1", OutOfRange(("t", 4), 90, 100, 200, None))
+    telemetry.member = "c-1"
+    telemetry.out_of_range(OutOfRange(("t", 3), 90, 100, 200, 100))
+    telemetry.out_of_range(OutOfRange(("t", 4), 90, 100, 200, None))
     telemetry.repositioned("c-1", {("u", 1): 7, ("t", 2): 5, ("t", 0): 6}, "seek")
     telemetry.close()
     (file,) = tmp_path.glob("*.jsonl")

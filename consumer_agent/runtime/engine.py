@@ -1,0 +1,134 @@
+"""What works for one consumer from its first poll to its end: machine thread, fetcher and event log.
+
+Nothing here, nor in those threads, refers to the `Consumer` or its `Frontend`. So a consumer that the application drops
+without `close` is found by Python's garbage collector, and its engine ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from consumer_agent.config import ConsumerConfig, Subscription
+from consumer_agent.errors import ConsumerError
+from consumer_agent.kafka.client import store_settings
+from consumer_agent.kafka.fetcher import Fetcher
+from consumer_agent.kafka.offset_store import KafkaOffsetStore
+from consumer_agent.kafka.watchdog import WatchedFetcher
+from consumer_agent.membership.events import Abandoned
+from consumer_agent.membership.offset_books import Storage
+from consumer_agent.membership.registered_member import MemberSettings
+from consumer_agent.membership.state_machine import MachineSettings, StateMachine
+from consumer_agent.runtime.machine_thread import MachineThread
+from consumer_agent.runtime.shared_state import SharedState
+from consumer_agent.runtime.telemetry import Telemetry
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.runtime.zk import request_limit
+
+THREAD_END_TIMEOUT_S = 2.0
+
+
+class Engine:
+    """The threads of one consumer."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        wanted: Subscription,
+        shared: SharedState,
+        telemetry: Telemetry,
+        *,
+        asks_to_revoke: bool,
+    ) -> None:
+        """Prepare; nothing runs before `start`.
+
+        Raises:
+            ConfigurationError: librdkafka does not take a setting, or the folder for events cannot be used.
+
+        """
+        self._process = os.getpid()
+        self._telemetry = telemetry
+        storage = Storage(config.offsets_storage)
+        if config.events_directory is not None:
+            telemetry.write_to(_open_event_log(Path(config.events_directory), config))
+        try:
+            self.fetcher = WatchedFetcher(lambda: Fetcher(config, wanted.topics, shared), shared)
+            store = KafkaOffsetStore(config.group, store_settings(config)) if storage.in_kafka else None
+        except KafkaException as error:
+            telemetry.close()
+            raise ConfigurationError(f"kafka_config: {error.args[0].str()}") from None
+        member = MemberSettings(
+            group=config.group,
+            auto_commit_interval_ms=config.auto_commit_interval_ms if config.enable_auto_commit else None,
+            ask_application=asks_to_revoke,
+            pause_when_suspended=config.suspended_policy == "pause",
+            storage=storage,
+            begins_anywhere=config.auto_offset_reset != "none",
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            request_limit=request_limit(config.zookeeper),
+        )
+        machine = StateMachine(MachineSettings(member, registration(config, wanted), config.zookeeper))
+        self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store)
+
+    def start(self) -> None:
+        """Start the threads, all or none.
+
+        Raises:
+            ConsumerError: a thread could not be started.
+
+        """
+        try:
+            self.machine_thread.start()
+            self.fetcher.start()
+        except (ConsumerError, RuntimeError) as error:
+            self.end(0.0)
+            self.fetcher.discard()
+            raise ConsumerError(f"the consumer's threads could not be started: {error}") from error
+
+    def end(self, deadline_s: float) -> None:
+        """End the threads, whether or not the group was left."""
+        self.machine_thread.send(Abandoned())
+        self.fetcher.stop()
+        self.machine_thread.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
+        self.fetcher.join(THREAD_END_TIMEOUT_S)
+        self._telemetry.close()
+
+    def drop(self) -> None:
+        """Warn that the consumer was not closed, and let the machine thread leave the group, and end.
+
+        Called by the garbage collector, in any thread and in the middle of anything: it takes no lock.
+        """
+        if os.getpid() == self._process:
+            self.machine_thread.is_dropped = True
+            text = "a consumer was dropped without close(): it leaves its group now, and its callbacks are not called"
+            warnings.warn(text, ResourceWarning, stacklevel=1)
+
+
+def registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
+    """Return what a consumer registers; `timestamp` and the granted session timeout are filled in later."""
+    return Registration(
+        pattern=wanted.kind,
+        subscription=wanted.threads,
+        timestamp="",
+        client_id=config.client_id,
+        host=socket.gethostname(),
+        session_timeout_ms=config.session_timeout_ms,
+        instance_id=config.group_instance_id,
+        rack=config.rack,
+        capacity=config.capacity,
+    )
+
+
+def _open_event_log(directory: Path, config: ConsumerConfig) -> EventLog:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return EventLog(directory, config.client_id)
+    except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+        raise ConfigurationError(f"events_directory: {error}") from None

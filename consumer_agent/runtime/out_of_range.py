@@ -1,0 +1,26 @@
+"""An offset that Kafka does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The wanted offset, what Kafka has, and the next position by `auto_offset_reset`; None: that is `none`."""
+
+    partition: TopicPartition
+    offset: int
+    earliest: int
+    latest: int  # the offset after the last record
+    goes_on_at: int | None
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        topic, number = self.partition
+        text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, and not {self.offset}"
+        if self.goes_on_at is None:
+            return f"{text}; auto_offset_reset is none"
+        return f"{text}; it goes on at {self.goes_on_at}"
