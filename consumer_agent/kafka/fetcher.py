@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import KafkaUnavailableError, has_stopped
-from consumer_agent.kafka.client import CONNECT_TIMEOUT_S, KafkaLog, kafka_settings
+from consumer_agent.kafka.client import KafkaLog, kafka_settings
 from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
 from consumer_agent.kafka.offset_queries import ENDS, OffsetQueries
 from consumer_agent.kafka.stall_detector import StallDetector
@@ -36,7 +36,6 @@ POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how l
 REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
 PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
 MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
-MAX_WARMED_BROKERS = 16
 MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
 LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
 ALERT_LOOK_INTERVAL_MS = 5_000  # the same until ALERT_MS after a broker was away: then librdkafka may forget partitions
@@ -90,12 +89,7 @@ class Fetcher:
         self._thread = Thread(self._run, "consumer-agent-fetcher")
 
     def start(self) -> None:
-        """Connect and begin to fetch.
-
-        Raises:
-            RuntimeError: the operating system starts no more threads.
-
-        """
+        """Connect and begin to fetch. Raises RuntimeError if the operating system starts no more threads."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -236,19 +230,12 @@ class Fetcher:
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
         try:
-            leaders = self._queries.leaders(self._topics, self._consumer)
+            self._queries.connect(self._topics, self._consumer)
+            self._is_cut_off = False
         except KafkaException as error:
             self._consumer.poll(0)  # only then librdkafka reports the reason
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
             self._shared.fail(KafkaUnavailableError(text))
-            return
-        self._is_cut_off = False
-        try:
-            for partition in leaders[:MAX_WARMED_BROKERS]:
-                self._consumer.get_watermark_offsets(partition, timeout=CONNECT_TIMEOUT_S)
-                self._steps += 1
-        except KafkaException as error:  # a broker went away again; librdkafka keeps trying
-            _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
 
     def _wait_for_work(self) -> None:
         """Wait while nothing is to be fetched, and other threads want nothing."""
@@ -425,6 +412,7 @@ class Fetcher:
         if begins is None and self._begins_at != "none":
             begins = self._queries.offsets(partitions, self._begins_at, self._consumer)
         restarted: dict[fields.TopicPartition, int] = {}
+        found: list[OutOfRange] = []
         with self._shared.lock:
             if self._stopping:
                 return
@@ -436,13 +424,14 @@ class Fetcher:
                     continue  # it was stopped
                 if earliest is None or latest is None or (begins is not None and goes_on_at is None):
                     restarted[partition] = position  # no answer
-                    continue
-                if earliest <= position <= latest:
+                elif earliest <= position <= latest:
                     restarted[partition] = position  # it was an earlier start
-                    continue
-                if goes_on_at is not None:
-                    restarted[partition] = goes_on_at
-                self._shared.reset(OutOfRange(partition, position, earliest, latest, goes_on_at))
+                else:
+                    if goes_on_at is not None:
+                        restarted[partition] = goes_on_at
+                    found.append(OutOfRange(partition, position, earliest, latest, goes_on_at))
+                    self._shared.reset(found[-1])
+        self._shared.report(found)
         self._change_assignment(restarted)
 
     def _broker_error(self, error: KafkaError) -> None:

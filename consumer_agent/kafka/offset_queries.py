@@ -19,6 +19,7 @@ from confluent_kafka import Consumer as KafkaConsumer
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
 from zkrebalancer.protocol import fields
 
+MAX_WARMED_BROKERS = 16
 TIMEOUT_S = 1.0  # of a question; nothing is fetched meanwhile
 ENDS = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names them
 
@@ -39,6 +40,21 @@ class OffsetQueries:
         """Note a topic's description: its partitions by number, as confluent-kafka gives them."""
         self._counts[topic] = len(partitions)
         self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
+
+    def connect(self, topics: Collection[str], client: KafkaConsumer) -> None:
+        """Describe these topics (none: all that there are) and open a connection to the leaders, at most a few.
+
+        Raises:
+            KafkaException: no broker has answered.
+
+        """
+        leaders = self.leaders(topics, client)
+        try:
+            for partition in leaders[:MAX_WARMED_BROKERS]:
+                client.get_watermark_offsets(partition, timeout=CONNECT_TIMEOUT_S)
+                self._came_back()
+        except KafkaException as error:  # a broker went away again; librdkafka keeps trying
+            _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
 
     def leaders(self, topics: Collection[str], client: KafkaConsumer) -> list[TopicPartition]:
         """Describe these topics (none: all that there are); return one partition that each broker leads.

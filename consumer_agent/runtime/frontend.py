@@ -232,14 +232,16 @@ class Frontend:
         """Continue from other offsets; buffered records of these partitions are dropped."""
         checked = arguments.checked_positions("seek", positions)
         shared, finishes = self.shared, self.config.enable_auto_commit
+        moved: dict[TopicPartition, int] = {}
 
         def move(there: set[TopicPartition]) -> Mapping[TopicPartition, int | None]:
             shared.got_position(there)
             wanted = {partition: checked[partition] for partition in there}
-            self._telemetry.repositioned(self._telemetry.member, wanted, "seek")
+            moved.update(wanted)
             return shared.buffer.seek(wanted, finishes)
 
         self._change("seek", checked.keys(), move)
+        self._telemetry.repositioned(self._telemetry.member, moved, "seek")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither fetch nor return records of these partitions until `resume`."""

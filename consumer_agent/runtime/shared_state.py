@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -342,15 +342,20 @@ class SharedState:
         self.changed.notify()
 
     def reset(self, found: OutOfRange) -> None:
-        """Record an offset that Kafka does not have, and continue at the new one; the lock must be held."""
+        """Continue where an offset that Kafka does not have says; the lock must be held, and `report` has to follow."""
         self._counts["offsets_out_of_range_total"] += 1
-        self._record_reset(found)
         if found.goes_on_at is None:
             known = (found.partition, found.offset, found.earliest, found.latest)
             self.need_position(found.partition, NoOffsetError(str(found), *known))
         else:
-            _log.warning("%s", found)
             self.buffer.reset(found.partition, found.goes_on_at)
+
+    def report(self, resets: Iterable[OutOfRange]) -> None:
+        """Record and log resets; without the lock, for a log handler may ask for `metrics`."""
+        for found in resets:
+            self._record_reset(found)
+            if found.goes_on_at is not None:
+                _log.warning("%s", found)
 
     def got_position(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions have a position again; the lock must be held."""

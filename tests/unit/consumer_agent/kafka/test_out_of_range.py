@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -122,3 +126,33 @@ def test_a_partition_that_was_stopped_is_left_alone() -> None:
     setting.shared.stop([PARTITION])
     setting.fetcher._fetch(room)
     assert setting.client.assigned_at == [LATEST + 1]
+
+
+def test_a_log_handler_may_ask_for_metrics_when_an_offset_is_missing() -> None:
+    """It would wait for ever for the lock, if that were held while this is logged or recorded."""
+    setting = Setting(EARLIEST - 1)
+    asked: list[float] = []
+
+    class Handler(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            ask()
+
+    def ask() -> None:
+        with _acquired(setting.shared.lock):
+            asked.append(setting.shared.metrics()["offsets_out_of_range_total"])
+
+    logger, handler = logging.getLogger("consumer_agent"), Handler()
+    logger.addHandler(handler)
+    with mock.patch.object(setting.shared, "_record_reset", side_effect=lambda _: ask()):
+        setting.round()
+    logger.removeHandler(handler)
+    assert asked == [1, 1]
+
+
+@contextmanager
+def _acquired(lock: threading.Lock) -> Iterator[None]:
+    assert lock.acquire(blocking=False), "the lock is held while foreign code runs"
+    try:
+        yield
+    finally:
+        lock.release()
