@@ -104,11 +104,7 @@ class Fetcher:
             self._shared.fetcher_wake.notify()
 
     def discard(self) -> None:
-        """Close the client of a thread that could not be started."""
-        if not self._thread.is_alive:
-            self._close_client()
-
-    def _close_client(self) -> None:
+        """Close the client, in the fetcher's thread or when that could not be started."""
         with self._in_client:
             self._stopping = True  # a closed client must not be drawn from
             if not self._is_client_closed:
@@ -225,7 +221,7 @@ class Fetcher:
                 self._shared.break_down(has_stopped("fetcher", error))
             raise
         finally:
-            self._close_client()
+            self.discard()
 
     def _connect(self) -> None:
         """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
@@ -421,8 +417,8 @@ class Fetcher:
                 earliest, latest = ends["earliest"][partition], ends["latest"][partition]
                 goes_on_at = None if begins is None else begins[partition]
                 if position is None:
-                    continue  # it was stopped
-                if earliest is None or latest is None or (begins is not None and goes_on_at is None):
+                    pass  # it was stopped
+                elif earliest is None or latest is None or (begins is not None and goes_on_at is None):
                     restarted[partition] = position  # no answer
                 elif earliest <= position <= latest:
                     restarted[partition] = position  # it was an earlier start
