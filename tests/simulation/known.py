@@ -19,7 +19,6 @@ KNOWN_DEFECTS = {
     "huge_claim": "a short record may claim a million partitions, all of which are counted as held",
     "hang_strategy": "where MAX_PLANNING is 1, a strategy that never comes back keeps others waiting for five seconds",
     "break_step": "an exception in one group's step ends the coordinator",
-    "abandon_reset": "the pause of a reset that was killed stays",
 }
 
 WORKING = frozenset(HOSTILE_WEIGHTS) - KNOWN_DEFECTS.keys()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from zkrebalancer.assignment import strategy
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
-from zkrebalancer.protocol import fields, paths, settings
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 OPTION = "options."  # prefix of a strategy's option
-RESERVED = frozenset({"options", "starts_paused"})  # options are set one by one, `starts_paused` by `reset-offsets`
+RESERVED = frozenset({"options", "starts_paused", "paused_by"})  # options are set one by one, others by `reset-offsets`
 
 
 class SettingsChangedError(RebalancerError):
@@ -41,21 +41,10 @@ def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
 
 
 def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings) -> None:
-    """Replace the settings in `node`; raises SettingsChangedError."""
-    if not write_into(zk, group, node, dataclasses.asdict(new)):
+    """Replace the settings in `node` and keep unknown ones; raises SettingsChangedError."""
+    content = settings.changed(node.content, dataclasses.asdict(new))
+    if not isinstance(zk.perform(Multi((SetContent(paths.group(group), content, node.stat.version),))), Done):
         raise SettingsChangedError(f"group {group}: its settings have just changed; check them and try again")
-
-
-def write_into(zk: BlockingZk, group: str, node: Content, values: Mapping[str, object]) -> bool:
-    """Write some settings and keep all others, unknown ones included; return False if the node has changed meanwhile.
-
-    Raises:
-        NodeContentError: `node` is not a JSON object.
-
-    """
-    document = fields.read_document("group settings", node.content) if node.content else {"version": settings.VERSION}
-    write = SetContent(paths.group(group), fields.write_document({**document, **values}), node.stat.version)
-    return isinstance(zk.perform(Multi((write,))), Done)
 
 
 def changed(before: GroupSettings, pairs: Iterable[str]) -> GroupSettings:

@@ -5,23 +5,24 @@ A consumer that registers meanwhile must not start at an offset that is about to
 1. Check that the group has no consumers.
 2. Pause starts: a setting of the group, whose version every command checks.
 3. Check again that the group has no consumers.
-4. Write the offsets; each transaction checks that the pause is still in force. Offsets in Kafka are written last.
+4. Write the offsets; each transaction renews the pause, which fails if it is no longer in force. Offsets in Kafka are
+   written last.
 5. Resume starts.
 
-An interrupted reset leaves the pause behind; the next reset, successful or not, removes it.
+The coordinator ends a pause that is not renewed for a while (`rebalance/pause.py`), so a reset that is killed stops
+nothing for long, and one that was too slow writes nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from zkrebalancer.observe import inspection
-from zkrebalancer.operations.configure import write_into
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
-from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol import cluster_nodes, paths, settings
 from zkrebalancer.protocol.calls import (
-    Check,
     Children,
     Content,
     Done,
@@ -33,10 +34,8 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.zk import BlockingZk
 
-STARTS_PAUSED = "starts_paused"
 MAX_WRITES_PER_TRANSACTION = 500
 
 
@@ -74,19 +73,45 @@ def reset_offsets(
     _refuse_consumers(zk, group)
     if dry_run:
         return _changes(zk, report, new_offsets, kafka)
-    version = _set_paused(zk, group, paused=True)
+    pause = _Pause(group, _read_settings(zk, group))
     try:
+        pause.write(zk)
         _refuse_consumers(zk, group)
         changes = _changes(zk, report, new_offsets, kafka)
-        for operations in _writes(group, changes, version, zk.request_limit):
-            if not isinstance(zk.perform(Multi(operations)), Done):
-                raise ResetRefusedError(f"group {group} changed while its offsets were reset; reset again")
+        writes = _writes(group, changes)
+        pause.write(zk, writes)  # at least once, because offsets in Kafka are written only after the pause was renewed
+        while writes:
+            pause.write(zk, writes)
         in_kafka = {partition: change.after for partition, change in changes.items() if change.in_kafka is not None}
         if kafka is not None and in_kafka:
             kafka.write(in_kafka)
     finally:
-        _set_paused(zk, group, paused=False)
+        _resume(zk, group)
     return changes
+
+
+@dataclass(slots=True)
+class _Pause:
+    """Starts are paused for as long as this writes."""
+
+    group: str
+    node: Content  # the settings before; only their version has changed since
+    version: int = field(init=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.version = self.node.stat.version
+
+    def write(self, zk: BlockingZk, waiting: list[Operation] | None = None) -> None:
+        """Renew the pause, and perform with it as many of the operations as fit, taking them from the list."""
+        waiting = [] if waiting is None else waiting
+        content = settings.paused(self.node.content, f"{self.name}/{self.version}")
+        renewal = SetContent(paths.group(self.group), content, self.version)
+        fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], (renewal,))
+        if not isinstance(zk.perform(Multi((renewal, *waiting[:fitting]))), Done):
+            raise ResetRefusedError(f"group {self.group} changed while its offsets were reset; reset again")
+        del waiting[:fitting]
+        self.version += 1
 
 
 def _refuse_consumers(zk: BlockingZk, group: str) -> None:
@@ -96,14 +121,17 @@ def _refuse_consumers(zk: BlockingZk, group: str) -> None:
             raise ResetRefusedError(f"group {group} has consumers ({', '.join(listed.names[:3])}); stop them first")
 
 
-def _set_paused(zk: BlockingZk, group: str, *, paused: bool) -> int:
-    """Write the pause into the settings and keep all others; return the new version of the node."""
+def _read_settings(zk: BlockingZk, group: str) -> Content:
     node = zk.perform(Get(paths.group(group)))
     if not isinstance(node, Content):
         raise ResetRefusedError(f"group {group} was deleted during the reset")
-    if not write_into(zk, group, node, {STARTS_PAUSED: paused}):
-        raise ResetRefusedError(f"group {group}: its settings have just changed; try again")
-    return node.stat.version + 1
+    return node
+
+
+def _resume(zk: BlockingZk, group: str) -> None:
+    """Resume starts; if the settings change at that moment, the coordinator does it later."""
+    node = _read_settings(zk, group)
+    zk.perform(Multi((SetContent(paths.group(group), settings.resumed(node.content), node.stat.version),)))
 
 
 def _changes(
@@ -118,18 +146,9 @@ def _changes(
     return {tp: Change(in_zookeeper.get(tp), in_kafka.get(tp), wanted[tp]) for tp in sorted(wanted)}
 
 
-def _writes(
-    group: str, changes: Mapping[TopicPartition, Change], settings_version: int, limit: RequestLimit
-) -> Iterator[tuple[Operation, ...]]:
-    operations = [
+def _writes(group: str, changes: Mapping[TopicPartition, Change]) -> list[Operation]:
+    return [
         SetContent(paths.offsets(group, *partition), cluster_nodes.encode_counter(change.after))
         for partition, change in changes.items()
         if change.in_zookeeper is not None
     ]
-    fence = Check(paths.group(group), settings_version)
-    while True:  # at least once, because offsets in Kafka are written only after the fence was checked
-        fitting = limit.fitting(operations[:MAX_WRITES_PER_TRANSACTION], (fence,))
-        yield (fence, *operations[:fitting])
-        operations = operations[fitting:]
-        if not operations:
-            return

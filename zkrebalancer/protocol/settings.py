@@ -25,6 +25,8 @@ class GroupSettings:
     """If true, no owned partition moves; partitions without an owner are still assigned."""
     starts_paused: bool = False
     """If true, no starts are sent. Set while offsets are being reset."""
+    paused_by: str = ""
+    """Names the reset that pauses starts, and changes while it goes on; if it stays the same, the pause is ended."""
     rebalance_timeout_ms: int = 30_000
     """Time for a member to acknowledge one command before it is evicted."""
     max_rebalance_retries: int = 4
@@ -53,6 +55,27 @@ def encode(settings: GroupSettings) -> bytes:
     return fields.write_document({"version": VERSION, **asdict(settings)})
 
 
+def changed(content: bytes, values: Mapping[str, object]) -> bytes:
+    """Replace some settings in a node's content and keep all others, unknown ones included.
+
+    Raises:
+        NodeContentError: `content` is not a JSON object.
+
+    """
+    document = fields.read_document("group settings", content) if content else {"version": VERSION}
+    return fields.write_document({**document, **values})
+
+
+def paused(content: bytes, by: str) -> bytes:
+    """Pause starts; `by` differs from that of every other reset, and from the last time. Raises as `changed`."""
+    return changed(content, {"starts_paused": True, "paused_by": by})
+
+
+def resumed(content: bytes) -> bytes:
+    """End the pause of starts; raises as `changed`."""
+    return changed(content, {"starts_paused": False, "paused_by": ""})
+
+
 def decode(content: bytes) -> GroupSettings:
     """Decode settings; absent keys keep their defaults, unknown keys are ignored.
 
@@ -69,7 +92,12 @@ def decode(content: bytes) -> GroupSettings:
     for key, (minimum, maximum) in _LIMITS.items():
         if key in document:
             values[key] = fields.integer(what, document, key, minimum=minimum, maximum=maximum)
-    for key, read in (("strategy", fields.text), ("mode", fields.text), ("options", fields.mapping)):
+    for key, read in (
+        ("strategy", fields.text),
+        ("mode", fields.text),
+        ("options", fields.mapping),
+        ("paused_by", fields.text),
+    ):
         if key in document:
             values[key] = read(what, document, key)
     if values.get("mode", EAGER) not in {EAGER, INCREMENTAL}:

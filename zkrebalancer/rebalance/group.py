@@ -6,7 +6,7 @@ a group do not know one another: they report facts, and `handle` says what each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from zkrebalancer.assignment.transition import Transition
@@ -21,6 +21,7 @@ from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
 from zkrebalancer.rebalance.moving import Moving
+from zkrebalancer.rebalance.pause import Pause
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
@@ -83,6 +84,7 @@ class Group:
         self._departures = Departures(scheduler, view, self.handle)
         self._static_members = StaticMembers(scheduler, view, self.handle)
         self._topic_reset = TopicReset(scheduler, view, self.handle)
+        self._pause = Pause(scheduler, view)
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
         self._weighing = leadership.weighing
@@ -217,6 +219,7 @@ class Group:
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
         self._static_members.adopt()
+        self._pause.look()
         self.request(self._load_trigger)
         self._queue()
         missed, self._missed = sorted(self._missed), set()
@@ -434,7 +437,11 @@ class Group:
             except NodeContentError as error:
                 self._scheduler.warn(f"{error}; the settings before stay in force")
                 return
-            changed, self.view.settings = new != self.view.settings, new
+            before, self.view.settings = self.view.settings, new
+            self._pause.look()
+            changed = new != before
+            if changed and new.starts_paused and new == replace(before, paused_by=new.paused_by):
+                return  # the pause was renewed
             plan = self._moving.plan
             if changed and plan is not None and not plan.is_all_sent(self.view.members):
                 self._end_plan("superseded")  # what it would still send was decided under other settings

@@ -34,6 +34,7 @@ SETTINGS = st.builds(
     mode=st.sampled_from(["eager", "incremental"]),
     frozen=st.booleans(),
     starts_paused=st.booleans(),
+    paused_by=st.text(max_size=20),
     rebalance_timeout_ms=st.integers(10, 3_600_000),
     max_rebalance_retries=st.integers(0, 1_000),
     rebalance_debounce_ms=st.integers(0, 60_000),

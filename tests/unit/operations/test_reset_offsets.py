@@ -1,0 +1,158 @@
+"""A reset of offsets that ends anywhere leaves a group that goes on by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from tests.support.groups import events, world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.operations import reset_offsets as operation
+from zkrebalancer.operations.reset_offsets import ResetRefusedError, reset_offsets
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Call, Create, Multi, Reply, SetContent
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.pause import PAUSE_LIMIT_US
+from zkrebalancer.runtime.zk import BlockingZk
+
+PARTITIONS = 4
+MAX_CALLS = 100
+PAUSE_LIMIT_MS = PAUSE_LIMIT_US // 1_000
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing that it would still do has an effect."""
+
+
+class Client:
+    """A `BlockingZk` of a process that is killed before its n-th call, or after it."""
+
+    request_limit = DEFAULT_LIMIT
+
+    def __init__(self, world: World, calls: int = MAX_CALLS, *, is_last_lost: bool = True, pause_ms: int = 0) -> None:
+        self.world, self.left, self.is_last_lost, self.pause_ms = world, calls, is_last_lost, pause_ms
+
+    def perform(self, call: Call) -> Reply:
+        self.left -= 1
+        if self.left < 0 or (self.left == 0 and self.is_last_lost):
+            raise KilledError
+        reply = self.world.zk.perform(call)
+        self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
+        if self.left == 0:
+            raise KilledError
+        return reply
+
+    def perform_all(self, calls: list[Call]) -> list[Reply]:
+        return [self.perform(call) for call in calls]
+
+
+@pytest.fixture(autouse=True)
+def one_offset_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "MAX_WRITES_PER_TRANSACTION", 1)
+
+
+def with_offsets() -> World:
+    world = world_with(partitions=PARTITIONS)
+    mark = world.topics()["t"].incarnation.encode()
+    made = [Create(paths.offsets(GROUP, "t"), mark)]
+    made += [Create(paths.offsets(GROUP, "t", number), b"5") for number in range(PARTITIONS)]
+    world.zk.perform(Multi(tuple(made)))
+    world.pass_time(1_000)
+    return world
+
+
+def to_nine(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+    return dict.fromkeys(partitions, 9)
+
+
+def reset(client: Client) -> None:
+    reset_offsets(cast("BlockingZk", client), GROUP, to_nine, dry_run=False)
+
+
+def stored_settings(world: World) -> GroupSettings:
+    return settings.decode(world.zk.nodes[paths.group(GROUP)].content)
+
+
+def stored_offsets(world: World) -> set[bytes]:
+    return {world.zk.nodes[paths.offsets(GROUP, "t", number)].content for number in range(PARTITIONS)}
+
+
+def assert_goes_on(world: World) -> None:
+    world.add_agent("a")
+    world.pass_time(PAUSE_LIMIT_MS + 1_000)
+    assert len(world.owned()["a-1"]) == PARTITIONS
+    assert not stored_settings(world).starts_paused
+
+
+@pytest.mark.parametrize("is_last_lost", [True, False])
+def test_a_reset_that_is_killed_at_any_call_leaves_a_group_that_goes_on_by_itself(*, is_last_lost: bool) -> None:
+    """In `Group._loaded` and `_settings_read`, do not look at the pause."""
+    pauses = 0
+    for calls in range(1, MAX_CALLS):
+        world = with_offsets()
+        client = Client(world, calls, is_last_lost=is_last_lost)
+        try:
+            reset(client)
+        except KilledError:
+            pauses += stored_settings(world).starts_paused
+            assert_goes_on(world)
+        else:
+            break
+    assert pauses > PARTITIONS
+    assert stored_offsets(world) == {b"9"}
+    assert_goes_on(world)
+
+
+def test_a_reset_renews_its_pause_for_as_long_as_it_goes_on() -> None:
+    """In `_Pause.write`, leave `paused_by` as it is."""
+    world = with_offsets()
+    reset(Client(world, pause_ms=PAUSE_LIMIT_MS // 2))
+    assert stored_offsets(world) == {b"9"}
+    triggers = [event["trigger"] for event in events(world, "rebalance_requested")]
+    assert triggers.count("settings-changed") == 2, "it is paused and resumed; a renewal is no reason to plan"
+    assert_goes_on(world)
+
+
+def test_a_reset_that_is_too_slow_writes_nothing_after_its_pause_has_ended() -> None:
+    """In `_Pause.write`, do not check the version."""
+    world = with_offsets()
+    with pytest.raises(ResetRefusedError, match="changed while"):
+        reset(Client(world, pause_ms=PAUSE_LIMIT_MS + 1_000))
+    assert stored_offsets(world) == {b"5"}
+    assert_goes_on(world)
+
+
+def test_the_pause_of_an_older_version_ends_too_and_unknown_settings_stay() -> None:
+    world = with_offsets()
+    world.configure(b'{"version":1,"starts_paused":true,"custom":7}')
+    world.add_agent("a")
+    world.pass_time(PAUSE_LIMIT_MS - 1_000)
+    assert world.owned() == {"a-1": {}}
+    world.pass_time(2_000)
+    assert len(world.owned()["a-1"]) == PARTITIONS
+    assert b'"custom":7' in world.zk.nodes[paths.group(GROUP)].content
+
+
+def test_a_pause_ends_although_the_group_is_read_anew_and_asked_to_rebalance_all_the_time() -> None:
+    """In `Pause.look`, count from now each time."""
+    world = with_offsets()
+    content = b'{"version":1,"starts_paused":true}'
+    world.configure(content)
+    world.pass_time(100)
+    for _ in range(4):
+        world.pass_time(PAUSE_LIMIT_MS // 4)
+        if stored_settings(world).starts_paused:
+            world.zk.perform(Multi((SetContent(paths.group(GROUP), content),)))
+            world.leader().machine.groups[GROUP].load("reconciliation")
+            world.tick()
+    assert_goes_on_at_once(world)
+
+
+def assert_goes_on_at_once(world: World) -> None:
+    world.add_agent("a")
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == PARTITIONS
