@@ -1,8 +1,9 @@
-"""Ownership nodes: `owners/<consumer>`, the eviction record `evicted/<consumer>`, and `static/<instance>`."""
+"""Ownership nodes: `owners/<consumer>`, `given/<consumer>`, `evicted/<consumer>`, and `static/<instance>`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from zkrebalancer.protocol import fields
@@ -65,6 +66,24 @@ def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
         command_id=fields.optional_text("owners", document, "command_id"),
         partitions=fields.threads_from_ranges("owners", document.get("threads"), bound),
     )
+
+
+def encode_given(partitions: AbstractSet[TopicPartition], *, is_coarse: bool = False) -> bytes:
+    """Encode the record of what the coordinator gave a consumer.
+
+    `is_coarse`: with one range for each topic, from the first to the last partition, which says more than was given.
+    """
+    topics = fields.topics_to_ranges(frozenset(partitions))
+    if is_coarse:
+        topics = {topic: [[ranges[0][0], ranges[-1][1]]] for topic, ranges in topics.items()}
+    return fields.write_document({"version": VERSION, "partitions": topics})
+
+
+def decode_given(content: bytes, bound: Bound | None = None) -> frozenset[TopicPartition]:
+    """Decode the record of what the coordinator gave a consumer; raises NodeContentError."""
+    document = fields.read_document("given", content)
+    fields.require_version("given", document, VERSION)
+    return frozenset(fields.topics_from_ranges("given", document.get("partitions"), bound))
 
 
 def encode_eviction(record: EvictionRecord) -> bytes:

@@ -79,6 +79,11 @@ def evicted(group_name: str, consumer: str | None = None) -> str:
     return _child(group_name, "evicted", consumer)
 
 
+def given(group_name: str, consumer: str | None = None) -> str:
+    """The records of what the coordinator gave the consumers of a group, or that of one consumer."""
+    return _child(group_name, "given", consumer)
+
+
 def static(group_name: str, instance: str | None = None) -> str:
     """The static members of a group, or one of them."""
     return _child(group_name, "static", instance)

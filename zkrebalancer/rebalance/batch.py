@@ -9,6 +9,7 @@ from zkrebalancer.protocol import cluster_nodes, command, paths
 from zkrebalancer.protocol.calls import Check, Create, Operation, SetContent
 from zkrebalancer.protocol.command import Command, StartFetcher
 from zkrebalancer.protocol.ownership import StaticMember
+from zkrebalancer.rebalance import given as given_records
 from zkrebalancer.rebalance import static_members
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
@@ -27,6 +28,7 @@ class Batch:
     generation_index: int | None  # of the operation that stores the generation
     incarnations: Mapping[str, str]  # of topics that are started for the first time
     operations: tuple[Operation, ...]  # all of them
+    recorded: frozenset[str]  # consumers for which it is recorded what they were given
 
 
 class BatchBuilder:
@@ -40,10 +42,13 @@ class BatchBuilder:
         if not plan.stored:
             content = cluster_nodes.encode_counter(plan.generation)
             self._first.append(SetContent(paths.generation(view.group), content, view.generation_version))
+            if view.is_recorded:
+                self._first.append(SetContent(paths.given(view.group), content))
         self._room = self._whole_room = scheduler.room(self._first)
         self._beside: list[Operation] = []
         self._creates: list[Operation] = []
         self.commands: list[tuple[str, Command]] = []
+        self.recorded_count = 0  # partitions in the records of what was given
         self.incarnations: dict[str, str] = {}
         self.statics: dict[str, StaticMember] = {}  # by instance, as they are once the transaction has succeeded
         self.left_out: list[str] = []  # instances whose records are too large to be stored
@@ -60,6 +65,8 @@ class BatchBuilder:
             marks = self._marks(wanted)
             create = Create(self._prefix(consumer), command.encode(wanted), sequence=True)
             beside = [self._mark(topic, incarnation) for topic, incarnation in marks.items()]
+            if isinstance(wanted, StartFetcher):
+                beside.append(self._given_record(consumer, wanted))
             if record is not None:
                 beside.append(static_members.stores(self._view, *record))
             size = sum(map(self._limit.operation_size, (*beside, create)))
@@ -80,6 +87,8 @@ class BatchBuilder:
         self._creates.append(create)
         self.commands.append((consumer, wanted))
         self.incarnations |= marks
+        if isinstance(wanted, StartFetcher):
+            self.recorded_count += len(self._view.held_by(consumer)) + len(wanted.partitions)
         if record is not None:
             self.statics[record[0]] = record[1]
         return True
@@ -90,10 +99,11 @@ class BatchBuilder:
 
     def batch(self) -> Batch:
         """Return what has to be known when the reply comes."""
-        generation_index = None if self._plan.stored else len(self._first) - 1
+        generation_index = None if self._plan.stored else GROUP_INDEX + 1
         first_index = len(self._first) + len(self._beside)
         commands, operations = tuple(self.commands), tuple(self.operations())
-        return Batch(self._plan, commands, first_index, generation_index, self.incarnations, operations)
+        started = frozenset(consumer for consumer, sent in commands if isinstance(sent, StartFetcher))
+        return Batch(self._plan, commands, first_index, generation_index, self.incarnations, operations, started)
 
     def _prefix(self, consumer: str) -> str:
         return f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
@@ -103,6 +113,10 @@ class BatchBuilder:
         if instance is None or not isinstance(wanted, StartFetcher):
             return None
         return instance, static_members.record(self._plan, consumer, wanted)
+
+    def _given_record(self, consumer: str, wanted: StartFetcher) -> Operation:
+        given = {*(self._view.members[consumer].given or ()), *wanted.partitions}
+        return given_records.record(self._view, consumer, given, self._whole_room // 2)
 
     def _marks(self, wanted: Command) -> dict[str, str]:
         """Return the incarnations of topics that are started for the first time, to be stored with the start."""

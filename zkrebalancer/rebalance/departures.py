@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from zkrebalancer.protocol import ownership, paths
@@ -33,6 +33,9 @@ MAX_TRIES = 5  # at removing nodes that change meanwhile, before the group is re
 MAX_DELETES_PER_TRANSACTION = 500
 UNKNOWN_SESSION_TIMEOUT_MS = 60_000  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
+RECORD_GONE = "its record of what it owns was removed"
+MAX_CLAIMS_SHOWN = 10  # in a log line
+ANY_VERSION = -1
 CLOCK_DRIFT_ALLOWANCE = 100  # a lease is waited for 1/100 longer: clocks of two hosts may differ by so much in speed
 
 
@@ -45,16 +48,17 @@ class Departures:
         self._view = view
         self._report = report
 
-    def adopt(self, dead: Iterable[str]) -> None:
-        """After loading: remove the channels of the dead, and wait for the leases of the evicted."""
+    def adopt(self, dead: Collection[str]) -> None:
+        """After loading: remove what the dead have left, and wait for the leases of the evicted."""
         for consumer in sorted(dead):
             self._emit_ended(consumer, "expired")  # it may have died while no coordinator led
             self.sweep(consumer)
         for consumer, record in self._view.evicted.items():
             self._await_lease(consumer, record)
         for member in list(self._view.members.values()):
-            if not member.registered:
-                self.evict(member.consumer, UNREGISTERED)
+            self.evict_broken(member)
+        for consumer in sorted(self._view.recorded - self._view.members.keys() - set(dead)):
+            self.sweep(consumer)
 
     # The session ended ----------------------------------------------------------------------------------------------
 
@@ -69,7 +73,7 @@ class Departures:
         self._scheduler.emit("ownership_ended", self._view.generation, None, member=consumer, reason=reason)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
-        """Remove the channel of the dead; if there is none, the consumer closed in good order."""
+        """Remove what the dead has left; if there is no channel, the consumer closed in good order."""
         listing = ListChildren(paths.channel(self._view.group, consumer))
         self._scheduler.ask(listing, self._dead_channel_listed, consumer, tries, announce)
 
@@ -77,23 +81,43 @@ class Departures:
         if announce:
             reason = "expired" if isinstance(reply, Children) else "closed"
             self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason=reason)
-        if not isinstance(reply, Children):
-            return
-        channel = paths.channel(self._view.group, consumer)
-        deletes = [Delete(f"{channel}/{name}") for name in reply.names[:MAX_DELETES_PER_TRANSACTION]]
-        if len(deletes) == len(reply.names):
-            deletes.append(Delete(channel))
+        left = [Delete(paths.given(self._view.group, consumer))] if consumer in self._view.recorded else []
+        if isinstance(reply, Children):
+            channel = paths.channel(self._view.group, consumer)
+            left = [*(Delete(f"{channel}/{name}") for name in reply.names), Delete(channel), *left]
+        deletes = left[:MAX_DELETES_PER_TRANSACTION]
         deletes = deletes[: self._scheduler.fitting(deletes)]
-        is_last = len(deletes) > len(reply.names)
-        self._scheduler.write(deletes, self._swept, consumer, tries, is_last)
+        if deletes:
+            self._scheduler.write(deletes, self._swept, consumer, tries, len(deletes) == len(left))
 
     def _swept(self, reply: Reply, consumer: str, tries: int, is_last: bool) -> None:
         if isinstance(reply, Refused) and tries == 0:
-            self._scheduler.warn(f"the channel of {consumer} could not be removed")
+            self._scheduler.warn(f"what {consumer} has left could not be removed")
         elif isinstance(reply, Refused) or not is_last:
             self.sweep(consumer, tries - isinstance(reply, Refused))
+        else:
+            self._view.recorded.discard(consumer)
 
     # Eviction -------------------------------------------------------------------------------------------------------
+
+    def evict_broken(self, member: Member) -> None:
+        """Evict a consumer whose nodes are not what its own doing, or its end, would have made them."""
+        if not member.registered:
+            self.evict(member.consumer, UNREGISTERED)
+        elif member.is_record_gone:
+            self.evict(member.consumer, RECORD_GONE)
+        elif member.false_claims and member.state is not MemberState.EVICTING:
+            claims = sorted(member.false_claims)[:MAX_CLAIMS_SHOWN]
+            shown = ", ".join(f"{topic}-{number}" for topic, number in claims)
+            more = "" if len(claims) == len(member.false_claims) else ", …"
+            self._scheduler.emit(
+                "false_claim",
+                self._view.generation,
+                None,
+                member=member.consumer,
+                partition_count=len(member.false_claims),
+            )
+            self.evict(member.consumer, f"it claims what it was never given: {shown}{more}")
 
     def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
         """Take a consumer's membership away: it did not acknowledge a command (`late`), or cannot be understood."""
@@ -122,10 +146,14 @@ class Departures:
             operations.append(Delete(paths.ids(group, consumer)))
         record = self._eviction_record(member)
         create = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
-        last: list[Operation] = [Delete(paths.owners(group, consumer), member.owners_version), create]
-        if self._scheduler.room([*operations, *last]) < 0:
+        # An acknowledgement must not be lost. One by a consumer that claims what it likes may be: it was given no less.
+        version = ANY_VERSION if member.false_claims else member.owners_version
+        last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
+        last += [Delete(paths.given(group, consumer))] if consumer in self._view.recorded else []
+        if self._scheduler.room([*operations, *last, create]) < 0:
             record = replace(record, partitions={}, topics=_topics_of(record))
-            last[1] = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
+            create = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
+        last.append(create)
         if isinstance(reply, Children):
             channel = paths.channel(group, consumer)
             inside = [Delete(f"{channel}/{node}") for node in reply.names]
@@ -133,9 +161,9 @@ class Departures:
                 self._empty_channel(inside, consumer, tries, late)
                 return
             operations += [*inside, Delete(channel)]
-        owners_index = len(operations)
         operations += last
-        self._scheduler.write(operations, self._evicted, consumer, record, owners_index, tries, late)
+        written = [operation.path for operation in operations]
+        self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
 
     def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
         """Delete as many commands as one transaction takes: there are too many to delete them with the consumer."""
@@ -179,7 +207,7 @@ class Departures:
         reply: Reply,
         consumer: str,
         record: EvictionRecord,
-        owners_index: int,
+        written: list[str],
         tries: int,
         late: PendingCommand | None,
     ) -> None:
@@ -188,14 +216,22 @@ class Departures:
             return
         if isinstance(reply, Done):
             self._view.evicted[consumer] = record
+            self._view.recorded.discard(consumer)
             released = self._view.remove(consumer)
             self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason="evicted")
             self._await_lease(consumer, record)
             self._report(facts.Left(member, released, "member-evicted"))
-        elif isinstance(reply, Refused) and (reply.index == owners_index or tries == 0):
-            self._give_way(consumer)
         elif isinstance(reply, Refused):
-            member.registered = member.registered and not (reply.index == 0 and reply.refusal is Refusal.NO_NODE)
+            path = written[reply.index] if reply.index is not None else ""
+            is_missing = reply.refusal is Refusal.NO_NODE
+            if is_missing and path == paths.ids(self._view.group, consumer):
+                member.registered = False
+            if is_missing and path == paths.given(self._view.group, consumer):
+                self._view.recorded.discard(consumer)
+            is_over = member.is_record_gone and not member.registered
+            if path == paths.owners(self._view.group, consumer) or is_over or tries == 0:
+                self._give_way(consumer)
+                return
             self._view.touch(consumer)
             self._list_channel(consumer, tries - 1, late)
 

@@ -50,6 +50,8 @@ class Loading:
         nodes = [Create(f"{paths.group(group)}/{c}") for c in paths.GROUP_CHILDREN if c not in reply.names]
         if "generation" not in reply.names:
             nodes.append(Create(paths.generation(group), cluster_nodes.encode_counter(0)))
+        if "given" not in reply.names:
+            nodes.append(Create(paths.given(group), cluster_nodes.encode_counter(0)))
         if nodes:
             self._scheduler.write(nodes, self._created)
         else:

@@ -116,6 +116,22 @@ class Membership:
             self._warn(member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before, missing))
         elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
+            if member.registered:
+                registration = Get(paths.ids(self._view.group, consumer), watch=True)
+                self._scheduler.ask(registration, self._registered_without_owners, consumer)
+            else:
+                self._report(facts.SessionOver(consumer))
+
+    def _registered_without_owners(self, reply: Reply, consumer: str) -> None:
+        """The end of its session takes both nodes, so if this one is still there, somebody has deleted the other."""
+        member = self._view.members.get(consumer)
+        if member is None or member.state is MemberState.EVICTING:
+            return
+        if isinstance(reply, Content):
+            member.is_record_gone = True
+            self._view.touch(consumer)
+            self._report(facts.RecordGone(member))
+        elif reply == Refused(Refusal.NO_NODE):
             self._report(facts.SessionOver(consumer))
 
     def _warn(self, problem: str | None) -> None:

@@ -33,6 +33,7 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Relea
 # What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
 MAX_LOOKS_PER_TRANSACTION = 700  # at consumers and partitions, ready or not; the command that passes it goes along
+MAX_RECORDED_PER_TRANSACTION = 20_000  # partitions in the records of what the receivers of starts may own
 MAX_TRANSACTION_BYTES = 500_000  # of commands and what goes with them; what ZooKeeper takes is another limit
 
 
@@ -107,6 +108,7 @@ class Moving:
             if (
                 len(builder.commands) >= MAX_COMMANDS_PER_TRANSACTION
                 or looks >= MAX_LOOKS_PER_TRANSACTION
+                or builder.recorded_count >= MAX_RECORDED_PER_TRANSACTION
                 or builder.size_bytes >= MAX_TRANSACTION_BYTES
             ):
                 break
@@ -149,6 +151,8 @@ class Moving:
             view.members[consumer].pending.append(PendingCommand(sent, None))
             self.outstanding.add(consumer)
             view.refresh(consumer)
+            if isinstance(sent, StartFetcher):
+                view.unrecorded.pop(consumer, None)  # the transaction records it
         view.statics.update({instance: (record, -1) for instance, record in builder.statics.items()})
         for instance in builder.left_out:
             self._scheduler.warn(
@@ -175,11 +179,13 @@ class Moving:
             version = reply.results[batch.generation_index]
             view.generation_version = version if isinstance(version, int) else view.generation_version + 1
         view.incarnations.update(batch.incarnations)
+        view.recorded.update(batch.recorded)
         if any(map(view.is_stale, batch.incarnations)):
             self._report(facts.Changed("topic-recreated"))  # while the transaction was under way
         for (consumer, sent), node in zip(batch.commands, reply.results[batch.first_index :], strict=True):
             member = view.members.get(consumer)
             if member is None:
+                self._report(facts.CameAndWent(consumer))  # while the transaction was under way
                 continue
             member.refused_tries = 0
             for pending in member.pending:

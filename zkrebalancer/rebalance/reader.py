@@ -15,7 +15,8 @@ from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, sett
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
-from zkrebalancer.protocol.fields import Bound
+from zkrebalancer.protocol.fields import Bound, TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
@@ -49,6 +50,9 @@ class GroupReader:
         self._statics: tuple[str, ...] = ()
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
+        self._mark: bytes | None = None  # the generation up to which all that was given is recorded
+        self._given: dict[str, frozenset[TopicPartition] | None] = {}  # by consumer, None: the record makes no sense
+        self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
 
     def stages(self) -> list[Stage]:
         """Return what to read, in order; a stage may begin once every reply to the one before was handled."""
@@ -59,12 +63,16 @@ class GroupReader:
             self._consumer_names,
             self._registrations,
             self._owners,
+            self._registrations_without_owners,
             self._evicted_names,
             self._eviction_records,
         ]
 
     def finish(self) -> None:
         """Every stage is over: count what the evicted hold."""
+        self.view.is_recorded = self._is_recorded()
+        if not self.view.is_recorded:
+            self.view.unrecorded.update(dict.fromkeys(self.view.members))
         for consumer in self.view.evicted:
             self.view.refresh(consumer)
         self.view.generation = max([self.view.generation, *self._generations_of_members()])
@@ -88,6 +96,8 @@ class GroupReader:
             partial(self._list, paths.channel, (), self._channels_listed),
             partial(self._list, paths.offsets, (), self._offset_topics_listed),
             partial(self._list, paths.static, (), self._statics_listed),
+            *([partial(self._get, paths.given, (), self._mark_read)] if self._watch else ()),
+            *([partial(self._list, paths.given, (), self._given_listed)] if self._watch else ()),
         ]
 
     def _commands_incarnations_and_statics(self) -> list[LazyRead]:
@@ -95,6 +105,7 @@ class GroupReader:
             *(partial(self._list, paths.channel, (name,), self._commands_listed) for name in sorted(self.channels)),
             *(partial(self._get, paths.offsets, (name,), self._incarnation_read) for name in self.view.incarnations),
             *(partial(self._get, paths.static, (name,), self._static_read) for name in self._statics),
+            *(partial(self._get, paths.given, (name,), self._given_read) for name in sorted(self.view.recorded)),
         ]
 
     def _command_contents(self) -> list[LazyRead]:
@@ -114,6 +125,9 @@ class GroupReader:
     def _owners(self) -> list[LazyRead]:
         names = sorted(self.view.members)
         return [partial(self._get, paths.owners, (name,), self._owners_read, self._watch) for name in names]
+
+    def _registrations_without_owners(self) -> list[LazyRead]:
+        return [partial(self._get, paths.ids, (name,), self._registered_again) for name in self._without_record]
 
     def _evicted_names(self) -> list[LazyRead]:
         return [partial(self._list, paths.evicted, (), self._evicted_listed)]
@@ -157,6 +171,20 @@ class GroupReader:
 
     def _statics_listed(self, reply: Reply) -> None:
         self._statics = _names(reply)
+
+    def _mark_read(self, reply: Reply) -> None:
+        self._mark = reply.content if isinstance(reply, Content) else None
+
+    def _given_listed(self, reply: Reply) -> None:
+        self.view.recorded = set(_names(reply))
+
+    def _given_read(self, consumer: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            try:
+                self._given[consumer] = ownership.decode_given(reply.content)
+            except NodeContentError as error:
+                self._given[consumer] = None
+                self.problems.append(f"{consumer}: {error}; what it claims is believed")
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
         if self._is_unreadable(reply, paths.channel(self._group, consumer)):
@@ -212,15 +240,42 @@ class GroupReader:
     def _owners_read(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             member = self.view.members[consumer]
+            member.given = self._given_to(consumer)
             self._note(member.read_owners(reply, self._bound()))
-            member.pending = _not_applied(self.channels.get(consumer, []), member)
+            member.adopt(_not_applied(self.channels.get(consumer, []), member))
             member.unreadable_commands = consumer in self._unreadable_channels
             self.view.refresh(consumer)
         elif self._is_unreadable(reply, paths.owners(self._group, consumer)):
             self.view.refresh(consumer)
+        elif self.view.members[consumer].registered:
+            self._without_record.append(consumer)
         else:
-            del self.view.members[consumer]  # its session ended while it was being read
-            self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
+            self._note_death(consumer)
+
+    def _note_death(self, consumer: str) -> None:
+        """Its session ended while it was being read."""
+        del self.view.members[consumer]
+        self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
+
+    def _registered_again(self, consumer: str, reply: Reply) -> None:
+        """The end of its session takes `ids` and `owners`; if `ids` is still there, somebody has deleted `owners`."""
+        if not isinstance(reply, Content):
+            self._note_death(consumer)
+            return
+        member = self.view.members[consumer]
+        member.given = self._given_to(consumer)
+        member.is_record_gone = True
+        if member.given is not None:
+            member.owners = OwnersRecord(0, None, dict.fromkeys(member.given, 0))
+        member.pending = self.channels.get(consumer, [])
+        self.view.refresh(consumer)
+
+    def _given_to(self, consumer: str) -> frozenset[TopicPartition] | None:
+        """Return what a consumer may own; None: no record tells, because another version may have led since."""
+        return self._given.get(consumer, frozenset()) if self._is_recorded() else None
+
+    def _is_recorded(self) -> bool:
+        return self._mark == cluster_nodes.encode_counter(self.view.generation)
 
     def _evicted_listed(self, reply: Reply) -> None:
         self.view.evicted = dict.fromkeys(_names(reply))

@@ -37,6 +37,7 @@ class MemberState(Enum):
     ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
     UNREADABLE = "unreadable"  # its record or commands cannot be read; evicting unless they can be in time
     UNREGISTERED = "unregistered"  # its registration was removed, its session lives; evicting
+    BROKEN = "broken"  # its record is gone, or claims what was never given; evicting
     EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
     GONE = "gone"  # its session is over, or it was evicted; a consumer that comes back is another member
 
@@ -45,7 +46,8 @@ MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
     MemberState.READY: frozenset(MemberState) - {MemberState.READY},
     MemberState.ANSWERING: frozenset(MemberState) - {MemberState.ANSWERING},
     MemberState.UNREADABLE: frozenset(MemberState) - {MemberState.UNREADABLE},
-    MemberState.UNREGISTERED: frozenset({MemberState.EVICTING, MemberState.GONE}),
+    MemberState.UNREGISTERED: frozenset({MemberState.BROKEN, MemberState.EVICTING, MemberState.GONE}),
+    MemberState.BROKEN: frozenset(MemberState) - {MemberState.BROKEN},
     MemberState.EVICTING: frozenset(MemberState) - {MemberState.EVICTING},
     MemberState.GONE: frozenset(),
 }

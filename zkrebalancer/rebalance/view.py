@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import KeysView, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields, replace
 
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
@@ -77,6 +78,10 @@ class Member:
     owners_version: int = -1
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
+    # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
+    given: AbstractSet[TopicPartition] | None = frozenset()
+    false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
+    is_record_gone: bool = False  # `owners` is gone though `ids` is there; `owners` here is what it said last
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
@@ -101,11 +106,26 @@ class Member:
         """Replace the record of what it owns; return the problem if it cannot be read: then it may hold anything."""
         self.owners_version = reply.stat.version
         try:
-            self.owners = ownership.decode_owners(reply.content, bound)
+            record = ownership.decode_owners(reply.content, bound)
         except NodeContentError as error:
             self.owners = None
             return f"{self.consumer} may hold anything until it is evicted: {error}"
+        given = self.given
+        self.false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given)
+        if self.false_claims:
+            record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
+        self.owners = record
         return None
+
+    def adopt(self, pending: list[PendingCommand]) -> None:
+        """Take over the commands that were found in its channel, but those that start what was never given."""
+        given = self.given
+        self.pending = pending
+        if given is not None:
+            starts = (p.command for p in pending if isinstance(p.command, StartFetcher))
+            forged = frozenset(tp for start in starts for tp in start.partitions if tp not in given)
+            self.false_claims |= forged
+            self.pending = [p for p in pending if forged.isdisjoint(p.command.partitions or ())] if forged else pending
 
     # The state -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +154,8 @@ class Member:
     def _implied_state(self) -> MemberState:
         if not self.registered:
             return MemberState.UNREGISTERED
+        if self.false_claims or self.is_record_gone:
+            return MemberState.BROKEN
         if self.blocked_topics():
             return MemberState.UNREADABLE
         return MemberState.ANSWERING if self.pending else MemberState.READY
@@ -141,7 +163,7 @@ class Member:
     @property
     def takes_part(self) -> bool:
         """Whether it may be assigned anything."""
-        leaving = {MemberState.UNREGISTERED, MemberState.EVICTING, MemberState.GONE}
+        leaving = {MemberState.UNREGISTERED, MemberState.BROKEN, MemberState.EVICTING, MemberState.GONE}
         return self.registration is not None and self.state not in leaving and not self.is_refused
 
     @property
@@ -200,6 +222,9 @@ class GroupView:
     unreadable_statics: set[str] = field(default_factory=set)
     incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
+    is_recorded: bool = True  # False: no record of what was given to its members can be relied on yet
+    recorded: set[str] = field(default_factory=set)  # consumers that have such a record
+    unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # whose record says something else
     touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -232,9 +257,13 @@ class GroupView:
         member = self.members.get(consumer)
         record = self.evicted.get(consumer)
         held = member.held() if member else {}
+        blocks = member.blocked_topics() if member else ()
+        if member is not None and not blocks:
+            if held.keys() != member.given:
+                self.unrecorded[consumer] = None
+            member.given = held.keys()
         if record is not None:
             held = {**record.partitions, **held}
-        blocks = member.blocked_topics() if member else ()
         if consumer in self.evicted:
             blocks += (ALL_TOPICS,) if record is None else record.topics
         unblocked = bool(self._blocks.pop(consumer, ())) and not blocks

@@ -54,10 +54,10 @@ def test_a_start_that_is_too_large_with_its_marks_is_sent_in_parts() -> None:
 
 def test_a_static_members_record_that_is_too_large_is_left_out_and_the_member_gets_what_is_its() -> None:
     """In `BatchBuilder.add`, do not leave a record out."""
-    world = world_of_small_requests(100, 1)
-    world.add_agent("a", subscription(100), instance_id="pod")
+    world = world_of_small_requests(70, 1)
+    world.add_agent("a", subscription(70), instance_id="pod")
     world.pass_time(10_000)
-    assert len(world.owned()["a-1"]) == 100
+    assert len(world.owned()["a-1"]) == 70
     assert "group g: static member pod: its record is too large, its partitions will not wait for it" in world.warnings
 
 
