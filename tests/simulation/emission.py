@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from consumer_agent.membership.offset_books import MARK_PREFIX
 from consumer_agent.records import Record
 from tests.simulation.agent import AgentHost
+from tests.simulation.invariants import ROGUE
 from tests.simulation.network import Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.store import Commit
@@ -85,6 +86,8 @@ class EmissionInvariants:
 
     def _owners_changed(self, agent: AgentHost | None, change: Change) -> None:
         _, _, _, group, _, consumer = change.path.split("/")
+        if consumer.startswith(ROGUE):
+            return  # it reads nothing, whatever it says
         try:
             owned = ownership.decode_owners(change.after.content if change.after else b"").partitions
         except NodeContentError:
@@ -119,7 +122,9 @@ class EmissionInvariants:
         """An offset arrives in Kafka's store: within the lease of its sender, so nobody else can own the partition."""
         group, partition, (offset, text) = commit.group, commit.partition, commit.after
         for other in self.ensemble.zk.children(paths.owners(group)):
-            if other != commit.consumer and partition in _owned(self.ensemble, group, other):
+            if other == commit.consumer or other.startswith(ROGUE):
+                continue
+            if partition in _owned(self.ensemble, group, other):
                 raise BrokenPromiseError("commit", f"{commit.consumer} wrote the offset of {partition} of {other}")
         interval = self.intervals.get((group, commit.consumer), {}).get(partition)
         if interval is None or interval.is_mixed or self._life(text) != interval.incarnation:

@@ -12,6 +12,7 @@ from random import Random
 
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
+from tests.simulation.invariants import ROGUE
 from tests.simulation.network import Refusing
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
 from tests.support.zk_model import Right
@@ -306,7 +307,7 @@ def _add_rogue(cluster: Cluster, draw: Random, group: str, claims: dict[tuple[st
     session = zk.open(ROGUE_SESSION_MS, zk.servers[0])
     session.inbox.clear()
     cluster.rogues.append(session)
-    name = f"rogue-{session.session_id}"
+    name = f"{ROGUE}{session.session_id}"
     cluster.schedule.tell("FAULT", f"{name} of {group} claims {len(claims)} partitions")
     about = registration.Registration("static", {"nothing": 1}, "", "rogue", "rogue", ROGUE_SESSION_MS)
     is_at_once = draw.random() < 0.5

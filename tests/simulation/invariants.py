@@ -17,6 +17,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
+ROGUE = "rogue-"  # how the names of members begin that claim what they like
 OPERATOR = 0  # the session of whoever meddles by hand
 
 
@@ -59,7 +60,7 @@ class TreeInvariants:
         ensemble.watchers.append(self.committed)
 
     def consumer(self, group: str, name: str) -> Consumer:
-        return self.consumers.setdefault((group, name), Consumer(is_rogue=name.startswith("rogue-")))
+        return self.consumers.setdefault((group, name), Consumer(is_rogue=name.startswith(ROGUE)))
 
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         touched: set[tuple[str, str]] = set()
@@ -102,6 +103,9 @@ class TreeInvariants:
         elif kind == "owners" and name:
             touched.add((group, name))
             self._owners_changed(change, (group, name), host, is_written, by_path)
+            self._check_given(group, name)
+        elif kind == "given" and name:
+            self._check_given(group, name)
         elif kind == "channel" and name and not rest[1]:
             has_record = paths.owners(group, name) in self.ensemble.zk.nodes
             if change.after is None and isinstance(host, CoordinatorHost) and is_written and has_record:
@@ -150,7 +154,8 @@ class TreeInvariants:
         channel = paths.channel(*key) + "/"
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
         may_be_read = self.ensemble.zk.was_denied.isdisjoint({paths.owners(*key), paths.channel(*key)})
-        if has_answered and not known.is_garbled and may_be_read and paths.ids(*key) in by_path:
+        is_honest = not (known.is_garbled or known.is_rogue)
+        if has_answered and is_honest and may_be_read and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")
         tombstone = ownership.decode_eviction(burial.after.content)
         held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
@@ -158,6 +163,8 @@ class TreeInvariants:
             raise BrokenPromiseError(
                 "eviction", f"the tombstone of {key} leaves out {held - tombstone.partitions.keys()}"
             )
+        if known.is_rogue and (tombstone.partitions or tombstone.topics):
+            raise BrokenPromiseError("eviction", f"{key} is waited for, and was never given {tombstone.partitions}")
 
     def _check_ack(
         self, key: tuple[str, str], known: Consumer, record: OwnersRecord, by_path: dict[str, Change]
@@ -183,6 +190,17 @@ class TreeInvariants:
             raise BrokenPromiseError("order", f"{key} took {name} before an earlier command")
         self.applied.add(done.command_id)
         known.owes_answer = False
+
+    def _check_given(self, group: str, name: str) -> None:
+        """Nobody but a rogue owns what was not given, at any moment: such a claim is taken for a forged one."""
+        known = self.consumers.get((group, name))
+        nodes = self.ensemble.zk.nodes
+        if known is None or known.record is None or known.is_rogue or known.is_garbled:
+            return
+        record = nodes.get(paths.given(group, name))
+        given = ownership.decode_given(record.content) if record is not None else frozenset()
+        if not known.record.partitions.keys() <= given:
+            raise BrokenPromiseError("given", f"{name} owns {known.record.partitions.keys() - given}, never given")
 
     # Commands -------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,6 @@ KNOWN_DEFECTS = {
     "garble_generation": "a generation that cannot be read begins anew if no member is left that knows it",
     "garble_mark": "an agent with offsets in Kafka that starts while their mark is no mark may set them back",
     "recreate_group": "a group that is deleted in use and made anew waits for no lease",
-    "delete_owner": "a record that is deleted while its member lives frees its partitions at once",
-    "forge_claim": "a claim in a member's own record is believed, though nothing was given to it",
     "huge_claim": "a short record may claim a million partitions, all of which are counted as held",
     "hang_strategy": "where MAX_PLANNING is 1, a strategy that never comes back keeps others waiting for five seconds",
     "break_step": "an exception in one group's step ends the coordinator",
