@@ -37,6 +37,7 @@ from zkrebalancer.rebalance.planning import answer
 GROUP = "g"
 SESSION_MS = 6_000
 EPOCH_OFFSET_MS = 1_700_000_000_000
+_decode_given = lru_cache(maxsize=1_000)(ownership.decode_given)
 _decode_owners = lru_cache(maxsize=1_000)(ownership.decode_owners)  # most records are as they were a step ago
 
 
@@ -72,6 +73,7 @@ class World:
     events: list[Emit] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     readable_records: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    rogues: set[str] = field(default_factory=set)  # names of those that claim what they like
     tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
 
     # Coordinators ---------------------------------------------------------------------------------------------------
@@ -320,7 +322,10 @@ class World:
             record = self._owners_record(name)
             if record is not None:
                 self.readable_records[name] = frozenset(record.partitions)
-            for partition in self.readable_records.get(name, ()):
+            given = self.given(name)
+            if name not in self.rogues:
+                assert record is None or record.partitions.keys() <= given, f"{name} owns what it was not given"
+            for partition in self.readable_records.get(name, frozenset()) & given:
                 held.setdefault(partition, set()).add(name)
             for node in self.zk.children(paths.channel(GROUP, name)):
                 for partition in self._started_by(f"{paths.channel(GROUP, name)}/{node}"):
@@ -331,6 +336,11 @@ class World:
             for partition in tombstone.partitions.keys() | unreadable:
                 held.setdefault(partition, set()).add(name)
         return held
+
+    def given(self, name: str) -> frozenset[TopicPartition]:
+        """Return what the coordinators have recorded that they gave a consumer."""
+        node = self.zk.nodes.get(paths.given(GROUP, name))
+        return _decode_given(node.content) if node is not None else frozenset()
 
     def _started_by(self, path: str) -> frozenset[TopicPartition]:
         try:
@@ -381,3 +391,5 @@ class World:
         assert channels == names, f"channels of the dead: {channels - names}"
         assert not [c for name in names for c in self.zk.children(paths.channel(GROUP, name))], "commands are left"
         assert not self.zk.children(paths.evicted(GROUP)), "tombstones are left"
+        given = set(self.zk.children(paths.given(GROUP)))
+        assert given <= names, f"records of what was given to the dead: {given - names}"

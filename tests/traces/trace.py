@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Session
-from zkrebalancer.protocol import command, fields, paths, registration
+from zkrebalancer.protocol import command, fields, ownership, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Multi, Operation, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.rebalance.effects import Emit, Event, Request, ShutDown, Warn
@@ -108,6 +108,23 @@ def subscribe(trace: Trace, client: str, text: str) -> None:
     write(trace, SetContent(paths.ids(GROUP, agent.name), registration.encode(agent.registration)))
 
 
+def claim(trace: Trace, client: str, topic: str, count: str) -> None:
+    """Let an agent write into its own record that it owns the first partitions of a topic besides."""
+    agent = trace.agents[client]
+    path = paths.owners(GROUP, agent.name or "")
+    record = ownership.decode_owners(trace.zk.nodes[path].content)
+    partitions = {**record.partitions, **{(topic, number): 0 for number in range(int(count))}}
+    trace.rogues.add(agent.name or "")
+    write(trace, SetContent(path, ownership.encode_owners(replace(record, partitions=partitions))))
+
+
+def forget_given(trace: Trace) -> None:
+    """Leave the group as a version does that does not record what it gives."""
+    nodes = [paths.given(GROUP, name) for name in trace.zk.children(paths.given(GROUP))]
+    trace.rogues.update(trace.zk.children(paths.owners(GROUP)))
+    write(trace, *map(Delete, (*nodes, paths.given(GROUP))))
+
+
 def answer_late(trace: Trace, client: str) -> None:
     """Let a silent agent answer: the coordinator has asked for its record, but not read it, when its time is over."""
     agent, process = trace.agents[client], trace.leader()
@@ -155,6 +172,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "garble": lambda trace, client: trace.zk.perform(
         Multi((SetContent(paths.owners(GROUP, trace.agents[client].name or ""), b"?"),))
     ),
+    "claim": claim,
+    "delete-record": lambda trace, client: write(trace, Delete(paths.owners(GROUP, trace.agents[client].name or ""))),
+    "forget-given": forget_given,
     "subscribe": subscribe,
     "garble-registration": lambda trace, client: write(
         trace, SetContent(paths.ids(GROUP, trace.agents[client].name), b'{"version":1}')
