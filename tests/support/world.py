@@ -340,7 +340,10 @@ class World:
     def given(self, name: str) -> frozenset[TopicPartition]:
         """Return what the coordinators have recorded that they gave a consumer."""
         node = self.zk.nodes.get(paths.given(GROUP, name))
-        return _decode_given(node.content) if node is not None else frozenset()
+        try:
+            return _decode_given(node.content) if node is not None else frozenset()
+        except NodeContentError:
+            return frozenset()
 
     def _started_by(self, path: str) -> frozenset[TopicPartition]:
         try:

@@ -1,0 +1,254 @@
+"""What the coordinator gave stands where only it writes; a claim beyond it takes nothing from any other member."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.world import GROUP, SESSION_MS, Agent, World
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
+from zkrebalancer.protocol.command import Cause, StartFetcher
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+
+ALL = {("t", number): 0 for number in range(4)}
+
+
+def served(clients: str = "ab", mode: str = "incremental") -> World:
+    world = World()
+    world.set_topic("t", 4)
+    world.create_group(f'{{"version":1,"rebalance_timeout_ms":60000,"mode":"{mode}"}}'.encode())
+    world.add_coordinator()
+    for client in clients:
+        world.add_agent(client)
+    world.pass_time(2_000)
+    return world
+
+
+def write(world: World, *operations: Operation) -> None:
+    assert isinstance(world.zk.perform(Multi(operations)), Done)
+
+
+def claim(world: World, agent: Agent, partitions: dict[TopicPartition, int]) -> None:
+    world.rogues.add(str(agent.name))
+    agent.silent = True
+    write(
+        world, SetContent(paths.owners(GROUP, agent.name), ownership.encode_owners(OwnersRecord(0, None, partitions)))
+    )
+
+
+def fail_over(world: World) -> None:
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.run()
+
+
+def false_claims(world: World) -> list[object]:
+    return [event.fields["partition_count"] for event in world.events if event.kind == "false_claim"]
+
+
+def tombstone(world: World, name: str) -> set[TopicPartition]:
+    record = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, name)].content)
+    assert not record.topics
+    return set(record.partitions)
+
+
+@pytest.mark.parametrize("mode", ["incremental", "eager"])
+def test_what_was_given_is_what_is_owned_once_nothing_moves(mode: str) -> None:
+    """In `GivenRecords.look`, never write."""
+    world = served("ab", mode)
+    world.add_agent("c")
+    world.pass_time(3_000)
+    world.leave(world.agents["a"])
+    world.agents["a"].silent = True
+    world.pass_time(3_000)
+    world.assert_converged()
+    assert {name: set(held) for name, held in world.owned().items()} == {
+        name: world.given(name) for name in world.zk.children(paths.given(GROUP))
+    }
+    assert world.zk.nodes[paths.given(GROUP)].content == world.zk.nodes[paths.generation(GROUP)].content
+
+
+@pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])
+def test_a_false_claim_is_told_and_takes_nothing(with_failover: bool) -> None:
+    """In `Member.read_owners`, believe everything."""
+    world = served()
+    before = world.owned()
+    if with_failover:
+        world.kill_coordinator(world.leader())
+    claim(world, world.agents["b"], ALL)
+    if with_failover:
+        world.add_coordinator()
+    world.pass_time(10)
+    assert false_claims(world) == [2]
+    assert tombstone(world, "b-1") == before["b-1"].keys()
+    assert [text for text in world.warnings if "b-1: it claims what it was never given: t-0, t-2" in text]
+    assert world.owned() == {"a-1": before["a-1"]}
+    world.pass_time(SESSION_MS)
+    world.assert_converged()
+
+
+def test_a_newcomer_may_claim_nothing() -> None:
+    """In `Group.handle`, do not look at who has joined."""
+    world = served("a")
+    rogue = Agent("r", world.agents["a"].registration, world.zk.open(SESSION_MS), silent=True)
+    world._register(rogue)
+    claim(world, rogue, ALL)
+    world.pass_time(10)
+    assert false_claims(world) == [4]
+    assert not tombstone(world, "r-1")
+    world.assert_converged()
+
+
+def test_a_claim_that_is_written_again_and_again_does_not_put_the_eviction_off() -> None:
+    """In `Departures._channel_listed`, delete the record at the version that was read."""
+    world = served()
+    rogue = world.agents["b"]
+    claim(world, rogue, ALL)
+    for _ in range(200):
+        if paths.owners(GROUP, rogue.name) not in world.zk.nodes:
+            break
+        claim(world, rogue, ALL)
+        process = world.leader()
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+    else:
+        raise AssertionError("it is a member still")
+
+
+def test_what_was_released_may_not_be_claimed_back() -> None:
+    """In `GroupView.refresh`, let `given` only grow."""
+    world = served("a")
+    world.add_agent("b")
+    world.pass_time(3_000)
+    assert len(world.given("a-1")) == 2
+    claim(world, world.agents["a"], ALL)
+    world.pass_time(10)
+    assert false_claims(world) == [2]
+
+
+def test_what_was_released_may_not_be_claimed_back_from_a_new_leader() -> None:
+    """In `GivenRecords._write`, write nothing."""
+    world = served("a")
+    world.add_agent("b")
+    world.pass_time(3_000)
+    world.kill_coordinator(world.leader())
+    claim(world, world.agents["a"], ALL)
+    world.add_coordinator()
+    world.pass_time(10)
+    assert false_claims(world) == [2]
+
+
+def test_a_start_that_somebody_else_wrote_gives_nothing() -> None:
+    """In `Member.adopt`, believe the channel."""
+    world = served()
+    world.kill_coordinator(world.leader())
+    world.agents["b"].silent = True
+    forged = StartFetcher("forged", 1, 1, Cause("x", "x"), {("t", 0): 0})
+    channel = f"{paths.channel(GROUP, 'b-1')}/{paths.COMMAND_PREFIX}"
+    world.rogues.add("b-1")
+    world.zk.perform(Multi((Create(channel, command.encode(forged), sequence=True),)))
+    world.add_coordinator()
+    process = world.coordinators[-1]
+    for _ in range(100):
+        if world.zk.children(paths.evicted(GROUP)):
+            break
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+    assert ("t", 0) not in tombstone(world, "b-1")
+
+
+@pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])
+def test_a_deleted_record_frees_nothing_before_a_lease_is_over(with_failover: bool) -> None:
+    """In `Membership._owners_read`, and in `GroupReader._owners_read`, take its consumer for dead."""
+    world = served()
+    had = world.owned()["b-1"].keys()
+    world.agents["b"].silent = True
+    if with_failover:
+        world.kill_coordinator(world.leader())
+    write(world, Delete(paths.owners(GROUP, "b-1")))
+    if with_failover:
+        world.add_coordinator()
+    world.pass_time(10)
+    assert tombstone(world, "b-1") == had
+    world.pass_time(3_000)
+    assert world.owned().keys() == {"a-1"}
+    assert len(world.owned()["a-1"]) == 2
+    world.pass_time(SESSION_MS)
+    world.assert_converged()
+    world.assert_nothing_left()
+
+
+def test_a_session_that_ends_while_its_deleted_record_is_looked_at_is_over() -> None:
+    """In `Departures._evicted`, wait for a lease after all."""
+    world = served()
+    agent, process = world.agents["b"], world.leader()
+    agent.silent = True
+    write(world, Delete(paths.owners(GROUP, "b-1")))
+    while process.session.inbox or not any("Multi" in str(call) for _id, call in process.session.sent):
+        if process.session.inbox:
+            world.deliver(process)
+        else:
+            world.zk.perform_next(process.session)
+    world.kill_agent(agent)
+    world.pass_time(100)
+    assert not world.zk.children(paths.evicted(GROUP))
+    world.assert_converged()
+    world.assert_nothing_left()
+
+
+def as_older_version(world: World) -> None:
+    """Leave the group as a coordinator does that records nothing: only the generation rises."""
+    nodes = [paths.given(GROUP, name) for name in world.zk.children(paths.given(GROUP))]
+    generation = cluster_nodes.encode_counter(world.generation() + 1)
+    write(world, *map(Delete, nodes), SetContent(paths.generation(GROUP), generation))
+    world.rogues.update(world.owned())
+
+
+def test_after_an_older_version_has_led_what_is_claimed_is_believed_once() -> None:
+    """In `GroupReader._is_recorded`, return True."""
+    world = served()
+    world.kill_coordinator(world.leader())
+    as_older_version(world)
+    before = world.owned()
+    world.add_coordinator()
+    world.pass_time(5_000)
+    assert not false_claims(world)
+    assert world.owned() == before
+    assert {name: set(held) for name, held in before.items()} == {name: world.given(name) for name in before}
+    world.kill_coordinator(world.leader())
+    claim(world, world.agents["b"], ALL)
+    world.add_coordinator()
+    world.pass_time(10)
+    assert false_claims(world) == [2]
+
+
+def test_a_leader_that_dies_while_it_records_leaves_it_to_the_next() -> None:
+    """In `GivenRecords._write`, mark first."""
+    world = served()
+    world.kill_coordinator(world.leader())
+    as_older_version(world)
+    write(world, Create(paths.given(GROUP, "a-1"), ownership.encode_given(world.owned()["a-1"].keys())))
+    world.add_coordinator()
+    world.run()
+    fail_over(world)
+    world.pass_time(5_000)
+    assert not false_claims(world)
+    assert len(world.owned()) == 2
+
+
+def test_a_record_that_cannot_be_read_is_believed_and_written_again() -> None:
+    """In `GroupReader._given_read`, let it give nothing."""
+    world = served()
+    world.kill_coordinator(world.leader())
+    world.rogues.add("b-1")
+    write(world, SetContent(paths.given(GROUP, "b-1"), b'{"version":2}'))
+    world.add_coordinator()
+    world.pass_time(5_000)
+    assert not false_claims(world)
+    assert world.given("b-1") == world.owned()["b-1"].keys()
+    assert any("b-1: given: version 2 is newer" in text for text in world.warnings)
