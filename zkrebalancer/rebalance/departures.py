@@ -27,13 +27,12 @@ from zkrebalancer.protocol.registration import lease_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
-from zkrebalancer.rebalance.view import ALL_TOPICS, GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # at removing nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
 UNKNOWN_SESSION_TIMEOUT_MS = 60_000  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
-RECORD_GONE = "its record of what it owns was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
 ANY_VERSION = -1
 CLOCK_DRIFT_ALLOWANCE = 100  # a lease is waited for 1/100 longer: clocks of two hosts may differ by so much in speed

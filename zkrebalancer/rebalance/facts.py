@@ -53,13 +53,6 @@ class OwnersRead(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordGone(Fact):
-    """`owners/<consumer>` was deleted while its registration lives: its session is not over."""
-
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
 class SessionOver(Fact):
     """A consumer's session ended, and with it what the consumer owned."""
 

@@ -17,7 +17,6 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
-from zkrebalancer.rebalance.given import GivenRecords
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
@@ -89,7 +88,6 @@ class Group:
         self.planning = Planning(view, subscriptions, scheduler.warn)
         self.loads = Loads(scheduler, view, leadership.weighing, self.handle)
         self._weighing = leadership.weighing
-        self._given = GivenRecords(scheduler, view)
         self._moving = Moving(scheduler, view, self._vacancies, leadership.epoch, self.handle)
 
     @property
@@ -111,8 +109,6 @@ class Group:
             case facts.Joined(member):
                 self._moving.expect_readable(member)
                 self.request("member-joined")
-                self._departures.evict_broken(member)
-            case facts.RecordGone(member):
                 self._departures.evict_broken(member)
             case facts.OwnersRead(member, before, missing):
                 self._moving.owners_read(member, before)
@@ -185,7 +181,6 @@ class Group:
         self._load_trigger = trigger
         self._moving.reset()
         self._topic_reset.reset()
-        self._given.reset()
         self._membership.reset()
         self._loading.begin()
 
@@ -225,7 +220,6 @@ class Group:
         self._departures.adopt(reader.dead_channels())
         self._static_members.adopt()
         self._pause.look()
-        self._given.look()
         self.request(self._load_trigger)
         self._queue()
         missed, self._missed = sorted(self._missed), set()
@@ -370,7 +364,6 @@ class Group:
 
     def maybe_finish(self) -> None:
         """End the plan once every command is sent and acknowledged."""
-        self._given.look()
         if not self._moving.is_complete:
             return
         plan = self._moving.plan

@@ -25,6 +25,7 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, BatchBuilder
 from zkrebalancer.rebalance.effects import Warn
+from zkrebalancer.rebalance.given import GivenRecords
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
@@ -54,6 +55,7 @@ class Moving:
         self._vacancies = vacancies
         self._epoch = epoch
         self._report = report
+        self._given = GivenRecords(scheduler, view)
         self.plan: Plan | None = None
         self.is_held_back = True  # while the group is read, or a new plan is made
         self._is_sending = False
@@ -68,6 +70,7 @@ class Moving:
     def reset(self) -> None:
         """Everything is read anew: what is outstanding will be found in the channels."""
         self._is_sending = False
+        self._given.reset()
         self.outstanding.clear()
         self._candidates.clear()
 
@@ -78,6 +81,7 @@ class Moving:
                 self.outstanding.add(consumer)
                 self.limit(member)
             self.expect_readable(member)
+        self._given.look()
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -250,6 +254,7 @@ class Moving:
     def _unsent(self, member: Member) -> None:
         """A command was not sent after all, or was cancelled: what it said is sent again if it is still wanted."""
         released = self._view.refresh(member.consumer)
+        self._given.look()
         self._answered(member)
         self._report(facts.LetGo(released))
         self._candidates[member.consumer] = None
@@ -299,6 +304,7 @@ class Moving:
             self._answered(member)
         elif before is not None and member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed"))  # not by any command of ours
+        self._given.look()
         self._report(facts.LetGo(released))
         self.advance((member.consumer,))
         self._report(facts.Advanced())

@@ -29,6 +29,7 @@ from zkrebalancer.rebalance.states import (
     MemberState,
 )
 
+RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
 
 MAX_STORY_LINES = 50
