@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.known import KNOWN_DEFECTS
 from tests.style.documented import Documented, in_documents, in_makefile, in_text
 from tests.style.sources import ROOT
 
@@ -114,6 +116,14 @@ def _module_marks(tree: ast.Module) -> Iterator[ast.expr]:
 
 def _is_parametrize(mark: ast.expr) -> bool:
     return ast.unparse(mark).startswith("pytest.mark.parametrize")
+
+
+def test_reliability_lists_exactly_the_known_defects() -> None:
+    page = (ROOT / "docs/reliability.md").read_text()
+    section = page.partition("## Known and not covered")[2]
+    listed = [kind for names in re.findall(r"^ +- ([^:\n]+):", section, re.MULTILINE) for kind in names.split(", ")]
+
+    assert sorted(listed) == sorted(f"`{kind}`" for kind in KNOWN_DEFECTS)
 
 
 def flaws(text: str) -> Iterator[str]:
