@@ -35,9 +35,10 @@ class AsyncConsumer(ConsumerBase):
 
     async def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds; as `Consumer.poll`."""
-        batch = await self._do(steps.poll(self._frontend, timeout_s, max_records))
-        if not batch:
+        batch = await self._do(steps.poll_batch(self._frontend, timeout_s, max_records))
+        if batch is None:
             self._turn_ends_s = 0.0
+            return Batch()
         return batch
 
     async def __aiter__(self) -> AsyncIterator[Batch]:
@@ -50,7 +51,8 @@ class AsyncConsumer(ConsumerBase):
     async def records(self) -> AsyncIterator[Record]:
         """Return records one by one, until the consumer is closed; as `Consumer.records`."""
         while not self._frontend.is_closed:
-            for record in await self.poll(ITERATION_TIMEOUT_S, max_records=1):
+            record = await self._do(steps.poll_record(self._frontend, ITERATION_TIMEOUT_S))
+            if record is not None:
                 yield record
 
     async def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
@@ -86,18 +88,32 @@ class AsyncConsumer(ConsumerBase):
     async def _do(self, generator: Steps[T]) -> T:
         """Do the steps of a method in this task."""
         self._listen()
+        frontend = self._frontend
+        error: BaseException | None = None
         try:
-            step = next(generator)
+            if frontend.outer is None:
+                frontend.outer = generator
             while True:
                 try:
+                    step = next(generator) if error is None else generator.throw(error)
+                    error = None
                     await self._perform(step)
-                except BaseException as error:  # noqa: BLE001  # the generator raises it again
-                    step = generator.throw(error)
-                else:
-                    step = next(generator)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+                except BaseException as raised:  # the generator raises it again
+                    if generator.gi_frame is not None:  # type: ignore[attr-defined]  # it has not ended
+                        error = raised  # by a step, or an interrupt between two: the generator deals with it
+                        continue
+                    if isinstance(raised, StopIteration):
+                        result: T = raised.value
+                        break
+                    raise
+        except BaseException:
+            frontend.undo(generator)
+            raise
+        # No calls from here to the application: nothing interrupts these assignments.
+        if frontend.outer is generator:
+            frontend.shared.taken = None
+            frontend.outer = None
+        return result
 
     async def _perform(self, step: Step) -> None:
         match step:
@@ -116,7 +132,7 @@ class AsyncConsumer(ConsumerBase):
     async def _wait(self, changes: int, deadline_s: float) -> None:
         self._changed.clear()  # before looking: a change after it is not missed
         changed = self._frontend.shared.changed
-        with changed:
+        with changed.lock:
             if changed.changes != changes:
                 return
         with suppress(TimeoutError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +20,7 @@ from consumer_agent.consumer_base import ConsumerBase
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime import steps
 from consumer_agent.runtime.frontend import Committable
-from consumer_agent.runtime.shared_state import Notice
+from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Wait
 from consumer_agent.runtime.workers import Handler, Workers
 from zkrebalancer.protocol.fields import TopicPartition
@@ -63,14 +63,16 @@ class Consumer(ConsumerBase):
     def __iter__(self) -> Iterator[Batch]:
         """Return batches of records, until the consumer is closed."""
         while not self._frontend.is_closed:
-            batch = self.poll(ITERATION_TIMEOUT_S)
-            if batch:
+            batch = self._do(steps.poll_batch(self._frontend, ITERATION_TIMEOUT_S))
+            if batch is not None:
                 yield batch
 
     def records(self) -> Iterator[Record]:
         """Return records one by one, until the consumer is closed; a record is finished when the next is requested."""
         while not self._frontend.is_closed:
-            yield from self.poll(ITERATION_TIMEOUT_S, max_records=1)
+            record = self._do(steps.poll_record(self._frontend, ITERATION_TIMEOUT_S))
+            if record is not None:
+                yield record
 
     def commit(self, what: Committable = None, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
         """Mark everything returned so far as finished, and wait until that is stored.
@@ -147,27 +149,38 @@ class Consumer(ConsumerBase):
 
     def _do(self, generator: Steps[T]) -> T:
         """Do the steps of a method in this thread."""
-        perform: Callable[[Step], object] = self._perform
+        frontend = self._frontend
+        error: BaseException | None = None
         try:
-            step = next(generator)
+            if frontend.outer is None:
+                frontend.outer = generator
             while True:
                 try:
-                    perform(step)
-                except BaseException as error:  # noqa: BLE001  # the generator raises it again
-                    step = generator.throw(error)
-                else:
-                    step = next(generator)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+                    step = next(generator) if error is None else generator.throw(error)
+                    error = None
+                    self._perform(step)
+                except BaseException as raised:  # the generator raises it again
+                    if generator.gi_frame is not None:  # type: ignore[attr-defined]  # it has not ended
+                        error = raised  # by a step, or an interrupt between two: the generator deals with it
+                        continue
+                    if isinstance(raised, StopIteration):
+                        result: T = raised.value
+                        break
+                    raise
+        except BaseException:
+            frontend.undo(generator)
+            raise
+        # No calls from here to the application: nothing interrupts these assignments.
+        if frontend.outer is generator:
+            frontend.shared.taken = None
+            frontend.outer = None
+        return result
 
     def _perform(self, step: Step) -> None:
         match step:
             case Wait(changes, deadline_s):
-                changed = self._frontend.shared.changed
-                with changed:
-                    if changed.changes == changes:
-                        changed.wait(max(0.0, deadline_s - time.monotonic()))
+                left_s = max(0.0, deadline_s - time.monotonic())
+                self._frontend.shared.changed.wait_for_change(changes, left_s)
             case Callback(call) | Block(call):
                 call()
 

@@ -9,7 +9,7 @@ from consumer_agent import arguments
 from consumer_agent import config as configuration
 from consumer_agent.config import ConsumerConfig, ConsumerSettings
 from consumer_agent.runtime.frontend import Callback, CommitCallback, Committable, Frontend, log_failed_commit
-from consumer_agent.runtime.shared_state import Tell
+from consumer_agent.runtime.notices import Tell
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import WHITE_LIST
 

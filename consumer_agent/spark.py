@@ -12,7 +12,8 @@ from consumer_agent.kafka.client import KafkaLog
 from consumer_agent.kafka.messages import by_partition
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.records import readable_headers
-from consumer_agent.runtime.record_buffer import Advance, equal_shares
+from consumer_agent.runtime.record_buffer import Advance
+from consumer_agent.runtime.shares import equal_shares
 from zkrebalancer.protocol.fields import TopicPartition
 
 __all__ = [

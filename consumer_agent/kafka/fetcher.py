@@ -29,7 +29,7 @@ from consumer_agent.kafka.stall_detector import StallDetector
 from consumer_agent.runtime import failpoints
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.shared_state import SharedState
-from consumer_agent.runtime.threads import Thread, new_lock
+from consumer_agent.runtime.threads import Thread, new_reentrant_lock
 from zkrebalancer.protocol import fields
 
 POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how long a new partition waits at most
@@ -64,7 +64,7 @@ class Fetcher:
         self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
         self._consumer = self._new_client()
         self._queries = OffsetQueries(config.bootstrap, self._came_back)
-        self._in_client = new_lock()  # held during a call of the client and until its result is in the buffer
+        self._in_client = new_reentrant_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
         self._topics_seen: set[str] = set()  # of which a message may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
@@ -99,7 +99,7 @@ class Fetcher:
 
     def stop(self) -> None:
         """Make the thread end; does not wait."""
-        with self._shared.fetcher_wake:
+        with self._shared.fetcher_wake.lock:
             self._stopping = True
             self._shared.fetcher_wake.notify()
 
@@ -124,13 +124,13 @@ class Fetcher:
 
         `decide` is called with the lock of the shared state held, so that no record comes in between.
         """
-        with self._shared.fetcher_wake:
+        with self._shared.fetcher_wake.lock:
             self._changes.update(decide())
             self._shared.fetcher_wake.notify()
 
     def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
         """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
-        with self._shared.fetcher_wake:
+        with self._shared.fetcher_wake.lock:
             self._questions.append((partitions, answer))
             self._shared.fetcher_wake.notify()
 
@@ -140,21 +140,23 @@ class Fetcher:
         Returns the partitions that records came of. With `are_awaited` the caller takes all of them at once. Nothing is
         fetched while another thread is in a call of the client, also if that hangs.
         """
-        drawn: set[fields.TopicPartition] = set()
-        is_due = False
-        if self._in_client.acquire(blocking=False):
-            self._drawing = True
-            try:
+        drawn, is_due = set[fields.TopicPartition](), False
+        try:
+            if self._in_client.acquire(blocking=False):
+                self._drawing = True
                 with collector_paused() if max_records > MAX_ROUND_RECORDS else nullcontext():
                     is_drained = self._draw_rounds(max_records, drawn, are_awaited)
-            except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
-                self._fetch_again()
-                raise
-            finally:
-                self._steps += 1
+                is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
                 self._drawing = False
+        except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
+            self._drawing = False
+            self._fetch_again()
+            raise
+        finally:
+            try:  # noqa: SIM105  # without a call before this one: an interrupt there would leave the lock held
                 self._in_client.release()
-            is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
+            except RuntimeError:
+                ...  # another thread is in the client
         buffer = self._shared.buffer
         if not buffer.record_count or self._out_of_range or is_due:
             with self._shared.lock:
@@ -180,10 +182,8 @@ class Fetcher:
 
     def _fetch_again(self) -> None:
         """Fetch every partition again from where the buffer ends."""
-        with self._shared.fetcher_wake:
-            ends = {tp: self._shared.buffer.next_offset(tp) for tp in self._assigned}
-            again = {tp: offset for tp, offset in ends.items() if offset is not None}
-            self._changes = {**again, **self._changes}
+        with self._shared.fetcher_wake.lock:
+            self._shared.buffer.fetch_again()
             self._shared.fetcher_wake.notify()
 
     @property
@@ -235,10 +235,11 @@ class Fetcher:
 
     def _wait_for_work(self) -> None:
         """Wait while nothing is to be fetched, and other threads want nothing."""
-        with self._shared.fetcher_wake:
-            idle = not (self._changes or self._questions or self._out_of_range or self._stopping)
-            buffer = self._shared.buffer  # only the fetcher's thread can pause partitions for the sake of others
-            is_awaited = self._shared.is_awaited or buffer.has_shares
+        with self._shared.fetcher_wake.lock:
+            buffer = self._shared.buffer
+            is_called = self._changes or self._questions or self._out_of_range or self._stopping
+            idle = not (is_called or buffer.has_again)
+            is_awaited = self._shared.is_awaited or buffer.has_shares  # only this thread pauses some for others' sake
             if idle and not (is_awaited and self._assigned and buffer.room):
                 self._waiting = True
                 self._shared.fetcher_wake.wait()
@@ -247,7 +248,7 @@ class Fetcher:
     def _begin_round(self) -> int:
         """Do what other threads want; return how many records the buffer accepts."""
         with self._shared.lock:
-            changes, self._changes = self._changes, {}
+            changes, self._changes = {**self._shared.buffer.again(), **self._changes}, {}
             questions = list(self._questions)
         if changes:
             self._patience_s = POLL_TIMEOUT_S
@@ -305,7 +306,8 @@ class Fetcher:
     def _is_at_rest(self) -> bool:
         """Whether a round would do nothing but poll; without the lock: what comes now is seen after the next poll."""
         is_called = self._changes or self._questions or self._out_of_range or self._stopping
-        return not (is_called or self._held_back or self._shared.buffer.record_count)
+        buffer = self._shared.buffer
+        return not (is_called or self._held_back or buffer.record_count or buffer.has_again)
 
     def _fetch(self, room: int) -> bool:
         """Wait a moment for messages and put up to so many into the buffer; return whether any came."""

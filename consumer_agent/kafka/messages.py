@@ -37,8 +37,8 @@ def size_bytes(messages: list[Message]) -> int:
 def collector_paused() -> Iterator[None]:
     """Keep Python's garbage collector from walking over messages while they come: it doubles what they cost."""
     was_enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was_enabled:

@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +33,9 @@ from consumer_agent.membership.events import (
 from consumer_agent.records import Batch, Record
 from consumer_agent.runtime.engine import Engine, registration
 from consumer_agent.runtime.machine_thread import MachineThread, now_ms
+from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, Run
-from consumer_agent.runtime.shared_state import Notice, SharedState, Tell
+from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -44,6 +46,7 @@ MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 
 Callback = Callable[[list[TopicPartition]], object]
 _log = logging.getLogger(__name__)
+within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that it starts
 
 CommitCallback = Callable[[CommitFailedError | None], object]
 Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: all that was returned
@@ -72,6 +75,10 @@ class Frontend:
         self._engine: Engine | None = None
         self._dropped: weakref.finalize[..., Frontend] | None = None  # ends an engine that `end` has not ended
         self.is_closed = False
+        self._is_ended = self._is_leaving = False
+        self.outer: object | None = None  # the outermost call under way of those that run callbacks; see `undo`
+        self._polling: object | None = None  # the same, if it is a poll
+        self._new_member = ""  # the name for the next registration
         self.in_callback = False
         self.runner: int | None = None  # the thread that is in `Consumer.run`
         self._in_poll = False
@@ -124,10 +131,14 @@ class Frontend:
             raise ConsumerStateError("subscribe before the first poll")
         asks = self._callbacks[Tell.REVOKE] is not None
         engine = Engine(config, wanted, self.shared, self._telemetry, asks_to_revoke=asks)
-        engine.start()
-        self._dropped = weakref.finalize(self, engine.drop)
-        self._dropped.atexit = False
-        self._engine = engine
+        try:
+            engine.start()
+            dropped = weakref.finalize(self, engine.drop)
+            dropped.atexit = False
+            self._engine, self._dropped, self._is_ended = engine, dropped, False
+        except BaseException:
+            engine.end(0.0)
+            raise
 
     # ---- reading
 
@@ -136,7 +147,7 @@ class Frontend:
 
         With `is_handled` the records go to handlers, which finish them one batch at a time.
         """
-        self._in_poll = True
+        self._in_poll, self._polling = True, self.outer
         self.shared.come(finishes=self._finishes)
         self._is_handled = is_handled
         if self.machine_thread is None:
@@ -149,8 +160,31 @@ class Frontend:
 
     def end_poll(self) -> None:
         """Return to the application: its next poll has to come within `max_poll_interval_ms`."""
-        self._in_poll = False
+        self._in_poll, self._polling = False, None
         self.shared.go()
+
+    def undo(self, call: object) -> None:
+        """Leave nothing half done by a call that ends by an exception, a signal's for example, at any point of it.
+
+        Records that it took come again. A callback that was begun counts as run; the others run in the next call.
+        """
+        if self.outer is not call or not self.is_own_process:
+            return
+        shared = self.shared
+        self.in_callback = self._is_leaving = False
+        if shared.in_hand is not None and shared.in_hand.is_begun:
+            self.called_back(shared.in_hand)
+        with shared.lock:
+            shared.put_back()
+            taken, shared.taken = shared.taken or [], None
+            if taken:
+                shared.buffer.begin_again(taken)
+                shared.fetcher_wake.notify()
+        if self._polling is call:
+            self.end_poll()
+        self.outer = None
+        again = {(run.topic, run.partition): run.messages[0].offset() for run in taken}
+        self._telemetry.repositioned(self._telemetry.member, again, "interrupt")
 
     def next(self, max_records: int) -> Notice | Batch:
         """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
@@ -163,9 +197,10 @@ class Frontend:
         if self.is_closed:  # by another thread or task, which now runs the callbacks
             return Batch()
         if self.shared.is_out:
-            self.shared.is_out = False
-            self._telemetry.member = f"{self.config.client_id}-{uuid.uuid4()}"
-            machine_thread.send(Polled(self._telemetry.member, time.time_ns() // 1_000_000))
+            self._new_member = self._new_member or f"{self.config.client_id}-{uuid.uuid4()}"
+            machine_thread.send(Polled(self._new_member, time.time_ns() // 1_000_000))
+            self.shared.is_out = False  # after it is sent, or an interrupt in between would lose it
+            self._telemetry.member, self._new_member = self._new_member, ""
         notice = self.shared.next_notice()
         if notice is not None:
             return notice
@@ -211,7 +246,7 @@ class Frontend:
     def callback(self, notice: Notice) -> Callable[[], object] | None:
         """Return the application's callback for a notice, None if there is none."""
         if notice.tell is Tell.COMMITTED:
-            on_commit = self._commit_callbacks.pop(notice.token)
+            on_commit = self._commit_callbacks[notice.token]
             return lambda: on_commit(notice.error)
         callback = self._callbacks[notice.tell]
         if callback is None or not notice.partitions:
@@ -227,6 +262,8 @@ class Frontend:
         self.shared.called_back(notice)
         if notice.tell is Tell.REVOKE:
             self.require_machine_thread("on_revoke").send(Revoked(notice.token))
+        self._commit_callbacks.pop(notice.token, None)
+        self.shared.in_hand = None
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue from other offsets; buffered records of these partitions are dropped."""
@@ -319,14 +356,17 @@ class Frontend:
         """
         if not self.is_own_process:
             return False
-        if self.in_callback:
+        if self.in_callback and within_callback.get():
             raise ConsumerStateError("close may not be called from within a callback")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
-        with self.shared.changed:
-            was_closed, self.is_closed = self.is_closed, True
+        with self.shared.changed.lock:
+            self.is_closed = True
             self.shared.changed.notify()  # a poll of another thread or task ends
-        return not was_closed and self.machine_thread is not None
+        if self._is_ended or self._is_leaving or self._engine is None:
+            return False
+        self._is_leaving = True  # so another thread's `close` does nothing; an interrupted one goes on by the next
+        return True
 
     def begin_leaving(self, *, is_finished: bool) -> None:
         """Leave the group. With `is_finished` and automatic commits, all returned records are finished."""
@@ -340,6 +380,13 @@ class Frontend:
         if self._engine is not None and self._dropped is not None:
             self._engine.end(deadline_s)
             self._dropped.detach()
+            self._is_ended = True
+
+    def end_leaving(self) -> None:
+        """A `close` is over, in whichever way; one that was interrupted may be called again."""
+        self._is_leaving = False
+        if self._is_ended:
+            self.listeners.clear()
 
     # ---- what is allowed
 

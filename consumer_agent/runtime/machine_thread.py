@@ -26,7 +26,8 @@ from consumer_agent.membership.events import Event
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.membership.state_machine import StateMachine
 from consumer_agent.runtime import failpoints
-from consumer_agent.runtime.shared_state import SharedState, Tell
+from consumer_agent.runtime.notices import Tell
+from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
 from zkrebalancer.protocol.calls import Multi, ZooKeeperEvent
@@ -91,7 +92,7 @@ class MachineThread:
         """
         self._thread.start()
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        with self._wake_lock:
+        with self._wake_lock.lock:
             while not self._is_started and self._failure is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
@@ -105,7 +106,7 @@ class MachineThread:
         """Send the state machine an event, from any thread; after the end it is dropped."""
         if len(self._events) >= MAX_EVENTS:
             raise has_stopped("machine thread", self._failure)
-        with self._wake_lock:
+        with self._wake_lock.lock:
             if self._is_started and not self._is_over:
                 self._events.append(event)
                 self._wake.send()
@@ -135,7 +136,7 @@ class MachineThread:
             if self._store is not None:
                 self._store.close()
             gevent.joinall(self._closing, timeout=SESSION_CLOSE_TIMEOUT_S)
-            with self._wake_lock:
+            with self._wake_lock.lock:
                 self._is_over = True
                 self._wake.close()
             gevent.get_hub().destroy(destroy_loop=True)
@@ -159,7 +160,7 @@ class MachineThread:
         return True
 
     def _has_begun(self, failure: BaseException | None) -> None:
-        with self._wake_lock:
+        with self._wake_lock.lock:
             self._failure = failure
             self._is_started = failure is None
             self._wake_lock.notify()

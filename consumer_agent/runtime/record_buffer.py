@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from consumer_agent.errors import CommitFailedError, ConsumerStateError
 from consumer_agent.membership.events import Position
+from consumer_agent.runtime.shares import equal_shares
 from zkrebalancer.protocol.fields import TopicPartition
 
 Messages = Sequence[Any]  # as Kafka's client hands them over; the buffer asks each for its `offset()` only
@@ -102,6 +103,7 @@ class RecordBuffer:
         self._settings = settings
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._unfinished: set[TopicPartition] = set()  # whose marks may differ
+        self._again: set[TopicPartition] = set()  # nothing is put of these until Kafka's client begins anew
         self._ready: deque[TopicPartition] = deque()  # partitions that hold records, the next to be taken first
         self._record_count = 0
         self._byte_count = 0
@@ -160,8 +162,15 @@ class RecordBuffer:
     def put(self, partition: TopicPartition, messages: Messages, size_bytes: int) -> None:
         """Add messages in offset order; those of a partition that is not emitted, or seen before, are dropped."""
         held = self._partitions.get(partition)
-        if held is None or not held.emitting or not held.wanted:
+        if held is None or not held.emitting or not held.wanted or partition in self._again:
             return
+        try:
+            self._put(partition, held, messages, size_bytes)
+        except BaseException:  # the exception of a signal, which may come between any two steps
+            self.begin_again()
+            raise
+
+    def _put(self, partition: TopicPartition, held: _Partition, messages: Messages, size_bytes: int) -> None:
         if messages and messages[0].offset() < held.next_offset:
             messages = [message for message in messages if message.offset() >= held.next_offset]
         if not messages:
@@ -192,18 +201,54 @@ class RecordBuffer:
             taken = self.take(max_records)
             self._ready.extend(others)
             return taken
-        limit = self._record_count if max_records is None else max_records
         runs: list[Run] = []
+        try:
+            self._take(runs, self._record_count if max_records is None else max_records)
+        except BaseException:  # as in `put`
+            self.begin_again(runs)
+            raise
+        return runs
+
+    def _take(self, runs: list[Run], limit: int) -> None:
         for count in self._shares(limit):
             partition = self._ready.popleft()
             held = self._partitions[partition]
             messages = self._take_of(held, count)
-            held.returned = messages[-1].offset() + 1
+            returned = messages[-1].offset() + 1
             self._unfinished.add(partition)
             runs.append(Run(*partition, held.generation, messages))
+            held.returned = returned  # after it is in `runs`: see `begin_again`
             if held.count:
                 self._ready.append(partition)
-        return runs
+
+    # ---- after an interrupt
+
+    def begin_again(self, taken: Collection[Run] = ()) -> None:
+        """Go back to before these runs were taken, and drop everything: it may be half done. All is fetched again."""
+        for run in taken:
+            held = self._partitions.get((run.topic, run.partition))
+            if held is not None and held.generation == run.generation:
+                held.returned = min(held.returned, run.messages[0].offset())
+        self._ready.clear()
+        self._record_count = self._byte_count = 0
+        for held in self._partitions.values():
+            held.chunks.clear()
+            held.count, held.next_offset = 0, held.returned
+        self.fetch_again()
+
+    def fetch_again(self) -> None:
+        """Put nothing before Kafka's client has begun anew where this buffer ends: what it had handed over is lost."""
+        self._again = {partition for partition in self._partitions if self._is_fetched(partition)}
+
+    @property
+    def has_again(self) -> bool:
+        """Whether `again` returns anything."""
+        return bool(self._again)
+
+    def again(self) -> dict[TopicPartition, int | None]:
+        """Return from where partitions are to be fetched again; from now on they may be put."""
+        again, self._again = self._again & self._partitions.keys(), set()
+        return {tp: self._partitions[tp].next_offset for tp in again if self._is_fetched(tp)}
 
     def _shares(self, limit: int) -> list[int]:
         """Return how many records are taken of each of the partitions whose turn it is."""
@@ -397,16 +442,3 @@ class RecordBuffer:
             self._byte_count -= sum(chunk.size_bytes for chunk in held.chunks)
             held.count = 0
             held.chunks.clear()
-
-
-def equal_shares(counts: Sequence[int], limit: int) -> list[int]:
-    """Divide `limit` between partitions that hold so many records; what one can't fill goes to the others.
-
-    At least one for each of no more than `limit` partitions; those that could be larger differ by one at most.
-    """
-    shares = [0] * len(counts)
-    ascending = sorted(range(len(counts)), key=counts.__getitem__)
-    for settled, index in enumerate(ascending):
-        shares[index] = min(counts[index], limit // (len(counts) - settled))
-        limit -= shares[index]
-    return shares

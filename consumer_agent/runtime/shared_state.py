@@ -10,11 +10,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 
 from consumer_agent.errors import CommitFailedError, NoOffsetError, TooManyCommitsError
 from consumer_agent.membership.events import Position
+from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import Advance, Finished, RecordBuffer, Run
 from consumer_agent.runtime.threads import Condition, new_lock
@@ -28,25 +27,6 @@ _log = logging.getLogger(__name__)
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 ResetRecorder = Callable[[OutOfRange], None]
-
-
-class Tell(Enum):
-    """Which callback a notice is for."""
-
-    ASSIGNED = "assign"
-    REVOKE = "revoke"
-    LOST = "lost"
-    COMMITTED = "commit"
-
-
-@dataclass(slots=True)
-class Notice:
-    """A callback that the application's thread has to run, in order."""
-
-    tell: Tell
-    partitions: set[TopicPartition]
-    token: int = 0
-    error: CommitFailedError | None = None  # of COMMITTED
 
 
 def _counted(tell: Tell) -> str:
@@ -70,6 +50,8 @@ class SharedState:
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
         self._view: frozenset[TopicPartition] = frozenset()  # what it knew when its poll began, or was told since
+        self.in_hand: Notice | None = None  # what `next_notice` has returned, until its callback is over
+        self.taken: list[Run] | None = None  # by a poll that has not returned yet
         self._known: frozenset[TopicPartition] = (
             frozenset()
         )  # partitions whose `on_assign` has begun, and that are not given up
@@ -82,9 +64,8 @@ class SharedState:
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
-        shown = [tell for tell in Tell if tell is not Tell.COMMITTED]
         self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
-        self._counts |= {_counted(tell): 0 for tell in shown}
+        self._counts |= {_counted(tell): 0 for tell in Tell}
         self._away_since_ms: int | None = None  # None: it is in a poll, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
@@ -96,13 +77,13 @@ class SharedState:
 
     def emit_until(self, until_ms: int) -> None:
         """Let records be returned while the clock is below `until_ms`."""
-        with self.changed:
+        with self.changed.lock:
             self._emit_until_ms = until_ms
             self.changed.notify()
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition."""
-        with self.changed:
+        with self.changed.lock:
             self.buffer.admit(partition, generation, position, thread)
             self.changed.notify()
 
@@ -136,7 +117,7 @@ class SharedState:
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
         """Queue a callback. LOST covers all partitions that the application knows, and replaces what is queued."""
-        with self.changed:
+        with self.changed.lock:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
                 self._notices = deque(notice for notice in self._notices if notice.tell is Tell.COMMITTED)
@@ -150,7 +131,7 @@ class SharedState:
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
         """Commits are stored, or have failed."""
         failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
-        with self.changed:
+        with self.changed.lock:
             for token in tokens:
                 if token == self._awaited_commit:
                     self._commits = {token: failure}
@@ -161,32 +142,32 @@ class SharedState:
 
     def answer(self, token: int, offsets: Mapping[TopicPartition, int | None], error: str | None) -> None:
         """Answer a request for stored offsets."""
-        with self.changed:
+        with self.changed.lock:
             self._stored = {token: (offsets, error)}  # the application's thread has one request at a time
             self.changed.notify()
 
     def fail(self, error: RebalancerError) -> None:
         """Raise this in the application's next poll."""
-        with self.changed:
+        with self.changed.lock:
             self._failure = error
             self.changed.notify()
 
     def break_down(self, error: RebalancerError) -> None:
         """Raise this in every poll from now on: the consumer cannot recover."""
-        with self.changed:
+        with self.changed.lock:
             self.breakdown = self.breakdown or error
             self.changed.notify()
 
     def become_out(self) -> None:
         """Let the application's poll ask for a new registration."""
-        with self.changed:
+        with self.changed.lock:
             self.is_out = True
             self.changed.notify()
 
     def become_closed(self) -> None:
         """The machine thread has ended."""
         self.commit_finished(list(self._announced), str(self._left()))
-        with self.changed:
+        with self.changed.lock:
             self.is_closed = True
             self.changed.notify()
 
@@ -250,6 +231,8 @@ class SharedState:
         if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
             return []
         runs = self.buffer.take(max_records, among)
+        if among is None:
+            self.taken = runs
         if not runs:
             return []
         self._counts["polled_batches_total"] += 1
@@ -283,33 +266,61 @@ class SharedState:
         `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` leaves out partitions
         whose `on_revoke` has run already, in a stop that leaving the group overtook.
         """
-        while self.has_notice:
-            notice = self._notices.popleft()
-            if notice.tell is Tell.REVOKE:
-                notice.partitions &= self._known
-            if notice.partitions:
-                self._counts[_counted(notice.tell)] += len(notice.partitions)
+        try:
+            while self.has_notice:
+                notice = self.in_hand = self._notices[0]
+                self._notices.popleft()
+                self._announce(notice)
+                if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
+                    return notice
+                self.in_hand = None
+        except BaseException:  # the exception of a signal
+            self.put_back()
+            raise
+        return None
+
+    def _announce(self, notice: Notice) -> None:
+        partitions = notice.partitions & self._known if notice.tell is Tell.REVOKE else notice.partitions
+        known, view = self._known, self._view
+        if notice.tell is Tell.ASSIGNED:
+            known, view = known | partitions, view | partitions
+        elif notice.tell is Tell.REVOKE:
+            known, view = known - partitions, view - partitions
+        self._counts[_counted(notice.tell)] += len(partitions)
+        # No calls from here on: nothing interrupts these assignments.
+        if notice.tell is Tell.ASSIGNED:
+            self._assigning = partitions
+        self._is_losing = notice.tell is Tell.LOST
+        notice.partitions, self._known, self._view, notice.is_announced = partitions, known, view, True
+
+    def put_back(self) -> None:
+        """Put the notice in hand, whose callback was not called, back to the others; the lock must be held."""
+        notice = self.in_hand
+        if notice is None:
+            return
+        if notice.is_announced:
+            notice.is_announced = self._is_losing = False
+            self._counts[_counted(notice.tell)] -= len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
-                self._assigning = notice.partitions
+                self._assigning = set()
+                self._known -= notice.partitions
+                notice.partitions = {tp for tp in notice.partitions if self.buffer.holds({tp})}
+            elif notice.tell is Tell.REVOKE:
                 self._known |= notice.partitions
                 self._view |= notice.partitions
-            elif notice.tell is Tell.REVOKE:
-                self._known -= notice.partitions
-                self._view -= notice.partitions
-            self._is_losing = notice.tell is Tell.LOST
-            if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
-                return notice
-        return None
+        if not self._notices or self._notices[0] is not notice:
+            self._notices.appendleft(notice)
+        self.in_hand = None
 
     def called_back(self, notice: Notice) -> None:
         """The callback of a notice is over."""
-        with self.changed:
+        with self.changed.lock:
             self._is_losing = False
             if notice.tell is Tell.ASSIGNED:
                 self._assigning = set()
-                self.changed.notify()
             elif notice.tell is Tell.REVOKE:
                 self.buffer.let_go(notice.partitions)
+            self.changed.notify()
 
     @property
     def unannounced(self) -> set[TopicPartition]:
@@ -417,7 +428,7 @@ class SharedState:
         since_ms = self.away_since_ms
         away_ms = 0 if since_ms is None else self.now_ms() - since_ms
         return {
-            **self._counts,
+            **{name: count for name, count in self._counts.items() if name != _counted(Tell.COMMITTED)},
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from consumer_agent import arguments
 from consumer_agent.errors import CommitTimeoutError, ConsumerStateError
-from consumer_agent.records import Batch
-from consumer_agent.runtime.frontend import Committable, Frontend
-from consumer_agent.runtime.shared_state import Notice
+from consumer_agent.records import Batch, Record
+from consumer_agent.runtime.frontend import Committable, Frontend, within_callback
+from consumer_agent.runtime.notices import Notice
 from zkrebalancer.protocol.fields import TopicPartition
 
 
@@ -59,7 +59,7 @@ def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps
         yield Turn()
         while True:
             frontend.draw(limit)
-            with changed:
+            with changed.lock:
                 changes, found = changed.changes, frontend.next(limit)
             if isinstance(found, Notice):
                 yield from run_notice(frontend, found)
@@ -69,6 +69,18 @@ def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps
                 yield Wait(changes, deadline_s)
     finally:
         frontend.end_poll()
+
+
+def poll_batch(frontend: Frontend, timeout_s: float, max_records: int | None = None) -> Steps[Batch | None]:
+    """Return records as `poll`, None if there are none after the timeout."""
+    batch = yield from poll(frontend, timeout_s, max_records)
+    return batch or None  # asked here: between a method's return and the application no call may be interrupted
+
+
+def poll_record(frontend: Frontend, timeout_s: float) -> Steps[Record | None]:
+    """Return one record, None if there is none after the timeout."""
+    batch = yield from poll(frontend, timeout_s, 1)
+    return batch[0] if batch else None
 
 
 def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[None]:
@@ -106,7 +118,7 @@ def unsubscribe(frontend: Frontend, timeout_s: float) -> Steps[None]:
     frontend.require_usable("unsubscribe")
     try:
         if frontend.machine_thread is not None:
-            yield from _leave(frontend, timeout_s, is_finished=True)
+            yield from _leave(frontend, time.monotonic() + timeout_s, is_finished=True)
     finally:
         frontend.unsubscribe()
 
@@ -115,26 +127,35 @@ def close(frontend: Frontend, timeout_s: float, *, is_finished: bool = True) -> 
     """Leave the group for good."""
     arguments.check_timeout("close", timeout_s)
     if frontend.begin_closing():
+        deadline_s = time.monotonic() + timeout_s
         try:
-            yield from _leave(frontend, timeout_s, is_finished=is_finished)
+            yield from _until(frontend, lambda: not frontend.in_callback, deadline_s)  # of another thread or task
+            yield from _leave(frontend, deadline_s, is_finished=is_finished)
         finally:
-            frontend.listeners.clear()
+            frontend.end_leaving()
 
 
 def run_notice(frontend: Frontend, notice: Notice) -> Steps[None]:
     """Run the callback of a notice."""
     callback = frontend.callback(notice)
-    frontend.in_callback = True
     try:
         if callback is not None:
+            frontend.in_callback = notice.is_begun = True
+            within_callback.set(True)
             yield Callback(callback)
-    finally:
-        frontend.in_callback = False
-        frontend.called_back(notice)
+    except BaseException:
+        _end_callback(frontend, notice)
+        raise
+    _end_callback(frontend, notice)
 
 
-def _leave(frontend: Frontend, timeout_s: float, *, is_finished: bool) -> Steps[None]:
-    deadline_s = time.monotonic() + timeout_s
+def _end_callback(frontend: Frontend, notice: Notice) -> None:
+    within_callback.set(False)
+    frontend.in_callback = False
+    frontend.called_back(notice)
+
+
+def _leave(frontend: Frontend, deadline_s: float, *, is_finished: bool) -> Steps[None]:
     frontend.begin_leaving(is_finished=is_finished)
     try:
         yield from _run_last_notices(frontend, deadline_s)
@@ -173,7 +194,7 @@ def _until(frontend: Frontend, is_so: Callable[[], bool], deadline_s: float) -> 
     """Wait until something holds; return whether it does by the deadline."""
     changed = frontend.shared.changed
     while True:
-        with changed:
+        with changed.lock:
             if is_so():
                 return True
             changes = changed.changes

@@ -17,6 +17,7 @@ from gevent.event import Event as Flag
 from gevent.hub import Hub
 
 new_lock: Callable[[], threading.Lock] = monkey.get_original("_thread", "allocate_lock")
+new_reentrant_lock: Callable[[], threading._RLock] = monkey.get_original("_thread", "RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = monkey.get_original("_thread", "start_new_thread")
 
 
@@ -28,18 +29,10 @@ class Condition:
 
     def __init__(self, lock: threading.Lock) -> None:
         """Begin without waiters."""
-        self._lock = lock
+        self.lock = lock  # to be taken by `with`: a method of this class could be interrupted when it has taken it
         self._waiting: list[Callable[[], object]] = []
         self.listeners: list[Callable[[], object]] = []
         self.changes = 0  # calls of `notify`: by these a waiter sees that it has missed one
-
-    def __enter__(self) -> None:
-        """Acquire the lock."""
-        self._lock.acquire()  # no `with`: it ends in `__exit__`
-
-    def __exit__(self, *_error: object) -> None:
-        """Release the lock."""
-        self._lock.release()
 
     def notify(self) -> None:
         """Wake all waiters; the lock must be held."""
@@ -53,13 +46,32 @@ class Condition:
         waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()
         wake = waiter.wake
         self._waiting.append(wake)
-        self._lock.release()
         try:
+            self.lock.release()
             waiter.wait(timeout_s)
         finally:
-            self._lock.acquire()
+            self.lock.acquire()
             if wake in self._waiting:
                 self._waiting.remove(wake)
+            waiter.close()
+
+    def wait_for_change(self, changes: int, timeout_s: float) -> None:
+        """Wait until `notify` was called more often than `changes` times; the lock must not be held.
+
+        For the application's thread: a signal's exception leaves the lock as it was.
+        """
+        waiter: _Waiter = _GreenletWaiter() if _is_cooperative() else _ThreadWaiter()
+        wake = waiter.wake
+        try:
+            with self.lock:
+                if self.changes == changes:
+                    self._waiting.append(wake)
+            if wake in self._waiting:
+                waiter.wait(timeout_s)
+        finally:
+            with self.lock:
+                if wake in self._waiting:
+                    self._waiting.remove(wake)
             waiter.close()
 
 
@@ -89,7 +101,7 @@ class Thread:
     def join(self, timeout_s: float) -> None:
         """Wait for its end, but no longer than this."""
         deadline_s = time.monotonic() + timeout_s
-        with self._ended:
+        with self._ended.lock:
             while self.is_alive and time.monotonic() < deadline_s:
                 self._ended.wait(deadline_s - time.monotonic())
             is_at_its_end = not self.is_alive
@@ -100,7 +112,7 @@ class Thread:
         try:
             self._target()
         finally:
-            with self._ended:
+            with self._ended.lock:
                 self.is_alive = False
                 self._ended.notify()
 

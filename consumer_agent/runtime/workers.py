@@ -16,8 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from consumer_agent.records import Batch
 from consumer_agent.runtime.frontend import Frontend
+from consumer_agent.runtime.notices import Notice
 from consumer_agent.runtime.record_buffer import Run
-from consumer_agent.runtime.shared_state import Notice
 from consumer_agent.runtime.threads import Condition
 from zkrebalancer.protocol.fields import TopicPartition
 
@@ -65,7 +65,7 @@ class Workers:
     def _attend(self) -> None:
         """Run what is due besides records, or wait for it."""
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
-        with changed:
+        with changed.lock:
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
             waits_to_join = shared.is_out and shared.is_working
             step: Notice | Batch | None = None
@@ -80,7 +80,7 @@ class Workers:
         return any(future.done() for future in self._futures)
 
     def _ring(self) -> None:
-        with self._frontend.shared.changed:
+        with self._frontend.shared.changed.lock:
             self._frontend.shared.changed.notify()
 
     # ---- in each of the threads
@@ -93,7 +93,7 @@ class Workers:
                 last = {(run.topic, run.partition): run.messages[-1].offset() for run in runs}
                 shared.finish_below({partition: offset + 1 for partition, offset in last.items()})
             finally:
-                with shared.changed:
+                with shared.changed.lock:
                     shared.end_work(number)
                     del self._in_hand[number]
                     if shared.revoking or shared.is_out:

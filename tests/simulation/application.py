@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Polled, Revoked
 from consumer_agent.records import Batch, Record
-from consumer_agent.runtime.shared_state import Notice, Tell
+from consumer_agent.runtime.notices import Notice, Tell
 from tests.simulation.agent import MAX_POLL_RECORDS, AgentHost
 
 WAKE_US = 400

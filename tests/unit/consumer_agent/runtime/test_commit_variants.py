@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from consumer_agent.errors import CommitFailedError, ConsumerStateError, TooManyCommitsError
+from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
-from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState, Tell
+from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState
 from zkrebalancer.protocol.fields import TopicPartition
 
 T0: TopicPartition = ("t", 0)

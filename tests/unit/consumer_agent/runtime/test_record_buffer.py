@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from consumer_agent.membership.events import Position
-from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer, equal_shares
+from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefetch, RecordBuffer
+from consumer_agent.runtime.shares import equal_shares
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 LIMIT = 7

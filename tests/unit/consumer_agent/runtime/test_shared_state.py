@@ -8,8 +8,9 @@ import pytest
 
 from consumer_agent.errors import CommitFailedError
 from consumer_agent.records import Batch
+from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import Finished, RecordBuffer
-from consumer_agent.runtime.shared_state import SharedState, Tell
+from consumer_agent.runtime.shared_state import SharedState
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 P0, P1 = ("t", 0), ("t", 1)

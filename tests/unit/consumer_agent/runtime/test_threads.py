@@ -30,17 +30,17 @@ def test_a_change_in_another_thread_ends_the_wait(
     answers: list[str] = []
 
     def answer() -> None:
-        with changed:
+        with changed.lock:
             answers.append("done")
             changed.notify()
 
     def wait() -> None:
-        with changed:
+        with changed.lock:
             while not answers:
                 changed.wait(timeout_s)
 
     thread = Thread(answer, "answer")
-    with changed:
+    with changed.lock:
         thread.start()
     run(wait)
     thread.join(DEADLINE_S)
@@ -53,7 +53,7 @@ def test_a_wait_ends_with_its_time_and_the_lock_is_taken_again(run: Callable[[Ca
     changed = Condition(lock)
 
     def wait() -> None:
-        with changed:
+        with changed.lock:
             changed.wait(0.01)
             assert lock.locked()
             changed.notify()  # nobody waits any more
@@ -67,7 +67,7 @@ def test_a_greenlet_that_waits_gives_others_their_turn() -> None:
     turns: list[int] = []
 
     def wait() -> None:
-        with changed:
+        with changed.lock:
             while len(turns) < 3:
                 changed.wait(DEADLINE_S)
 
@@ -75,7 +75,7 @@ def test_a_greenlet_that_waits_gives_others_their_turn() -> None:
         for number in range(3):
             gevent.sleep(0)
             turns.append(number)
-        with changed:
+        with changed.lock:
             changed.notify()
 
     gevent.joinall([gevent.spawn(wait), gevent.spawn(work)], timeout=DEADLINE_S, raise_error=True)
@@ -86,7 +86,7 @@ def test_a_listener_hears_of_every_change() -> None:
     changed = Condition(new_lock())
     heard: list[int] = []
     changed.listeners.append(lambda: heard.append(1))
-    with changed:
+    with changed.lock:
         changed.notify()
         changed.notify()
     assert heard == [1, 1]
@@ -96,7 +96,7 @@ def test_joining_a_thread_that_goes_on_ends_with_the_time() -> None:
     released = Condition(new_lock())
 
     def run() -> None:
-        with released:
+        with released.lock:
             released.wait(DEADLINE_S)
 
     thread = Thread(run, "waits")
@@ -105,7 +105,7 @@ def test_joining_a_thread_that_goes_on_ends_with_the_time() -> None:
     thread.join(0.01)
     assert time.monotonic() - begun >= 0.01
     while True:
-        with released:
+        with released.lock:
             released.notify()
         thread.join(0.01)
         if not thread.is_alive:

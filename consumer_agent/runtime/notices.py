@@ -1,0 +1,30 @@
+"""What the application's thread has to run: its callbacks, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from consumer_agent.errors import CommitFailedError
+from zkrebalancer.protocol.fields import TopicPartition
+
+
+class Tell(Enum):
+    """Which callback a notice is for."""
+
+    ASSIGNED = "assign"
+    REVOKE = "revoke"
+    LOST = "lost"
+    COMMITTED = "commit"
+
+
+@dataclass(slots=True)
+class Notice:
+    """A callback that the application's thread has to run, in order."""
+
+    tell: Tell
+    partitions: set[TopicPartition]
+    token: int = 0
+    error: CommitFailedError | None = None  # of COMMITTED
+    is_announced: bool = False  # what follows for the shared state is done
+    is_begun: bool = False  # the callback is called

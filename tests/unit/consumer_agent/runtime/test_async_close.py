@@ -1,0 +1,61 @@
+"""A task closes a consumer while another one's callback is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest import mock
+
+import pytest
+
+from consumer_agent import AsyncConsumer, ConsumerStateError
+from consumer_agent.runtime.notices import Tell
+
+DEADLINE_S = 10.0
+
+
+class Setting:
+    """A consumer whose `on_assign` is awaited until `released`."""
+
+    def __init__(self) -> None:
+        self.begun, self.refused, self.released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.refusals: list[str] = []
+        self.consumer = AsyncConsumer(zookeeper="z:1", bootstrap="b:1", group="g")
+        self.consumer.subscribe(["orders"], on_assign=self._on_assign)
+
+    async def _on_assign(self, _partitions: object) -> None:
+        self.begun.set()
+        await asyncio.create_task(self._close_within())
+        self.refused.set()
+        await self.released.wait()
+
+    async def _close_within(self) -> None:
+        with pytest.raises(ConsumerStateError) as raised:
+            await self.consumer.close()
+        self.refusals.append(str(raised.value))
+
+    async def begin(self) -> asyncio.Task[object]:
+        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer"):
+            await self.consumer.poll(0.0)
+        shared = self.consumer._frontend.shared
+        shared.admit(("orders", 0), 1, 0)
+        shared.tell(Tell.ASSIGNED, [("orders", 0)])
+        task: asyncio.Task[object] = asyncio.create_task(self.consumer.poll(DEADLINE_S))
+        await asyncio.wait_for(self.begun.wait(), DEADLINE_S)
+        return task
+
+
+def test_close_waits_for_the_callback_of_another_task_and_is_refused_within_it() -> None:
+    async def scenario() -> None:
+        setting = Setting()
+        polling = await setting.begin()
+        closing = asyncio.create_task(setting.consumer.close(DEADLINE_S))
+        await asyncio.wait_for(setting.refused.wait(), DEADLINE_S)
+        assert setting.consumer._frontend.is_closed
+        assert not closing.done()
+        setting.released.set()
+        await asyncio.wait_for(closing, DEADLINE_S)
+        assert not await polling
+        assert setting.refusals == ["close may not be called from within a callback"]
+        assert setting.consumer._frontend._is_ended
+
+    asyncio.run(scenario())

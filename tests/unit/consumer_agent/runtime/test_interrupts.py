@@ -1,0 +1,280 @@
+"""An interrupt at any point of `poll`, `commit` and `close` loses no record and no callback, and locks nobody out.
+
+Python delivers a signal's exception where a function begins, after a call of C, and where a loop goes back. A profiler
+and a tracer raise at each of these points in turn.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import Message, TopicPartition
+
+from consumer_agent import Consumer
+from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Event, Polled, Revoked
+from consumer_agent.runtime.engine import Engine
+from consumer_agent.runtime.notices import Tell
+from tests.unit.consumer_agent.messages import messages
+
+PARTITION = ("orders", 0)
+COUNT = 12
+JUMPS_BACK = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
+
+
+class Interrupted(BaseException):
+    """Stands for what a signal's handler raises."""
+
+
+class Interrupt:
+    """Raises in this thread at the point with this number; counts the points on the way."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.points = at, 0
+
+    def _point(self) -> None:
+        self.points += 1
+        if self.points == self.at:
+            raise Interrupted
+
+    def profile(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "c_return" or (event == "call" and frame.f_code.co_filename != __file__):
+            self._point()
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Any:  # as typeshed has it
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode" and frame.f_code.co_code[frame.f_lasti] in JUMPS_BACK:
+            self._point()
+        return self.trace
+
+    def during(self, call: Callable[[], object]) -> object:
+        sys.settrace(self.trace)
+        sys.setprofile(self.profile)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+            sys.settrace(None)
+
+
+class Client:
+    """Kafka's client above a log of COUNT records; it hands over where it was assigned, in its own order of calls."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+
+    def consume(self, count: int, **_: float) -> list[Message]:
+        if self.next is None:
+            return []
+        offsets = range(self.next, min(COUNT, self.next + count))
+        self.next = offsets.stop
+        return messages(PARTITION, offsets)
+
+    def poll(self, *_: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.next = partitions[0].offset
+
+    def incremental_unassign(self, _partitions: list[TopicPartition]) -> None:
+        self.next = None
+
+    def list_topics(self, *_: str, **__: float) -> mock.Mock:
+        return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)})})
+
+
+class Setting:
+    """A consumer with one partition, whose threads the test replaces: it does their work between calls."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.sent: list[Event] = []
+        self.iterator: Iterator[object] = iter(())
+        self.client = Client()
+        with (
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
+            mock.patch.object(Engine, "start"),
+        ):
+            self.consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g", max_poll_records=5)
+            self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
+            self.consumer.poll(0.0)
+        self.frontend = self.consumer._frontend
+        self.shared = self.frontend.shared
+        machine_thread = self.frontend.machine_thread
+        assert machine_thread is not None
+        machine_thread.send = self._machine  # type: ignore[method-assign]
+        machine_thread.join = mock.Mock()  # type: ignore[method-assign]
+        self.shared.emit_until(2**60)
+        self.shared.admit(PARTITION, 1, 0)
+        assert self.frontend._fetcher is not None
+        self.fetcher = self.frontend._fetcher._fetcher
+        self.fetcher.change(lambda: {PARTITION: 0})
+        self.fetcher_round()
+
+    def _note(self, what: str) -> Callable[[list[tuple[str, int]]], None]:
+        return lambda partitions: self.told.append((what, len(partitions)))
+
+    def _machine(self, event: Event) -> None:
+        self.sent.append(event)
+        if isinstance(event, CommitRequested):
+            self.shared.commit_finished([event.token], None)
+        elif isinstance(event, Abandoned | CloseRequested):
+            self.shared.become_closed()
+
+    def fetcher_round(self) -> None:
+        """Do what the fetcher's thread does when it is woken; it must not be locked out."""
+        assert self.fetcher._in_client.acquire(blocking=False)
+        self.fetcher._begin_round()
+        self.fetcher._in_client.release()
+
+    def read_all(self) -> list[int]:
+        """Return the offsets of all records that come now."""
+        offsets: list[int] = []
+        for _ in range(2 * COUNT):
+            offsets += [record.offset for record in self.consumer.poll(0.0)]
+            self.in_own_thread(self.fetcher_round)
+        return offsets
+
+    @staticmethod
+    def in_own_thread(call: Callable[[], object]) -> None:
+        """Call what another thread does: what the application's thread has left locked locks that out."""
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except AssertionError as failure:
+                failures.append(failure)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(10.0)
+        assert not thread.is_alive()
+        assert failures == []
+
+    def check_counts(self) -> None:
+        """What the buffer counts is what it holds."""
+        buffer = self.shared.buffer
+        held = list(buffer._partitions.values())
+        in_chunks = sum(len(chunk.messages) - chunk.taken for one in held for chunk in one.chunks)
+        assert buffer.record_count == in_chunks == sum(one.count for one in held)
+        assert set(buffer._ready) == {tp for tp, one in buffer._partitions.items() if one.count}
+
+
+def interrupted_at_each_point(
+    call: Callable[[Setting], object], prepare: Callable[[Setting], object] = lambda _: None
+) -> Iterator[tuple[Setting, object, bool]]:
+    """Make a setting for each point of a call, and interrupt it there; at last it is not interrupted."""
+    for at in range(1, 100_000):
+        setting = Setting()
+        prepare(setting)
+        interrupt = Interrupt(at)
+        result, is_interrupted = None, False
+        gc.collect(0)
+        try:
+            result = interrupt.during(lambda: call(setting))  # noqa: B023
+        except Interrupted:
+            is_interrupted = True
+        assert not setting.shared.lock.locked()
+        assert gc.isenabled()
+        setting.check_counts()
+        yield setting, result, is_interrupted
+        if interrupt.points < at:
+            assert not is_interrupted
+            assert at > 20
+            return
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize("max_records", [5, 3, -1])
+def test_no_record_is_lost_or_doubled_by_an_interrupt_of_a_poll(max_records: int) -> None:
+    for setting, result, _ in interrupted_at_each_point(lambda one: one.consumer.poll(0.0, max_records=max_records)):
+        first = [] if result is None else [record.offset for record in result]  # type: ignore[attr-defined]
+        setting.in_own_thread(setting.fetcher_round)
+        assert first + setting.read_all() == list(range(COUNT))
+        assert setting.consumer.finished() == {PARTITION: COUNT}
+
+
+def _first_of(setting: Setting, method: str) -> object:
+    setting.iterator = getattr(setting.consumer, method)()  # kept: its end is not what is interrupted
+    for found in setting.iterator:
+        return found
+    return None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops one in a deallocation
+@pytest.mark.parametrize("method", ["__iter__", "records"])
+def test_no_record_is_lost_by_an_interrupt_of_an_iterator(method: str) -> None:
+    for setting, result, _ in interrupted_at_each_point(lambda one: _first_of(one, method)):
+        first = [] if result is None else [result.offset] if method == "records" else [one.offset for one in result]  # type: ignore[attr-defined]
+        setting.in_own_thread(setting.fetcher_round)
+        assert first + setting.read_all() == list(range(COUNT))
+
+
+def test_an_assignment_is_told_though_the_poll_was_interrupted() -> None:
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        lambda one: one.consumer.poll(0.0, max_records=0), lambda one: one.shared.tell(Tell.ASSIGNED, [PARTITION])
+    ):
+        setting.consumer.poll(0.0, max_records=0)
+        assert setting.told == [("assign", 1)] or (is_interrupted and setting.told == [])
+        assert setting.shared.unannounced == set()
+        assert setting.shared.is_known(PARTITION)
+        assert setting.shared.metrics()["assign_partitions_total"] == 1
+
+
+def test_a_stop_is_answered_though_the_poll_was_interrupted() -> None:
+    def prepare(setting: Setting) -> None:
+        setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+        setting.consumer.poll(0.0, max_records=2)
+        setting.shared.stop([PARTITION])
+        setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
+
+    for setting, _, is_interrupted in interrupted_at_each_point(lambda one: one.consumer.poll(0.0), prepare):
+        setting.consumer.poll(0.0)
+        assert Revoked(7) in setting.sent
+        assert setting.told == [("assign", 1), ("revoke", 1)] or (is_interrupted and len(setting.told) == 1)
+        assert not setting.shared.is_known(PARTITION)
+        assert setting.shared.metrics()["revoke_partitions_total"] == 1
+        setting.shared.forget([PARTITION])
+
+
+def test_a_consumer_joins_though_the_poll_was_interrupted() -> None:
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.consumer.poll(0.0, max_records=0), lambda one: one.shared.become_out()
+    ):
+        setting.consumer.poll(0.0, max_records=0)
+        names = {event.consumer for event in setting.sent if isinstance(event, Polled)}
+        assert names == {setting.frontend._telemetry.member}
+
+
+def _polled(setting: Setting) -> None:
+    setting.consumer.poll(0.0)
+
+
+def test_a_commit_after_one_that_was_interrupted() -> None:
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.consumer.commit(), lambda one: one.consumer.poll(0.0)
+    ):
+        setting.consumer.commit()
+        assert setting.consumer.finished() == {PARTITION: 5}
+        assert setting.read_all() == list(range(5, COUNT))
+
+
+def test_closing_again_ends_what_was_interrupted() -> None:
+    """And an interrupted poll before it: what that had taken does not count as returned."""
+    for setting, _, _ in interrupted_at_each_point(
+        lambda one: one.consumer.close(), lambda one: one.consumer.poll(0.0)
+    ):
+        setting.consumer.close()
+        assert setting.shared.is_closed
+        assert setting.frontend._is_ended
+        assert setting.consumer.finished() == {PARTITION: 5}
