@@ -227,11 +227,16 @@ class Planning:
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
-        """Whether not all have to stop: the group is frozen, or static members only get back what they had."""
+        """Whether not all have to stop: the group is frozen, or static members only get back what they had.
+
+        While stops of an eager plan before are not acknowledged, static members too wait for them.
+        """
         if self._view.settings.frozen:
             return True
         for consumer, wanted in shares.items():
             member = self._view.members[consumer]
+            if member.stops_everything:
+                return False
             expected = member.expected()
             if consumer in self._fenced or expected == wanted:
                 continue

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
 from zkrebalancer.protocol.cluster_nodes import Topic, is_same_topic, merged_names
-from zkrebalancer.protocol.command import Command, StartFetcher, applied
+from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
@@ -188,6 +188,16 @@ class Member:
         for pending in self.pending:
             partitions = applied(partitions, pending.command)
         return partitions
+
+    @property
+    def stops_everything(self) -> bool:
+        """Whether it has to acknowledge a stop of everything that all members get: not one because it is fenced."""
+        return any(
+            isinstance(pending.command, StopFetcher)
+            and pending.command.partitions is None
+            and pending.command.cause.kind != INSTANCE_FENCED
+            for pending in self.pending
+        )
 
     def blocked_topics(self) -> tuple[str, ...]:
         """Topics of which everything counts as held, because what the consumer holds cannot be read.

@@ -59,6 +59,31 @@ def test_in_eager_mode_nobody_starts_before_everybody_has_stopped() -> None:
     world.assert_converged()
 
 
+def test_in_eager_mode_a_static_member_that_comes_back_waits_for_the_stops_that_are_under_way() -> None:
+    """In `Planning._is_gentle`, do not look at `stops_everything`."""
+    world = world_with(GroupSettings(mode="eager", static_grace_ms=10_000), "a")
+    world.set_topic("u", 4)
+    world.add_agent("s", {"u": 1}, instance_id="pod-1")
+    world.pass_time(1_000)
+    had = world.owned()["s-1"]
+    slow = world.agents["a"]
+    slow.silent = True
+    world.kill_agent(world.agents["s"])
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")  # until it is stopped everywhere, its members shall have nothing
+    world.pass_time(500)
+    (stop,) = commands(world, slow)
+    back = world.add_agent("s2", {"u": 1}, instance_id="pod-1")
+    world.pass_time(500)
+    assert commands(world, slow) == [stop]
+    assert not commands(world, back)
+    assert world.owned()["s2-1"] == {}
+    slow.silent = False
+    world.pass_time(1_000)
+    assert world.owned()["s2-1"] == had
+    world.assert_converged()
+
+
 def test_in_incremental_mode_a_slow_consumer_delays_only_what_leaves_it() -> None:
     world = world_with(GroupSettings(), "a", "b", partitions=6)
     world.agents["a"].silent = True
