@@ -45,3 +45,12 @@ def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> No
             world.deliver(process)
         else:
             world.compute(process)
+
+
+def deliver_until_idle(world: World, process: CoordinatorProcess) -> None:
+    """Let ZooKeeper answer one coordinator; computations are left waiting."""
+    while process.session.sent or process.session.inbox:
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        else:
+            world.deliver(process)

@@ -119,7 +119,7 @@ class Planning:
             problem=problem,
             before=self._columns,
             changed=frozenset(self._changed),
-            everything=settings.mode == EAGER and not settings.frozen,
+            everything=self._is_eager,
         )
 
     def keep(self, columns: Columns) -> None:
@@ -206,7 +206,7 @@ class Planning:
         `outstanding`: consumers that have commands to answer.
         """
         shares = self._shares(transition, outstanding)
-        mode = EAGER if transition.everything and not self._is_gentle(shares) else INCREMENTAL
+        mode = EAGER if self._is_eager and not self._is_gentle(shares) else INCREMENTAL
         return Deviations(mode, shares, frozenset(self._fenced), self._former_names)
 
     def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
@@ -217,7 +217,8 @@ class Planning:
         anew, all that would change are exceptions.
         """
         view = self._view
-        if self._is_all_touched or transition.columns.is_contradicted or self._has_gaps:
+        is_other_mode = transition.everything is not self._is_eager  # the settings have changed since
+        if self._is_all_touched or transition.columns.is_contradicted or self._has_gaps or is_other_mode:
             names = set(view.members)
         else:
             names = view.touched.keys() | outstanding | self._outside | self._stale_holders
@@ -226,13 +227,16 @@ class Planning:
                 names |= transition.changing
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
+    @property
+    def _is_eager(self) -> bool:
+        """Whether everything is stopped before anything starts, by the settings now: a frozen group stops nothing."""
+        return self._view.settings.mode == EAGER and not self._view.settings.frozen
+
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
-        """Whether not all have to stop: the group is frozen, or static members only get back what they had.
+        """Whether not all have to stop although the group is eager: static members only get back what they had.
 
         While stops of an eager plan before are not acknowledged, static members too wait for them.
         """
-        if self._view.settings.frozen:
-            return True
         for consumer, wanted in shares.items():
             member = self._view.members[consumer]
             if member.stops_everything:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.groups import commands, events, world_with
+from tests.support.groups import commands, deliver_until_idle, events, world_with
 from tests.support.world import GROUP
 from zkrebalancer.protocol import command, paths, settings
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
@@ -81,6 +81,29 @@ def test_in_eager_mode_a_static_member_that_comes_back_waits_for_the_stops_that_
     slow.silent = False
     world.pass_time(1_000)
     assert world.owned()["s2-1"] == had
+    world.assert_converged()
+
+
+def test_an_eager_group_that_is_unfrozen_while_a_plan_is_computed_stops_everything_first() -> None:
+    """In `Planning.deviations`, look at `transition.everything` instead of the settings."""
+    world = world_with(GroupSettings(mode="eager", frozen=True), "a")
+    process, slow = world.leader(), world.agents["a"]
+    slow.silent = True
+    new = world.add_agent("b")
+    world.act(new)
+    world.set_topic("t", 6)
+    deliver_until_idle(world, process)
+    assert process.computing
+    world.configure(settings.encode(GroupSettings(mode="eager")))
+    deliver_until_idle(world, process)
+    world.compute(process)
+    deliver_until_idle(world, process)
+    (stop,) = commands(world, slow)
+    assert isinstance(stop, StopFetcher)
+    assert stop.partitions is None
+    assert not commands(world, new)
+    slow.silent = False
+    world.pass_time(1_000)
     world.assert_converged()
 
 
