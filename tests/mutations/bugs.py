@@ -315,6 +315,67 @@ MUTATIONS = (
     ),
     # A hostile world ----------------------------------------------------------------------------------------------
     Mutation(
+        "claims are believed",
+        21,
+        (
+            Edit(
+                "view.Member.read_owners",
+                "frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())",
+                "frozenset()",
+            ),
+        ),
+        hostile="forge_claim",
+        seeds=5,
+    ),
+    Mutation(
+        "a new leader believes what is claimed",
+        21,
+        (Edit("GroupReader._given_to", "if self._is_recorded() else None", "if False else None"),),
+        hostile="forge_claim",
+        seeds=20,
+    ),
+    Mutation(
+        "a claim that is false is waited for as if it were true",
+        21,
+        (
+            Edit(
+                "Departures._eviction_record",
+                "partitions=member.held()",
+                "partitions=dict.fromkeys(member.false_claims, 0)",
+            ),
+        ),
+        hostile="forge_claim",
+        seeds=5,
+    ),
+    Mutation(
+        "a start does not record what it gives",
+        21,
+        (Edit("BatchBuilder.add", "beside.append(self._given_record(consumer, wanted))", "pass"),),
+        hostile="forge_claim",
+        seeds=5,
+    ),
+    Mutation(
+        "a start records no more than it starts",
+        21,
+        (Edit("BatchBuilder._given_record", "*(self._view.members[consumer].given or ()), ", ""),),
+        hostile="forge_claim",
+        seeds=5,
+    ),
+    Mutation(
+        "a record that is gone frees what its member had",
+        21,
+        (Edit("Membership._owners_read", "if member.registered:", "if False:"),),
+        hostile="delete_owner",
+        seeds=20,
+    ),
+    Mutation(
+        "a new leader takes a member without a record for dead",
+        21,
+        (Edit("GroupReader._owners_read", "elif self.view.members[consumer].registered:", "elif False:"),),
+        hostile="delete_owner",
+        seeds=100,
+    ),
+    Mutation(
         "a topic that gets an id is another one",
         None,
         (Edit("GroupView.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),

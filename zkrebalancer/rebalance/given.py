@@ -49,7 +49,7 @@ class GivenRecords:
             if member is None or member.given is None or not (member.given or consumer in self._view.recorded):
                 continue
             names.append(consumer)
-            operations.append(record(self._view, consumer, member.given, self._scheduler.room() // 2))
+            operations.append(record(self._view, consumer, member.given.keys(), self._scheduler.room() // 2))
             count += len(member.given)
         fitting = self._scheduler.fitting(operations)
         self._view.unrecorded.update(dict.fromkeys(names[fitting:]))

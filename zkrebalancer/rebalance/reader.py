@@ -51,7 +51,7 @@ class GroupReader:
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
-        self._given: dict[str, frozenset[TopicPartition] | None] = {}  # by consumer, None: the record makes no sense
+        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
         self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
 
     def stages(self) -> list[Stage]:
@@ -181,7 +181,7 @@ class GroupReader:
     def _given_read(self, consumer: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self._given[consumer] = ownership.decode_given(reply.content)
+                self._given[consumer] = dict.fromkeys(ownership.decode_given(reply.content, self._bound()), 0)
             except NodeContentError as error:
                 self._given[consumer] = None
                 self.problems.append(f"{consumer}: {error}; what it claims is believed")
@@ -266,13 +266,13 @@ class GroupReader:
         member.given = self._given_to(consumer)
         member.is_record_gone = True
         if member.given is not None:
-            member.owners = OwnersRecord(0, None, dict.fromkeys(member.given, 0))
+            member.owners = OwnersRecord(0, None, member.given)
         member.pending = self.channels.get(consumer, [])
         self.view.refresh(consumer)
 
-    def _given_to(self, consumer: str) -> frozenset[TopicPartition] | None:
+    def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:
         """Return what a consumer may own; None: no record tells, because another version may have led since."""
-        return self._given.get(consumer, frozenset()) if self._is_recorded() else None
+        return self._given.get(consumer, {}) if self._is_recorded() else None
 
     def _is_recorded(self) -> bool:
         return self._mark == cluster_nodes.encode_counter(self.view.generation)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import KeysView, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
 
 from zkrebalancer.protocol import ownership, registration
@@ -80,7 +79,7 @@ class Member:
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
     # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
-    given: AbstractSet[TopicPartition] | None = frozenset()
+    given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
     false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
     is_record_gone: bool = False  # `owners` is gone though `ids` is there; `owners` here is what it said last
     failed_tries: int = 0  # starts in a row that were cancelled
@@ -112,7 +111,7 @@ class Member:
             self.owners = None
             return f"{self.consumer} may hold anything until it is evicted: {error}"
         given = self.given
-        self.false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given)
+        self.false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())
         if self.false_claims:
             record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
         self.owners = record
@@ -270,9 +269,9 @@ class GroupView:
         held = member.held() if member else {}
         blocks = member.blocked_topics() if member else ()
         if member is not None and not blocks:
-            if held.keys() != member.given:
+            if member.given is None or held.keys() != member.given.keys():
                 self.unrecorded[consumer] = None
-            member.given = held.keys()
+            member.given = held
         if record is not None:
             held = {**record.partitions, **held}
         if consumer in self.evicted:
