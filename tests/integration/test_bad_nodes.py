@@ -185,3 +185,28 @@ def test_a_group_with_an_illegal_name(scenario: Scenario) -> None:
         result = run("consumer-agent", "run", "--group", illegal, *where)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
     scenario.verify()
+
+
+def test_a_member_that_claims_what_it_was_never_given_takes_nothing(scenario: Scenario) -> None:
+    """It writes into its own record; it is evicted, and nobody else loses anything or waits."""
+    scenario.begin()
+    topic = scenario.topic("t")
+    known = Registration(
+        pattern=registration.STATIC,
+        subscription={"nothing": 1},
+        timestamp="0",
+        client_id="ghost",
+        host="nowhere",
+        session_timeout_ms=scenario.lab.session_timeout_ms,
+    )
+    claims = OwnersRecord(0, None, {(topic, number): 0 for number in range(scenario.topics[topic])})
+    for group in scenario.groups:
+        before = owners_of(scenario.report(group))
+        ghost = register_ghost(scenario, group, registration.encode(known))
+        write(scenario, SetContent(paths.owners(group, ghost), ownership.encode_owners(claims)))
+        told = scenario.wait_event("false_claim", group=group, member=ghost)
+        assert told["partition_count"] == len(claims.partitions)
+        wait_warning(scenario, f"evicting {ghost}: it claims what it was never given: {topic}-0")
+        wait_gone(scenario, group, ghost)
+        assert owners_of(scenario.report(group)) == before
+    scenario.verify()

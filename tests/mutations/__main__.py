@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tests.mutations.bugs import MUTATIONS, Mutation
+from tests.mutations.bugs import MUTATIONS
 from tests.mutations.hunting import Hunt, hunt
+from tests.mutations.mutation import Mutation
 
 
 def _hunt(task: tuple[int, int | None]) -> Hunt:

@@ -5,22 +5,9 @@ A mutation names the rule, and either the number of seeds within which it is fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tests.mutations.editing import Edit
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One bug."""
-
-    name: str
-    rule: int | None  # of `docs/reference/protocol.md`, None: of the code
-    edits: tuple[Edit, ...]
-    seeds: int = 3  # within which it has to be found
-    hostile: str = ""  # the kind of hostile fault that shows it, "": the friendly profile does
-    redundant: str = ""  # why nothing breaks: then no seed may find it
-
+from tests.mutations.hostile_bugs import HOSTILE_MUTATIONS
+from tests.mutations.mutation import Mutation
 
 READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
 READ_OWNERS = "self._consumer_names, self._registrations, self._owners"
@@ -313,117 +300,7 @@ MUTATIONS = (
         (Edit("reader._not_applied", "", "return sorted(pending, key=lambda command: command.node)"),),
         seeds=300,
     ),
-    # A hostile world ----------------------------------------------------------------------------------------------
-    Mutation(
-        "claims are believed",
-        21,
-        (
-            Edit(
-                "view.Member.read_owners",
-                "frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())",
-                "frozenset()",
-            ),
-        ),
-        hostile="forge_claim",
-        seeds=5,
-    ),
-    Mutation(
-        "a new leader believes what is claimed",
-        21,
-        (Edit("GroupReader._given_to", "if self._is_recorded() else None", "if False else None"),),
-        hostile="forge_claim",
-        seeds=20,
-    ),
-    Mutation(
-        "a claim that is false is waited for as if it were true",
-        21,
-        (
-            Edit(
-                "Departures._eviction_record",
-                "partitions=member.held()",
-                "partitions=dict.fromkeys(member.false_claims, 0)",
-            ),
-        ),
-        hostile="forge_claim",
-        seeds=5,
-    ),
-    Mutation(
-        "a start does not record what it gives",
-        21,
-        (Edit("BatchBuilder.add", "beside.append(self._given_record(consumer, wanted))", "pass"),),
-        hostile="forge_claim",
-        seeds=5,
-    ),
-    Mutation(
-        "a start records no more than it starts",
-        21,
-        (Edit("BatchBuilder._given_record", "*(self._view.members[consumer].given or ()), ", ""),),
-        hostile="forge_claim",
-        seeds=5,
-    ),
-    Mutation(
-        "a record that is gone frees what its member had",
-        21,
-        (Edit("Membership._owners_read", "if member.registered:", "if False:"),),
-        hostile="delete_owner",
-        seeds=20,
-    ),
-    Mutation(
-        "a new leader takes a member without a record for dead",
-        21,
-        (Edit("GroupReader._owners_read", "elif self.view.members[consumer].registered:", "elif False:"),),
-        hostile="delete_owner",
-        seeds=100,
-    ),
-    Mutation(
-        "a topic that gets an id is another one",
-        None,
-        (Edit("GroupView.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),
-        seeds=20,
-        hostile="give_topic_id",
-    ),
-    Mutation(
-        "a refused call is repeated at once",
-        None,
-        (Edit("scheduler.pause_us", "", "return 0"),),
-        seeds=20,
-        hostile="refuse_group",
-    ),
-    Mutation(
-        "what may not be read is taken for absent",
-        None,
-        (Edit("Scheduler.answer", "reply.refusal not in awaited.expected", "False"),),
-        seeds=20,
-        hostile="deny_group",
-    ),
-    Mutation(
-        "a topic that may not be read holds up all",
-        None,
-        (Edit("TopicListener._topic_read", "self._read_later(name, reply)", "return"),),
-        seeds=20,
-        hostile="deny_topic",
-    ),
-    Mutation(
-        "a root that is gone is not waited for",
-        None,
-        (Edit("TopicListener._list", "expected=OF_A_ROOT", "expected=ANY"),),
-        seeds=40,
-        hostile="recreate_topics",
-    ),
-    Mutation(
-        "an unreadable record of a static member is created again",
-        None,
-        (Edit("static_members.stores", "or instance in view.unreadable_statics", ""),),
-        seeds=40,
-        hostile="garble_static",
-    ),
-    Mutation(
-        "a generation that cannot be read begins anew",
-        None,
-        (Edit("GroupReader._generations_of_members", "", "return []"),),
-        seeds=40,
-        hostile="garble_generation",
-    ),
+    *HOSTILE_MUTATIONS,
     # Of the code --------------------------------------------------------------------------------------------------
     Mutation(
         "the legacy rule: a change during a rebalance is lost",
