@@ -76,7 +76,11 @@ class CoordinatorHost(Host):
         for name, group in self.machine.groups.items():
             scheduler = Broken() if name in self.broken else self.machine.scheduler
             group._scheduler._scheduler = scheduler  # type: ignore[assignment]
-        for effect in self.machine.step(event, Now(self.clock_us(), self.wall_ms())):
+        failures = self.machine.quarantine.failures
+        effects = self.machine.step(event, Now(self.clock_us(), self.wall_ms()))
+        if self.machine.quarantine.failures > failures and not self.broken:
+            raise AssertionError([effect.text for effect in effects if isinstance(effect, Warn)])
+        for effect in effects:
             self._perform(effect)
         self.plan_tick()
         if self.is_checked and self.connection.online:

@@ -75,6 +75,7 @@ class World:
     readable_records: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     rogues: set[str] = field(default_factory=set)  # names of those that claim what they like
     tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
+    has_bugs: bool = False  # on purpose: then groups may come into quarantine
 
     # Coordinators ---------------------------------------------------------------------------------------------------
 
@@ -93,6 +94,8 @@ class World:
     def feed(self, process: CoordinatorProcess, event: Event) -> list[Effect]:
         now = Now(self.now_us, EPOCH_OFFSET_MS + self.now_us // 1_000)
         effects = process.machine.step(event, now)
+        if process.machine.quarantine.failures and not self.has_bugs:
+            raise AssertionError(next(effect.text for effect in effects if isinstance(effect, Warn)))
         for effect in effects:
             if isinstance(effect, Request):
                 self.zk.send(process.session, effect.call_id, effect.call)

@@ -14,6 +14,7 @@ from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.group import Group, Leadership
+from zkrebalancer.rebalance.quarantine import Quarantine
 from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -42,6 +43,8 @@ class Coordinator:
         self._weighing = weighing
         self.scheduler = Scheduler(limit)
         self._own = self.scheduler.part(OWNER)
+        self.quarantine = Quarantine(self.scheduler, self._drop, self._serve_again)
+        self.scheduler.contain = self.quarantine.run
         self.coordinator_elector = CoordinatorElector(
             self.scheduler, identity, self.coordinator_startup, self._resigned
         )
@@ -76,6 +79,7 @@ class Coordinator:
     def step(self, event: Event, now: Now) -> list[Effect]:
         """Handle one event; return what has to be done, in order."""
         self.scheduler.now = now
+        self.quarantine.event = event
         self.scheduler.run_due()
         if isinstance(event, calls.Replied):
             self.scheduler.answer(event.call_id, event.reply)
@@ -104,9 +108,9 @@ class Coordinator:
         if group is None:
             return
         if isinstance(event, Computed):
-            group.computed(event)
+            self.quarantine.run(group.name, group.computed, event)
         else:
-            group.loads.handle(event)
+            self.quarantine.run(group.name, group.loads.handle, event)
 
     # Leading and not leading ----------------------------------------------------------------------------------------
 
@@ -168,8 +172,8 @@ class Coordinator:
     def _load(self, name: str, trigger: str, leadership: Leadership) -> None:
         if name not in self.groups:
             self.groups[name] = Group(name, leadership)
-        self.groups[name].load(trigger)
         self._loading.add(name)
+        self.quarantine.run(name, self.groups[name].load, trigger)
 
     def _is_in(self, name: str, state: GroupState) -> bool:
         return name in self.groups and self.groups[name].state is state
@@ -187,6 +191,7 @@ class Coordinator:
         for name in self.groups:
             self.scheduler.forget(name)
         self._own.forget()
+        self.quarantine.clear()
         self.topic_listener.forget()
         self.groups.clear()
         self._planning.clear()
@@ -217,7 +222,7 @@ class Coordinator:
         while free > 0 and self.rebalance_request_queue:
             waiting = next(iter(self.rebalance_request_queue))
             del self.rebalance_request_queue[waiting]
-            self.groups[waiting].begin_planning()
+            self.quarantine.run(waiting, self.groups[waiting].begin_planning)
             self._planning[waiting] = now_us
             in_time.append(now_us)
             free -= 1
@@ -241,10 +246,10 @@ class Coordinator:
     def _group_watched(self, event: calls.Watched) -> None:
         name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
         if name in self.groups:
-            self.groups[name].watched(tuple(rest))
+            self.quarantine.run(name, self.groups[name].watched, tuple(rest))
 
     def _topic_changed(self, group: str, kind: str) -> None:
-        self.groups[group].topics_changed(kind)
+        self.quarantine.run(group, self.groups[group].topics_changed, kind)
 
     def list_groups(self) -> None:
         """`register_group_change_listener`: groups may have come or gone."""
@@ -254,16 +259,26 @@ class Coordinator:
         if not isinstance(reply, Children) or self.leadership is None:
             return
         for name in sorted((self.groups.keys() | self.groups_to_load.keys()) - set(reply.names)):
-            self.groups_to_load.pop(name, None)
-            self.rebalance_request_queue.pop(name, None)
-            if name in self.groups:
-                self.groups.pop(name).forget()
+            self._drop(name)
+        self.quarantine.keep(frozenset(reply.names))
         for name in reply.names:
-            if name not in self.groups and self._is_legal(name):
+            if name not in self.groups and not self.quarantine.is_out(name) and self._is_legal(name):
                 self.groups_to_load.setdefault(name, "group-created" if self._groups_known else "leader-elected")
             elif name in self.groups and self.groups[name].is_gone:
                 self.groups_to_load.setdefault(name, "group-created")
         self._groups_known = True
+
+    def _drop(self, name: str) -> list[str]:
+        """Forget a group, whatever state it is in; return the lines of its story."""
+        self.scheduler.forget(name)
+        self.subscriptions.forget_group(name)
+        self.groups_to_load.pop(name, None)
+        self.rebalance_request_queue.pop(name, None)
+        group = self.groups.pop(name, None)
+        return [] if group is None else group.story.lines()
+
+    def _serve_again(self, name: str) -> None:
+        self.groups_to_load.setdefault(name, "retry")
 
     def _is_legal(self, name: str) -> bool:
         try:

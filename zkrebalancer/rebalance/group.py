@@ -239,11 +239,6 @@ class Group:
         elif path[0] == "owners":
             self._membership.read_owners(path[1])
 
-    def forget(self) -> None:
-        """The group was deleted."""
-        self._scheduler.forget()
-        self._drop_interest()
-
     def _drop_interest(self) -> None:
         """No topic concerns the group any more; while it is being loaded none does."""
         if self.state is not GroupState.LOADING:

@@ -85,6 +85,7 @@ class Scheduler:
         self.due: dict[tuple[str, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
         self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []
         self._heap_order = 0
+        self.contain: Callable[..., None] | None = None  # `contain(owner, handler, *arguments)` runs steps of groups
 
     def begin_leadership(self, seed: str, epoch_version: int, step_down: Callable[[str], None]) -> None:
         """Fence every `write` from now on with this version of the epoch node, and make ids that begin anew.
@@ -126,7 +127,7 @@ class Scheduler:
             self._note_allowed(awaited.call)
         if awaited.is_fenced:
             reply = _behind_the_fence(reply)
-        awaited.handle(reply, *awaited.arguments)
+        self._run(awaited.owner, awaited.handle, reply, *awaited.arguments)
 
     def _is_deposed(self, reply: Reply) -> bool:
         is_changed = isinstance(reply, Refused) and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}
@@ -197,7 +198,13 @@ class Scheduler:
             _at_us, _order, key = heapq.heappop(self._heap)
             _at_us, handle, arguments = self.due.pop(key)
             _discard(self._timers_of, *key)
+            self._run(key[0], handle, *arguments)
+
+    def _run(self, owner: str, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
+        if self.contain is None or owner.startswith("/"):
             handle(*arguments)
+        else:
+            self.contain(owner, handle, *arguments)
 
     # Ids, effects --------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,14 @@ class Subscriptions:
         else:
             _count_down(self.groups_with_wildcard_topics, group, _wildcard(registration))
 
+    def forget_group(self, group: str) -> None:
+        """Drop all interest of a group, whatever was counted."""
+        for topic in [topic for topic, groups in self.consumer_groups_per_topic.items() if group in groups]:
+            del self.consumer_groups_per_topic[topic][group]
+            if not self.consumer_groups_per_topic[topic]:
+                del self.consumer_groups_per_topic[topic]
+        self.groups_with_wildcard_topics.pop(group, None)
+
     def groups_interested_in(self, topic: str) -> list[str]:
         """Return the groups that a change of the topic concerns, by name or by wildcard, sorted."""
         interested = set(self.consumer_groups_per_topic.get(topic, ()))

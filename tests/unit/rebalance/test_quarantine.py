@@ -1,0 +1,183 @@
+"""An exception in a step of one group is contained to it; any other still ends the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.groups import events, world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
+from zkrebalancer.rebalance import quarantine
+from zkrebalancer.rebalance.election import CoordinatorElector
+from zkrebalancer.rebalance.group import Group
+from zkrebalancer.rebalance.quarantine import Quarantine
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Handler
+from zkrebalancer.rebalance.topic_reset import TopicReset
+
+OTHER = "other"
+MAX_STEPS = 200
+HOUR_MS = 3_600_000
+
+
+class BugError(Exception):
+    """Raised where nothing expects it."""
+
+
+def with_broken(monkeypatch: pytest.MonkeyPatch, *steps: str) -> World:
+    """Return a world with a group whose steps raise, beside the group of the agents."""
+
+    def broken(self: Group, *_arguments: object) -> None:
+        if self.name == OTHER:
+            self._scheduler.warn("half done")
+            raise BugError("x" * 100_000)
+        real[step](self, *_arguments)  # the last one
+
+    real = {step: getattr(Group, step) for step in steps}
+    for step in steps:
+        monkeypatch.setattr(Group, step, broken)
+    world = World(has_bugs=True)
+    world.set_topic("t", 4)
+    world.create_group()
+    nodes = [Create(paths.group(OTHER)), *(Create(f"{paths.group(OTHER)}/{name}") for name in paths.GROUP_CHILDREN)]
+    world.zk.perform(Multi(tuple(nodes)))
+    world.add_coordinator()
+    return world
+
+
+def run_with_a_bug(monkeypatch: pytest.MonkeyPatch, number: int) -> bool:
+    """Live through joins, a death and a new topic while one step of the group fails at its end; whether one did."""
+    done = 0
+
+    def run(self: Quarantine, group: str, step: Handler, *arguments: object) -> None:
+        nonlocal done
+        done += 1
+        real(self, group, broken if done == number else step, *((step, *arguments) if done == number else arguments))
+
+    def broken(step: Handler, *arguments: object) -> None:
+        step(*arguments)
+        raise BugError
+
+    real = Quarantine.run
+    with monkeypatch.context() as patch:
+        patch.setattr(Quarantine, "run", run)
+        world = World(has_bugs=True)
+        world.set_topic("t", 4)
+        world.create_group()
+        world.add_coordinator()
+        world.add_agent("a")
+        world.pass_time(1_000)
+        world.add_agent("b")
+        world.pass_time(1_000)
+        world.set_topic("t", 6)
+        world.pass_time(1_000)
+        world.kill_agent(world.agents["a"])
+        world.pass_time(60_000)
+    assert list(world.owned()) == ["b-1"]
+    world.assert_converged()
+    world.assert_nothing_left()
+    assert world.leader().machine.consumer_groups_per_topic == {"t": {GROUP}}
+    assert world.leader().machine.subscriptions.consumer_groups_per_topic["t"][GROUP] == 1
+    assert world.leader().machine.quarantine.failures == (done >= number)
+    return done >= number
+
+
+def test_one_exception_at_the_end_of_any_step_of_a_group_delays_it_and_harms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Quarantine.run`, keep the effects; in `Coordinator._drop`, forget less."""
+    found = [run_with_a_bug(monkeypatch, number) for number in range(1, MAX_STEPS)]
+    assert 50 < sum(found) < MAX_STEPS - 1
+
+
+@pytest.mark.parametrize("step", ["load", "_loaded", "begin_planning", "computed", "watched", "topics_changed"])
+def test_a_group_whose_steps_always_fail_keeps_no_other_group_waiting(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Scheduler._run`, call the handler without `contain`; the same in each place of `Coordinator`."""
+    world = with_broken(monkeypatch, step)
+    world.add_agent("a")
+    world.pass_time(1_000)
+    world.zk.perform(Multi((SetContent(paths.group(OTHER), b""),)))
+    world.set_topic("t", 5)
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == 5
+
+
+def test_it_is_tried_again_with_growing_pauses_and_logged_once_with_what_reproduces_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = with_broken(monkeypatch, "_loaded")
+    world.pass_time(HOUR_MS)
+    tries = world.leader().machine.quarantine.entries[OTHER].tries
+    assert HOUR_MS * 1_000 / MAX_PAUSE_US - 10 < tries < HOUR_MS * 1_000 / MAX_PAUSE_US + 20
+    assert events(world, "group_quarantined")[-1]["tries"] == tries
+    (text,) = world.warnings
+    for part in (f"group {OTHER} is in quarantine", "BugError", "step: ", "event: Replied(", "in broken"):
+        assert part in text
+    assert len(text) < 6 * quarantine.MAX_SHOWN
+
+
+def test_a_group_that_is_whole_again_is_served_and_its_pauses_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        world = with_broken(patch, "_loaded")
+        world.pass_time(60_000)
+        machine = world.leader().machine
+        tries = machine.quarantine.entries[OTHER].tries
+        assert OTHER not in machine.groups
+    world.pass_time(30_000)
+    assert OTHER in machine.groups
+    world.pass_time(HOUR_MS)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicReset, "reset", lambda _self: 1 // 0)
+        machine.quarantine.run(OTHER, machine.groups[OTHER].load, "reconciliation")
+    assert machine.quarantine.entries[OTHER].tries == 1 < tries
+
+
+def test_a_group_that_is_deleted_leaves_the_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_broken(monkeypatch, "_loaded")
+    world.pass_time(10_000)
+    gone = sorted((path for path in world.zk.nodes if path.startswith(paths.group(OTHER))), key=len, reverse=True)
+    world.zk.perform(Multi(tuple(Delete(path) for path in gone)))
+    world.pass_time(1_000)
+    assert not world.leader().machine.quarantine.entries
+    world.pass_time(HOUR_MS)
+    assert world.leader().machine.groups.keys() == {GROUP}
+
+
+def test_a_new_group_lets_no_other_out_of_the_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_broken(monkeypatch, "_loaded")
+    world.pass_time(300_000)
+    failures = world.leader().machine.quarantine.failures
+    for number in range(20):
+        world.zk.perform(Multi((Create(paths.group(f"new-{number}")),)))
+        world.pass_time(100)
+    assert world.leader().machine.quarantine.failures <= failures + 1
+    assert "new-19" in world.leader().machine.groups
+
+
+def test_a_standby_that_takes_over_contains_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_broken(monkeypatch, "_loaded")
+    world.add_agent("a")
+    world.add_coordinator()
+    world.pass_time(5_000)
+    world.kill_coordinator(world.leader())
+    world.set_topic("t", 7)
+    world.pass_time(5_000)
+    assert len(world.owned()["a-1"]) == 7
+
+
+@pytest.mark.parametrize("error", [BugError, MemoryError])
+def test_an_exception_outside_of_any_group_and_the_lack_of_memory_end_the_process(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: object, *_arguments: object) -> None:
+        raise error
+
+    world = world_with()
+    world.has_bugs = True
+    monkeypatch.setattr(CoordinatorElector if error is BugError else Group, "watched", broken)
+    path = paths.COORDINATOR if error is BugError else paths.group(GROUP)
+    world.zk.perform(Multi((SetContent(path, world.zk.nodes[path].content),)))
+    with pytest.raises(error):
+        world.run()
