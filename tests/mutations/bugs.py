@@ -203,7 +203,7 @@ MUTATIONS = (
     Mutation(
         "an eviction takes a record of any version",
         12,
-        (Edit("Departures._channel_listed", "ANY_VERSION if member.false_claims else member.owners_version", "ANY_VERSION"),),
+        (Edit("Departures._channel_listed", "member.owners_version", "ANY_VERSION"),),
         seeds=200,
     ),
     Mutation(
