@@ -392,9 +392,11 @@ class Group:
         )
 
     def _rest(self, reason: str) -> None:
+        """Have nothing to do; a group that was found empty is read again when a watch tells of a change."""
         self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
         self._maybe_reset_topics()
-        self._scheduler.wake("reconcile", self._scheduler.now.mono_us + self._reconcile_after_us(), self._reconcile)
+        if self.view.members or self.view.evicted or self._load_trigger != "reconciliation":
+            self._scheduler.wake("reconcile", self._scheduler.now.mono_us + self._reconcile_after_us(), self._reconcile)
         if self.cause is not None:
             self._wake_debounced()
 
