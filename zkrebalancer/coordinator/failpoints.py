@@ -2,8 +2,8 @@
 
 `ZKREBALANCER_FAILPOINT=KIND[:N]` names an event kind (`rebalance_requested`, `rebalance_planned`, `command_sent`,
 `command_acked`, `rebalance_finished`, …) and which occurrence of it, the first by default;
-`ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction was handed to ZooKeeper, whose outcome is then
-not known to anybody.
+`ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction was handed to ZooKeeper, so that its outcome
+is unknown.
 """
 
 from __future__ import annotations

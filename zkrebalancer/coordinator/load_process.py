@@ -1,7 +1,7 @@
 """The process that reads lag for a coordinator: `python -m zkrebalancer.coordinator.load_process`.
 
-A process of its own, because what it does grows with the partitions of a group: thousands of reads, and objects for
-each of their answers, that would make every other group wait. It answers one request after another, in frames on its
+It is a process of its own because its work grows with the partitions of a group: thousands of reads, with objects for
+each answer, would make every other group wait. It answers one request after another, in frames on its
 standard input and output, until its input ends; frames are a length in four bytes and msgpack.
 """
 

@@ -26,7 +26,7 @@ class LoadReader:
 
     def __init__(self, zookeeper: str, kafka: Mapping[str, str], take: Callable[[LoadsRead], None]) -> None:
         """Start no process before the first request; `kafka` are librdkafka's settings, with the brokers in them."""
-        # In each request, for others can see what a process is called with, and there may be passwords in it.
+        # Sent in each request: others can see a process's arguments, and there may be passwords among the settings.
         self._servers = {"zookeeper": zookeeper, "kafka": dict(kafka)}
         self._take = take
         self._waiting: SimpleQueue[ReadLoads] = SimpleQueue()  # at most one of each group

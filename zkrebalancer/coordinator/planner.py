@@ -1,7 +1,7 @@
 """Runs strategies in threads, each for a limited time; a group whose plans are late is left alone for a while.
 
-A thread cannot be killed. A strategy that is late gets an exception, which ends what loops in Python; until it has
-ended it keeps its thread, and there are enough of them for other groups.
+A thread cannot be killed. A late strategy gets an exception, which ends a loop in Python but no call into C. Until it
+ends it keeps its thread; the pool has MAX_LATE more threads for the other groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLAN_TIMEOUT_S = 60
 MAX_LATE = 12  # strategies that have not ended; beyond it, groups that were late before have to wait
 MIN_QUARANTINE_S = 60.0  # after the first late plan of a group; doubles with each that follows
 MAX_QUARANTINE_S = 3_600.0
-MAX_LATE_GROUPS = 10_000  # then those are forgotten whose strategies have ended
+MAX_LATE_GROUPS = 10_000  # beyond it, groups whose strategies have ended are forgotten
 
 Answer = Transition | RebalancerError | None  # None: it was too late to begin
 Question = tuple[str, dict[str, object]]  # strategy and options: with others, a group is tried again at once
@@ -49,7 +49,7 @@ class Late:
 
 
 class Planner:
-    """Performs `Compute`, each of which is answered. Use it on one gevent hub."""
+    """Performs `Compute`; every one is answered by a `Computed`. Use it on one gevent hub."""
 
     def __init__(
         self, strategies: Mapping[str, Strategy], take: Callable[[Computed], None], limit_s: float = PLAN_TIMEOUT_S

@@ -32,7 +32,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """Gathers commands, and counts the whole request that they make."""
+    """Gathers commands until one transaction is full: the whole request is measured."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, plan: Plan) -> None:
         """Begin with the check of the settings, and with the plan's generation if it is not stored yet."""
@@ -59,7 +59,7 @@ class BatchBuilder:
         return self._whole_room - self._room
 
     def add(self, consumer: str, wanted: Command) -> bool:
-        """Add a command, or as much of it as one transaction takes; return False if the next one has to take it."""
+        """Add a command, or as much of it as one transaction takes; False: it has to go into the next transaction."""
         record = self._record(consumer, wanted)
         while True:  # ends: a start of one partition fits into any limit
             marks = self._marks(wanted)
@@ -98,7 +98,7 @@ class BatchBuilder:
         return [*self._first, *self._beside, *self._creates]
 
     def batch(self) -> Batch:
-        """Return what has to be known when the reply comes."""
+        """Return the transaction, with all that its reply needs."""
         generation_index = None if self._plan.stored else GROUP_INDEX + 1
         first_index = len(self._first) + len(self._beside)
         commands, operations = tuple(self.commands), tuple(self.operations())

@@ -54,7 +54,7 @@ class Coordinator:
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
         self._planning: dict[str, int] = {}  # group -> since when
-        self._waits_for_topics = False  # before groups are listed and read: what exists bounds what their nodes may say
+        self._waits_for_topics = False  # groups are read after the topics, which bound what the groups' nodes may name
         self.groups_to_load: dict[str, str] = {}  # group -> trigger; a few begin at a time
         self._loading: set[str] = set()
         self._groups_known = False
@@ -138,9 +138,9 @@ class Coordinator:
         self._read_everything()
 
     def _read_everything(self) -> None:
-        """After the election, and after a broken connection: nothing is watched any more.
+        """Read all topics and groups, after an election or a broken connection: there are no watches any more.
 
-        Both begin with a `sync`, in the election: what is read here is no older than the last connection's last write.
+        The election has made a `sync` before: what is read here is no older than the last write of the last connection.
         """
         self.topic_listener.read_all()
         self._waits_for_topics = True
@@ -148,10 +148,10 @@ class Coordinator:
         self._loading.clear()
 
     def _maybe_load(self) -> None:
-        """Read the groups once the topics are known: so many at once, so many a step.
+        """Read the groups once the topics are known: at most MAX_LOADING at once, MAX_LOADS_PER_STEP in one step.
 
-        Until its turn comes, a group goes on with what was known before the connection broke. That is cautious: what
-        was asked or sent on the former connection is neither acknowledged nor sent again.
+        Until its turn comes, a group continues with what was known before the connection broke. That is safe: commands
+        of the former connection are neither taken as acknowledged nor sent again.
         """
         if self.leadership is None:
             return
@@ -292,4 +292,4 @@ class Coordinator:
 
 
 def _in_a_step_of_its_own() -> None:
-    """Do nothing: every step goes on with what waits."""
+    """Do nothing: the step that this timer causes continues what waits."""

@@ -42,7 +42,7 @@ class Departures:
     """Ends of membership in one group, and the nodes they leave behind."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
-        """Wait for nothing yet."""
+        """Set no timer yet."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
@@ -119,7 +119,7 @@ class Departures:
             self.evict(member.consumer, f"it claims what it was never given: {shown}{more}")
 
     def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
-        """Take a consumer's membership away: it did not acknowledge a command (`late`), or cannot be understood."""
+        """End the membership of a consumer that did not acknowledge a command (`late`), or cannot be understood."""
         member = self._view.members.get(consumer)
         if member is None or member.state is MemberState.EVICTING:
             return
@@ -182,7 +182,7 @@ class Departures:
             self._report(facts.OwnersInDoubt(consumer))
 
     def _call_off(self, member: Member) -> None:
-        """An acknowledgement, or the end of its session, was quicker."""
+        """End an eviction that lost the race to an acknowledgement, or to the end of the session."""
         member.call_eviction_off()
         self._view.touch(member.consumer)
         self._report(facts.EvictionCalledOff(member))

@@ -1,4 +1,4 @@
-"""What goes into the pure core and what comes out of it, as plain data."""
+"""The events that go into the pure core and the effects that come out of it, as plain data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline has come."""
+    """A timer of the core may be due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LoadsRead:
 
     `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN where none is stored.
     `expected`: of the topics for which the group has weights, records per second that each partition gets at this
-    time; `refused`: why what stands there as weights cannot be used. `racks`: of the replicas.
+    time; `refused`: why the weights in ZooKeeper cannot be used. `racks`: of the replicas.
     """
 
     group: str

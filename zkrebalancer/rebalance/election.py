@@ -1,4 +1,4 @@
-"""`coordinator_elector`: who leads, decided by one ephemeral node and a counter that fences every later write.
+"""`coordinator_elector`: one ephemeral node decides which coordinator leads, and a counter fences its later writes.
 
 Creating `/consumers/coordinator` and raising the epoch are one transaction, so a leader always knows the version of the
 epoch node that is its own. After a lost reply it leads only if the node belongs to this very session and was created by
@@ -49,7 +49,7 @@ class ElectionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this coordinator says of itself."""
+    """How this coordinator identifies itself in its node."""
 
     brokerid: int
     host: str
@@ -75,7 +75,7 @@ class CoordinatorElector:
         self._last_problem = ""  # logged once, not at every try
 
     def connected(self, session_id: int) -> None:
-        """The session is usable: run, or look whether the leadership still stands."""
+        """The session is usable: run for leadership, or check that this coordinator still leads."""
         if self.session_id not in {0, session_id}:
             self.session_lost()
         self.session_id = session_id
@@ -119,7 +119,7 @@ class CoordinatorElector:
             self.elect()
 
     def _forget_election(self) -> None:
-        """Drop what is awaited, but for the answer to a resignation: whatever it says, the process may end with it."""
+        """Drop awaited replies, except to a resignation: with that reply, even a refusal, the process may end."""
         if self.state is not ElectionState.RESIGNED:
             self._scheduler.forget()
 
@@ -200,7 +200,7 @@ class CoordinatorElector:
             self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
 
     def _own_node_read(self, reply: Reply) -> None:
-        """The watch on the own node fires when an operator deletes it."""
+        """Keep a watch on the own node, which fires when an operator deletes it."""
         if not (isinstance(reply, Content) and reply.stat.ephemeral_owner == self.session_id):
             self.elect()
 

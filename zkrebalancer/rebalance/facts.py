@@ -1,4 +1,4 @@
-"""What the parts of a group report to it, as plain data; what follows from each stands in `Group.handle`.
+"""Facts that the parts of a group report to it, as plain data; `Group.handle` says what follows from each.
 
 Facts go one way: what was seen (membership), what came of what was sent (moving), who left (departures).
 """
@@ -12,7 +12,7 @@ from zkrebalancer.rebalance.view import Member, PendingCommand, Released
 
 
 class Fact:
-    """What a part has found out; it may concern other parts."""
+    """Base of the facts: something one part found out that may concern others."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Changed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Outdated(Fact):
-    """What is known of the group is not true any more."""
+    """ZooKeeper contradicts the view of the group: it has to be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Left(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeaseOver(Fact):
-    """Nothing of what an evicted consumer had is held any more."""
+    """The lease of an evicted consumer is over: its partitions are free."""
 
     released: Released
 
@@ -86,7 +86,7 @@ class Unanswered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EvictionCalledOff(Fact):
-    """An acknowledgement, or the end of its session, was quicker than a consumer's eviction."""
+    """The eviction of a consumer lost the race to its acknowledgement, or to the end of its session."""
 
     member: Member
 
@@ -109,18 +109,18 @@ class SettingsInDoubt(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Fact):
-    """Commands were sent or answered: the plan may be carried out."""
+    """Commands were sent or acknowledged: the plan may be complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed(Fact):
-    """The plan cannot be carried out."""
+    """The plan failed; it is made again after a pause."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo(Fact):
-    """A change at one consumer has let partitions go."""
+    """A consumer that stays a member has let partitions go."""
 
     released: Released

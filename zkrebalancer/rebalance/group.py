@@ -54,7 +54,7 @@ class Group:
     """A group under one leadership."""
 
     def __init__(self, name: str, leadership: Leadership) -> None:
-        """Know nothing yet; `load` reads the group."""
+        """Begin empty; `load` reads the group."""
         scheduler = leadership.scheduler.part(name, group=name)
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
@@ -62,21 +62,21 @@ class Group:
         self.view = view
         self._scheduler = scheduler
         self._subscriptions = subscriptions
-        self._queue_of_groups = leadership.rebalance_request_queue
+        self._rebalance_request_queue = leadership.rebalance_request_queue
         self.story = Story(name)
-        self.cause: Cause | None = None  # set: the group is dirty, something changed since the last plan
+        self.cause: Cause | None = None  # set: something changed since the last plan began
         self._requested_us = 0
         self._planning_cause: tuple[Cause, int] | None = None
         self._planning_error: str | None = None  # why the last try gave no assignment
         self._ticket = 0  # of the computation whose answer is waited for
-        self.is_gone = False  # its node was not there when it was read; it may come back before the groups are listed
+        self.is_gone = False  # its node was missing when it was read; it may exist again when groups are listed next
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
         self._last_change_us = -(10**12)
-        self._answer_at_us = 0
+        self._queue_at_us = 0  # when the debounce of `cause` is over
         self._failures = 0
-        self._outdated = 0  # readings in a row that did not help
+        self._outdated = 0  # readings in a row after which the view was still contradicted
         self._outdated_us = 0
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, self._loaded, self._note_gone)
@@ -131,9 +131,9 @@ class Group:
                 self._moving.gone(member.consumer)
                 if kind == "member-left":
                     self._static_members.left(member)
-                self._go_on(released, kind)
+                self._plan_without(released, kind)
             case facts.LeaseOver(released):
-                self._go_on(released, "lease-over")
+                self._plan_without(released, "lease-over")
             case facts.LetGo(released):
                 self._note_released(released)
             case facts.Advanced():
@@ -148,14 +148,14 @@ class Group:
                 raise TypeError(f"not a fact: {fact!r}")
 
     def _note_released(self, released: Released) -> None:
-        """Partitions were let go: those that wait for them may be sent a start."""
+        """Note who let go of the partitions, and make the consumers that wait for them candidates for a command."""
         self._vacancies.note(released.consumer, released.partitions, self._scheduler.now.mono_us)
         self._moving.serve(released)
         if released.partitions or released.unblocked:
             self._maybe_reset_topics()
 
-    def _go_on(self, released: Released, kind: str) -> None:
-        """A consumer's end has let partitions go: plan again, and meanwhile go on with the plan that there is."""
+    def _plan_without(self, released: Released, kind: str) -> None:
+        """Request a plan without a consumer that is gone; until it is made, the present plan continues."""
         self._note_released(released)
         self.request(kind)
         self._moving.advance()
@@ -174,7 +174,7 @@ class Group:
         A leader loads by this path at any time.
         """
         self._scheduler.forget()
-        self._queue_of_groups.pop(self.name, None)
+        self._rebalance_request_queue.pop(self.name, None)
         self._drop_interest()
         self.is_gone = False
         self._go(GroupState.LOADING, trigger)
@@ -185,7 +185,7 @@ class Group:
         self._loading.begin()
 
     def _load_anew(self) -> None:
-        """What is known is not true: read it at once, and after a pause that grows if that does not help."""
+        """Read the group again, as ZooKeeper contradicts the view: at once, and after growing pauses if that recurs."""
         now_us = self._scheduler.now.mono_us
         tries = self._outdated if now_us < self._outdated_us + 2 * MAX_PAUSE_US else 0
         self._outdated, self._outdated_us = tries + 1, now_us
@@ -201,7 +201,7 @@ class Group:
         self.is_gone = True
 
     def _loaded(self, reader: GroupReader) -> None:
-        """Keep what was read, adopt the commands that are pending, and look whether a rebalance is needed."""
+        """Keep what was read, adopt pending commands and the nodes of departed consumers, and request a rebalance."""
         for problem in reader.problems:
             self._scheduler.warn(problem)
         view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
@@ -227,7 +227,7 @@ class Group:
             self.watched(path)
 
     def watched(self, path: tuple[str, ...]) -> None:
-        """Something below the group's node changed; while the group is being loaded, look at it afterwards."""
+        """Read what changed below the group's node; while the group is being loaded, afterwards."""
         if self.state is GroupState.LOADING:
             self._missed.add(path)
         elif not path:
@@ -240,7 +240,7 @@ class Group:
             self._membership.read_owners(path[1])
 
     def _drop_interest(self) -> None:
-        """No topic concerns the group any more; while it is being loaded none does."""
+        """Take the members out of the subscriptions, where they are except while the group is being loaded."""
         if self.state is not GroupState.LOADING:
             for member in self.view.members.values():
                 self._subscriptions.replace(self.name, member.registration, None)
@@ -248,19 +248,19 @@ class Group:
     # Requests ---------------------------------------------------------------------------------------------------
 
     def request(self, kind: str) -> None:
-        """Ask for a rebalance. Asked twice it runs once; asked while one runs, the group is dirty and runs again."""
+        """Request a rebalance. Requests before the next plan are one; a request during a plan leads to another plan."""
         now = self._scheduler.now.mono_us
         debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
         was_quiet = now >= self._last_change_us + debounce_us
         self._last_change_us = now
         if self.cause is None:
             self._note_cause(kind)
-            self._answer_at_us = now if was_quiet else now + debounce_us
+            self._queue_at_us = now if was_quiet else now + debounce_us
         else:
             cap_us = self.view.settings.rebalance_debounce_cap_ms * 1_000
-            self._answer_at_us = max(self._answer_at_us, min(now + debounce_us, self._requested_us + cap_us))
+            self._queue_at_us = max(self._queue_at_us, min(now + debounce_us, self._requested_us + cap_us))
         if self.state not in {GroupState.LOADING, GroupState.QUEUED, GroupState.PLANNING}:
-            self._wake_debounced()
+            self._queue_debounced()
 
     def topics_changed(self, kind: str) -> None:
         """A topic that concerns the group was created, deleted or changed."""
@@ -272,24 +272,24 @@ class Group:
         self._requested_us = self._scheduler.now.mono_us
         self._scheduler.emit("rebalance_requested", self.view.generation, self.cause.id, trigger=kind)
 
-    def _wake_debounced(self) -> None:
-        """Answer the first change at once; gather those that follow soon, but not for ever."""
-        if self._answer_at_us <= self._scheduler.now.mono_us:
+    def _queue_debounced(self) -> None:
+        """Queue after a quiet time at once, otherwise once no change has come for the debounce time, or at its cap."""
+        if self._queue_at_us <= self._scheduler.now.mono_us:
             self._queue()
         else:
-            self._scheduler.wake("debounce", self._answer_at_us, self._queue)
+            self._scheduler.wake("debounce", self._queue_at_us, self._queue)
 
     def _queue(self) -> None:
         self._scheduler.cancel_wake("debounce")
         self._scheduler.cancel_wake("back-off")
         if self.cause is not None:
             self._go(GroupState.QUEUED, self.cause.kind)
-            self._queue_of_groups.setdefault(self.name)
+            self._rebalance_request_queue.setdefault(self.name)
 
     # Planning ---------------------------------------------------------------------------------------------------
 
     def begin_planning(self) -> None:
-        """Its turn has come: bring the problem up to date, then hand it to the strategy."""
+        """Bring the problem up to date, then hand it to the strategy; called when the group's turn has come."""
         cause = self.cause
         if cause is None:
             raise AssertionError(f"group {self.name} was queued without a cause")
@@ -298,7 +298,7 @@ class Group:
         self._ticket = self._scheduler.new_ticket()
         self.planning.begin()
         if self.planning.is_much_to_look_at:
-            self._scheduler.wake_soon("planning", self._look)  # the step that touched so many was long enough
+            self._scheduler.wake_soon("planning", self._look)  # this step was long enough
         else:
             self._look()
 
@@ -312,7 +312,7 @@ class Group:
             self._scheduler.wake_soon("planning", self._look)
 
     def computed(self, event: Computed) -> None:
-        """Handle the strategy's answer; one to an older question is dropped."""
+        """Handle the strategy's answer; the answer to an earlier computation is dropped."""
         if event.ticket != self._ticket or self.state is not GroupState.PLANNING:
             return
         if self._planning_cause is None:
@@ -329,7 +329,7 @@ class Group:
         self._carry_out(event.transition, cause, requested_us, event.elapsed_us)
 
     def _carry_out(self, transition: Transition, cause: Cause, requested_us: int, plan_us: int) -> None:
-        """Send what is needed to reach what the strategy decided, if anything is."""
+        """Make a plan of what the strategy decided, and send its commands; no plan if every consumer has its share."""
         self._end_plan("superseded")
         generation = self._last_generation + 1
         deviations = self.planning.deviations(transition, self._moving.outstanding)
@@ -353,7 +353,7 @@ class Group:
         self._moving.begin(plan)
         self.maybe_finish()
         if self.cause is not None and self.state is GroupState.MOVING:
-            self._wake_debounced()
+            self._queue_debounced()
 
     # Finishing --------------------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class Group:
             self._end_plan("finished")
             self._failures = self._outdated = 0
             if plan.transition.withholds:
-                self.request("released")  # what its holders have let go can be given now
+                self.request("released")  # the next plan assigns the partitions that this one has only revoked
         if self.state is GroupState.MOVING:
             self._rest("all commands acknowledged")
 
@@ -398,10 +398,10 @@ class Group:
         if self.view.members or self.view.evicted or self._load_trigger != "reconciliation":
             self._scheduler.wake("reconcile", self._scheduler.now.mono_us + self._reconcile_after_us(), self._reconcile)
         if self.cause is not None:
-            self._wake_debounced()
+            self._queue_debounced()
 
     def _reconcile_after_us(self) -> int:
-        """Return a time that differs from group to group and from time to time: not all are read again at once."""
+        """Return a time that varies by group and by call, so that groups are not all read again at once."""
         seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()
         return RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
 
@@ -420,7 +420,7 @@ class Group:
     # Settings ---------------------------------------------------------------------------------------------------
 
     def read_settings(self) -> None:
-        """The settings node changed, or was written without a change: an operator's way to ask for a rebalance."""
+        """Read the settings node. Writing it without a change is an operator's way to request a rebalance."""
         self._scheduler.ask(Get(paths.group(self.name), watch=True), self._settings_read)
 
     def _settings_read(self, reply: Reply) -> None:

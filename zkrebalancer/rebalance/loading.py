@@ -1,4 +1,4 @@
-"""Loads a group into the coordinator: completes its nodes, then drives a `GroupReader`, so many reads a step."""
+"""Loads a group into the coordinator: creates missing nodes, then drives a `GroupReader` in limited steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Loading:
         self._scheduler.ask(ListChildren(paths.group(self._view.group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
-        """Create what the group's first consumer, or an operator, has left out."""
+        """Create the child nodes that are missing, then begin to read."""
         group = self._view.group
         if not isinstance(reply, Children):
             if reply == Refused(Refusal.NO_NODE):

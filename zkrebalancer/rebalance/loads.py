@@ -1,9 +1,9 @@
-"""What a group's partitions weigh: lag and rates, and in which racks they are, for strategies that look at it.
+"""Lag, rates and racks of a group's partitions, for the strategies that weigh them.
 
 They are read at an interval, and not when a plan is needed: no plan waits for Kafka while a partition has no owner. A
-rate needs two readings. Until it is known, as after a change of leaders, nothing is moved for the sake of balance: what
-a new leader does not know would look like an even load. Where the group has weights, rates that are expected at this
-time of the week, these count instead of measured ones, from the first reading on.
+rate needs two readings. Until rates are known, as after a change of leaders, nothing is moved for the sake of balance,
+because an unknown load would look like an even one. If the group has weights (rates that are expected at this time of
+the week), they replace measured rates, from the first reading on.
 """
 
 from __future__ import annotations

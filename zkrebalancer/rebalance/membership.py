@@ -1,4 +1,4 @@
-"""Who is in the group: follows the watches on `ids`, on each registration and on each ownership record."""
+"""Keeps the members up to date: follows the watches on `ids`, on each registration and on each ownership record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Membership:
         subscriptions: Subscriptions,
         report: Callable[[facts.Fact], None],
     ) -> None:
-        """Follow nothing yet: loading sets the first watches."""
+        """Set no watch yet: loading sets the first ones."""
         self._scheduler = scheduler
         self._view = view
         self._subscriptions = subscriptions
@@ -32,7 +32,7 @@ class Membership:
         self._owners_asked: set[str] = set()  # newcomers whose ownership records are being read
 
     def reset(self) -> None:
-        """Everything is read anew."""
+        """Forget newcomers: the group is read again."""
         self._newcomers.clear()
         self._owners_asked.clear()
 
@@ -103,7 +103,7 @@ class Membership:
             self._report(facts.Changed("subscription-changed"))
 
     def read_owners(self, consumer: str, missing: PendingCommand | None = None) -> None:
-        """What a consumer owns changed: an acknowledgement, or the end of its session. `missing`: `OwnersInDoubt`."""
+        """Read what a consumer owns: it changed, or its session ended. `missing`: see `OwnersInDoubt`."""
         owners = Get(paths.owners(self._view.group, consumer), watch=True)
         self._scheduler.ask(owners, self._owners_read, consumer, missing)
 

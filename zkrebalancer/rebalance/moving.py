@@ -31,7 +31,7 @@ from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Released
 
-# What is made in one go, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
+# Limits of one step's work, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
 MAX_LOOKS_PER_TRANSACTION = 700  # at consumers and partitions, ready or not; the command that passes it goes along
 MAX_RECORDED_PER_TRANSACTION = 20_000  # partitions in the records of what the receivers of starts may own
@@ -68,7 +68,7 @@ class Moving:
         return not (self.outstanding or self._is_sending or (self.plan is not None and self.plan.unserved))
 
     def reset(self) -> None:
-        """Everything is read anew: what is outstanding will be found in the channels."""
+        """Forget what is outstanding: the group is read again, and pending commands are found in the channels."""
         self._is_sending = False
         self._given.reset()
         self.outstanding.clear()
@@ -222,7 +222,7 @@ class Moving:
             self._leave_out_for_now(batch.commands[index - batch.first_index][0])
         elif index is not None and index >= batch.first_index:
             consumer = batch.commands[index - batch.first_index][0]
-            self.leave_out(consumer)  # one death must not hold up the others
+            self.leave_out(consumer)  # one dead consumer must not delay the others
             self._report(facts.OwnersInDoubt(consumer))
         elif index == GROUP_INDEX and reply.refusal in RACES:
             self._report(facts.SettingsInDoubt())
@@ -252,7 +252,7 @@ class Moving:
             self._report(facts.Changed("retry"))
 
     def _unsent(self, member: Member) -> None:
-        """A command was not sent after all, or was cancelled: what it said is sent again if it is still wanted."""
+        """Forget a command that was refused or cancelled: its partitions are sent again if the plan still needs it."""
         released = self._view.refresh(member.consumer)
         self._given.look()
         self._answered(member)
@@ -367,7 +367,7 @@ class Moving:
         if isinstance(reply, Done):
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
-            self._report(facts.OwnersInDoubt(consumer, late))  # the acknowledgement was quicker, or the command is gone
+            self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
         """A command is gone, and was never applied: try again, unless that was the last try."""

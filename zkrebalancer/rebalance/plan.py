@@ -1,4 +1,4 @@
-"""From what is held to what shall be held: each member's next step follows from the two, whatever happened before.
+"""Plans: each member's next step follows from what it has and what it shall have, whatever happened before.
 
 A plan says what every consumer shall have. It is not a list of commands that is worked off: `next_step` compares what
 a consumer has with what it shall have, whenever a command may be sent to it. So a command that was refused, cancelled
@@ -27,7 +27,7 @@ Share = Mapping[TopicPartition, int]  # partition -> consumer thread
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a consumer has and shall not have, and what it shall have and has not."""
+    """The partitions that a consumer has to give up (`leaving`), and those that it has to get (`coming`)."""
 
     leaving: frozenset[TopicPartition]
     coming: Share
@@ -53,16 +53,16 @@ class Start:
 
 @dataclass(slots=True)
 class Plan:
-    """What every consumer shall have, and which of them do not have it yet."""
+    """The share of every consumer, and the consumers that do not have theirs yet."""
 
     generation: int
     mode: str
     cause: Cause
     requested_us: int
     transition: Transition
-    shares: Mapping[str, Share]  # what those shall have for whom `transition` is not the difference to what they hold
+    shares: Mapping[str, Share]  # of the consumers to which the difference in `transition` does not apply
     fenced: frozenset[str]  # they are to stop everything and leave
-    unserved: set[str] = field(default_factory=set)  # consumers that do not have yet what they shall have
+    unserved: set[str] = field(default_factory=set)  # consumers that do not have their share yet
     stopping: set[str] = field(default_factory=set)  # those of them that have to stop everything first
     moved_count: int = 0  # partitions that had another owner before
     stored: bool = False  # whether `generation` stands in ZooKeeper
@@ -81,7 +81,7 @@ class Plan:
     def difference(self, consumer: str, has: Share) -> Difference:
         """Compare what a consumer has with what it shall have.
 
-        Costs what changes: where the transition is the difference, the rest of the share is not looked at.
+        Costs what changes: where the difference in the transition applies, the rest of the share is not looked at.
         """
         if consumer in self.shares:
             wanted = self.shares[consumer]
@@ -93,12 +93,12 @@ class Plan:
         return Difference(leaving, {tp: thread for tp, thread in gained.items() if has.get(tp) != thread})
 
     def waiting(self, partition: TopicPartition) -> str | None:
-        """Return the consumer that shall have the partition, if it may still wait for it."""
+        """Return the consumer that shall have the partition, None if it is served already."""
         consumer = self.transition.receiver(partition)
         return consumer if consumer in self.unserved else None
 
     def is_all_sent(self, members: Mapping[str, Member]) -> bool:
-        """Whether acknowledgements are all that is missing. Looks at every consumer that is not served yet."""
+        """Whether every command was sent, acknowledged or not. Looks at every consumer that is not served yet."""
         return not any(
             (consumer in self.stopping and not self._is_stopping(members[consumer]))
             or self.difference(consumer, members[consumer].expected())
@@ -114,14 +114,14 @@ class Plan:
     # What happened ---------------------------------------------------------------------------------------------------
 
     def acknowledged(self, consumer: str, command: Command) -> bool:
-        """A consumer has acknowledged a command; return whether it was the last that the others had to wait for."""
+        """Note an acknowledgement; return whether that lifts the barrier."""
         was_up = self.barrier_is_up
         if self._is_stop_of_everything(command):
             self.stopping.discard(consumer)
         return was_up and not self.barrier_is_up
 
     def look_at(self, member: Member) -> None:
-        """A consumer that has what it shall have, and nothing to answer, is served."""
+        """Note that a consumer is served if it has its share and no pending command."""
         consumer = member.consumer
         if consumer not in self.unserved or consumer in self.stopping or member.pending or member.owners is None:
             return
@@ -129,7 +129,7 @@ class Plan:
             self.unserved.discard(consumer)
 
     def drop(self, consumer: str) -> bool:
-        """Leave out a consumer that is gone; return whether it was the last that the others had to wait for."""
+        """Leave a consumer out of the plan; return whether that lifts the barrier."""
         was_up = self.barrier_is_up
         self.unserved.discard(consumer)
         self.stopping.discard(consumer)
@@ -175,17 +175,17 @@ class Vacancies:
         self.by_partition: dict[TopicPartition, Vacancy] = {}  # at most MAX_VACANT
 
     def note(self, consumer: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
-        """The consumer had these partitions, and now they are free."""
+        """Note that the consumer has let go of these partitions, and that they are free."""
         room = max(0, MAX_VACANT - len(self.by_partition))
         self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
 
     def keep_unheld(self, view: GroupView) -> None:
-        """The group was read anew: leave out what is held."""
+        """Forget what is held, after the group was read again."""
         kept = {tp: vacancy for tp, vacancy in self.by_partition.items() if not view.holders(tp)}
         self.by_partition = kept
 
     def fill(self, partitions: Iterable[TopicPartition], now_us: int) -> int:
-        """These were started; return the longest time, in microseconds, that one of them was free."""
+        """Note that these were started; return the longest time, in microseconds, that one of them was free."""
         filled = (self.by_partition.pop(partition, None) for partition in partitions)
         return max((now_us - vacancy.since_us for vacancy in filled if vacancy is not None), default=0)
 
@@ -194,9 +194,9 @@ class Vacancies:
 class Deviations:
     """Where a plan is not simply what the strategy's transition says.
 
-    `shares`: what those shall have for whom the transition is not the difference to what they hold. `fenced`: those
-    that are to stop everything and leave. `former_names`: consumers that are gone -> those that have come back in their
-    place, to which nothing moves.
+    `shares`: the whole shares of the consumers to which the transition's difference does not apply. `fenced`: the
+    consumers that are to stop everything and leave. `former_names`: consumers of static members that are gone -> those
+    under which they came back; a partition that goes from one to the other does not count as moved.
     """
 
     mode: str
@@ -214,11 +214,11 @@ def make_plan(
     requested_us: int,
     generation: int,
 ) -> Plan | None:
-    """Return what every consumer shall have, None if all have it.
+    """Return a plan, None if every consumer has its share.
 
-    Costs what changes: where the plan deviates, what is held is compared with what shall be, for all others the
-    strategy's transition says it. `vacancies` names the last holders of what is free: what a dead consumer had counts
-    as moved too.
+    Costs what changes: only where the plan deviates, what is held is compared with the share; for all others the
+    strategy's transition has the difference. `vacancies` names the last holders of free partitions, because those of a
+    dead consumer count as moved too.
     """
     mode, shares = deviations.mode, deviations.shares
     plan = Plan(generation, mode, cause, requested_us, transition, shares, deviations.fenced)
@@ -250,7 +250,7 @@ def _is_leaving(member: Member) -> bool:
 
 
 def _inherited(view: GroupView, plan: Plan, vacancies: Vacancies, former_names: Mapping[str, str]) -> int:
-    """Count what is started for another consumer than the one that had it and has left."""
+    """Count the partitions that are started at another consumer than the departed one that had them."""
     former = {partition: vacancy.consumer for partition, vacancy in vacancies.by_partition.items()}
     for consumer in {*view.evicted, *plan.shares}:
         if not plan.transition.knows(consumer):

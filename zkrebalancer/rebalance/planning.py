@@ -1,8 +1,8 @@
 """From a group's view to the strategy's problem, and from its answer to a plan that may be carried out.
 
 The problem is kept between rebalances: only consumers that have changed are looked at again, and the strategy gets the
-columns of the time before with the names of those that are different now. What grows with the group is computed away
-from the coordinator's loop (`place`); the loop pays for what changes.
+previous columns with the names of the consumers that differ now. Work that grows with the group is done in a thread
+(`place`); the coordinator's loop pays for what changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Planning:
     """The problem of one group, kept up to date. It reads the view, and changes nothing of it but `touched`."""
 
     def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
-        """Know no member; the first look is at all. `warn(text)` writes a log line."""
+        """Begin without members; the first look is at all of them. `warn(text)` writes a log line."""
         self._view = view
         self._subscriptions = subscriptions
         self._warn = warn
@@ -55,7 +55,7 @@ class Planning:
 
     @property
     def is_much_to_look_at(self) -> bool:
-        """Whether a look takes so long that it should have a step of its own."""
+        """Whether the next look is at so many members that it should have a step of its own."""
         return self._is_all_touched and len(self._view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP
 
     def touch_all(self) -> None:
@@ -65,14 +65,14 @@ class Planning:
     # The problem --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A plan is to be made."""
+        """Begin a plan: look at all members again if other topics wait for a reset of their offsets than before."""
         resetting = self._view.stale_topics()
         if resetting != self._resetting:
             self._resetting = resetting
             self.touch_all()
 
     def look(self) -> bool:
-        """Bring the problem up to date, as far as goes into one step; return whether it is."""
+        """Bring the problem up to date, as far as one step allows; return whether it is complete."""
         view = self._view
         looks = 0
         if self._is_all_touched:
@@ -90,7 +90,7 @@ class Planning:
         return True
 
     def _look_at_static_members(self) -> None:
-        """What one that has come back may claim depends on what others hold, so it is looked at every time."""
+        """Look at static members at every plan: what a returning one may claim depends on what others hold."""
         before = {*self._fenced, *self._former_names.values()}
         self._fenced = static_members.fenced(self._view, self._consumers_of)
         self._former_names = static_members.former_names(self._view, self._consumers_of, self._fenced)
@@ -110,7 +110,7 @@ class Planning:
         return Problem(counts, {**self._members, **self._absent}, options=self._view.settings.options)
 
     def task(self, ticket: int, problem: Problem) -> Compute:
-        """Return what the strategy is asked: the problem, and how it differs from the one before."""
+        """Return the computation for the strategy: the problem, and how it differs from the previous one."""
         settings = self._view.settings
         return Compute(
             group=self._view.group,
@@ -201,7 +201,7 @@ class Planning:
     # The answer ---------------------------------------------------------------------------------------------------
 
     def deviations(self, transition: Transition, outstanding: AbstractSet[str]) -> Deviations:
-        """Return where the difference to the problem is not the difference to what is held, and what follows.
+        """Return the shares to which the transition's difference does not apply, and what follows from them.
 
         `outstanding`: consumers that have commands to answer.
         """
@@ -210,11 +210,11 @@ class Planning:
         return Deviations(mode, shares, frozenset(self._fenced), self._former_names)
 
     def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
-        """Return what those shall have for whom the transition is not the difference to what they hold.
+        """Return the whole share of each consumer to which the transition's difference does not apply.
 
-        They have changed since the problem was made, have commands to answer, are static members that return, or take
-        no part. In a frozen group, which keeps every held partition where it is, and for a plan that starts everything
-        anew, all that would change are exceptions.
+        A transition says what changes compared with the problem. That is not what changes compared with what a consumer
+        holds if it changed since the problem was made, has pending commands, is a returning static member, or takes no
+        part. In a frozen group, and in a plan that starts everything anew, it holds for no consumer that changes.
         """
         view = self._view
         is_other_mode = transition.everything is not self._is_eager  # the settings have changed since

@@ -2,8 +2,8 @@
 
 Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an
 eviction moves it to `evicted`; so channels and their commands are read first, then the names of owners, then ids, then
-owners, then evicted: whatever moves meanwhile is seen where it goes to, or in both places, but never in neither. A
-channel that is not among the ids that were listed after it belongs to the dead.
+owners, then evicted. So a partition that moves meanwhile is seen at its destination or in both places, never in
+neither. A channel without a consumer among the ids that were listed after it belongs to a dead consumer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Stage = Callable[[], list[LazyRead]]
 
 
 class GroupReader:
-    """One reading of a group; the one that performs the calls goes from stage to stage.
+    """One reading of a group; the caller performs the calls, stage by stage.
 
-    `view` is what was read; `commands`: paths of each consumer's; `problems`: what could not be read, a line each;
+    `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: a line per unreadable node;
     `exists`: whether the group's node was there.
     """
 
@@ -78,7 +78,7 @@ class GroupReader:
         self.view.generation = max([self.view.generation, *self._generations_of_members()])
 
     def _generations_of_members(self) -> list[int]:
-        """Return what the group's own generation cannot be below, whatever stands in its node."""
+        """Return the generations that members have seen: the group's own cannot be below, whatever its node says."""
         records = [member.owners for member in self.view.members.values()]
         commands = [pending.command for member in self.view.members.values() for pending in member.pending]
         return [known.generation for known in (*records, *commands) if known is not None]
@@ -291,7 +291,7 @@ class GroupReader:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
-        """Whether the node may well be there, but may not be read: it is as good as one that makes no sense."""
+        """Whether reading is not allowed: the node may exist, so it is handled as one with unreadable content."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
         self.problems.append(f"{path} may not be read: {reply.refusal.value}")
@@ -307,7 +307,7 @@ class GroupReader:
 
 
 def expected_refusals(call: ListChildren | Get) -> frozenset[Refusal]:
-    """Return the refusals of a read that the reader deals with: any where only one consumer is concerned."""
+    """Return the refusals that the reader handles: any for a node that concerns one consumer, else only NO_NODE."""
     _, *names = call.path.split("/")
     return frozenset(Refusal) if len(names) > 4 and names[3] in OF_ONE else frozenset({Refusal.NO_NODE})
 

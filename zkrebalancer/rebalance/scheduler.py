@@ -1,12 +1,11 @@
-"""What every part of the core works with: calls and the handlers of their replies, timers, telemetry, log lines.
+"""The tools of every part of the core: calls and the handlers of their replies, timers, telemetry, log lines.
 
 A call is kept with the method that handles its reply, so that the code reads in the order in which things happen, and
-what is awaited is plain data: (method, arguments). Two rules are kept here, once for all parts. A transaction that is
-made by `write` is fenced: it fails as a whole once another coordinator leads, and then this one steps down. And a reply
-that says no more than that the connection broke is dropped: everything is read anew when the connection is back.
-
-A refusal that changes by others do not explain (a missing right, a quota) takes one route, unless its handler expects
-it: it is logged once, with the path and the right, and the same call is repeated with growing pauses.
+what is awaited is plain data: (method, arguments). Three rules hold for all parts:
+- A transaction made by `write` is fenced: it fails as a whole once another coordinator leads; then this one steps down.
+- A reply that only reports a broken connection is dropped: everything is read again when the connection is back.
+- A refusal that is no race with another client (a missing right, a quota) is logged once, with the path and the right,
+  and the call is repeated with growing pauses, unless its handler expects the refusal.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Handler = Callable[..., None]
 Entry = TypeVar("Entry", bound=Hashable)
 
 RACES = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION, Refusal.NOT_EMPTY})
-OF_A_ROOT = RACES - {Refusal.NO_NODE}  # expected of a node that has to be there, and is waited for
+OF_A_ROOT = RACES - {Refusal.NO_NODE}  # for a node that has to exist: while it is missing, the call is repeated
 ANY = frozenset(Refusal)
 FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
 MAX_PAUSE_US = 30_000_000
@@ -61,7 +60,7 @@ class Awaited:
     expected: frozenset[Refusal] = RACES
     tries: int = 0
     is_fenced: bool = False
-    whatever_comes: bool = False  # also a reply of unknown outcome
+    whatever_comes: bool = False  # handle even a reply that only reports a broken connection
 
 
 class Scheduler:
@@ -287,7 +286,7 @@ class PartScheduler:
         return self.limit.fitting(operations, (self._scheduler.fence,))
 
     def do(self, effect: Effect) -> None:
-        """Have something done whose outcome, if any, comes back as an event of its own."""
+        """Add an effect; its outcome, if any, comes back as an event of its own."""
         self._scheduler.effects.append(effect)
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class GroupState(Enum):
-    """What a group is doing; the text says how the state leaves."""
+    """The phase that a group is in; each comment also says what ends it."""
 
     LOADING = "loading"  # reads everything from ZooKeeper; queued when read
     IDLE = "idle"  # what is held is the target; queued by any trigger
@@ -31,7 +31,7 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class MemberState(Enum):
-    """What a member of a group is doing; the text says how the state leaves."""
+    """The phase that a member of a group is in; each comment also says what ends it."""
 
     READY = "ready"  # has nothing to answer; answering when it is sent a command
     ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
@@ -54,4 +54,4 @@ MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
 
 
 class InvalidTransitionError(Exception):
-    """The core was about to do what a table forbids: a bug; carries the story of how it came."""
+    """The core was about to do what a table forbids: a bug; the text lists the last transitions."""

@@ -1,9 +1,9 @@
 """Static members: a consumer with an instance id that restarts gets its partitions back.
 
-`static/<instance>` is written with each start. When the consumer's session ends it gets a deadline; until then its
-partitions stay without an owner unless the instance comes back, and then the node is deleted. An instance that comes
-back while its former consumer is still registered has either been killed, and waits for the end of the old session, or
-runs twice: the older consumer gets nothing more, and has to stop everything and leave (it is *fenced*).
+`static/<instance>` is written with each start. When the consumer's session ends, the node gets a deadline: until then
+the partitions have no owner, unless the instance comes back. After the deadline the node is deleted. An instance that
+comes back while its former consumer is still registered has either been killed, and the old session has not ended yet,
+or runs twice. In both cases the older consumer is *fenced*: it gets nothing more, and has to stop everything and leave.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zkrebalancer.rebalance.view import GroupView, Member
 
 
 def fenced(view: GroupView, consumers_of: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return consumer -> instance id of those whose id a younger consumer has; none in a frozen group.
+    """Return consumer -> instance id for consumers whose id a younger one has too; none in a frozen group.
 
     `consumers_of`: instance -> consumers that take part with it.
     """
@@ -67,7 +67,7 @@ def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> di
 
 
 def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMember]:
-    """Return the static members that are away but expected back, so that what waits for them is given to no other."""
+    """Return the static members that are away but expected back, so that their partitions are given to no other."""
     members: dict[str, ProblemMember] = {}
     present = _instances_present(view)
     for instance, (record, _version) in view.statics.items():
@@ -105,7 +105,7 @@ def record(plan: Plan, consumer: str, start: StartFetcher) -> StaticMember:
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
-    """Return what stores the record of a static member."""
+    """Return the operation that stores the record of a static member."""
     path, content = paths.static(view.group, instance), ownership.encode_static(member)
     is_there = instance in view.statics or instance in view.unreadable_statics
     return SetContent(path, content) if is_there else Create(path, content)
@@ -115,13 +115,13 @@ class StaticMembers:
     """The deadlines of one group's static members that are away."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
-        """Know none; loading reads them into the view."""
+        """Set no timer yet; loading reads the records into the view."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
 
     def adopt(self) -> None:
-        """After loading: wait for those that are away; those that left while no coordinator led get a deadline."""
+        """After loading: await the deadlines of members that are away; set one for those that left without a leader."""
         present = _instances_present(self._view)
         for instance, (record, _version) in sorted(self._view.statics.items()):
             if instance in present:
@@ -132,7 +132,7 @@ class StaticMembers:
                 self._await_deadline(instance, record.deadline_ms)
 
     def left(self, member: Member) -> None:
-        """A consumer's session is over: a static member is waited for."""
+        """Set a deadline for the return of a static member whose session is over."""
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
         if instance is not None and known is not None and known[0].consumer == member.consumer:

@@ -1,4 +1,4 @@
-"""Who is interested in which topic: the topics of the cluster, and the groups that want them.
+"""The topics of the cluster, and the groups that subscribe to them.
 
 Keeps the legacy names: `consumer_groups_per_topic` and `groups_with_wildcard_topics`.
 """
@@ -25,7 +25,7 @@ class Subscriptions:
     """The topics that exist, and which groups each of them concerns."""
 
     def __init__(self) -> None:
-        """Know no topic and no group."""
+        """Begin without topics and groups."""
         self.topics: dict[str, Topic] = {}
         self.are_topics_known = False  # whether every topic was read, so that groups may be planned
         # topic -> group -> consumers that name it; group -> wildcard -> consumers

@@ -1,8 +1,9 @@
-"""A topic that was deleted and created again has the old name and none of the old records.
+"""Deletes offsets that belong to a deleted topic, or to an earlier topic of the same name.
 
-Its stored offsets belong to the former incarnation. `offsets/<topic>` holds the incarnation that they belong to; where
-that is not the topic's own, the topic is not started: it is stopped everywhere, its offsets are deleted once none of it
-is held, and then it starts anew. Because the mark stands in ZooKeeper, a new leader goes on where the old one was.
+A topic that was deleted and created again has none of the old records, and its stored offsets belong to the former
+incarnation. `offsets/<topic>` has a mark that names the incarnation they belong to. If that is not the topic's own, the
+topic is stopped everywhere, its offsets are deleted once none of it is held, and then it is started anew. Because the
+mark is in ZooKeeper, a new leader continues where the old one was.
 
 The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
 """
@@ -37,16 +38,16 @@ class TopicReset:
     """Deletes the offsets of one group that belong to no topic any more."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
-        """Have nothing to do."""
+        """Begin with nothing under way."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
         self._under_way: set[str] = set()
         self._tries: Counter[str] = Counter()  # at deletions that were refused
-        self.absent_since_us: dict[str, int] = {}  # survives that the group is read anew
+        self.absent_since_us: dict[str, int] = {}  # kept when the group is read again
 
     def maybe_begin(self) -> None:
-        """Delete the offsets of every stale topic of which nothing is held, and wait out those that are gone."""
+        """Delete the offsets of stale topics of which nothing is held, and begin to wait for topics that are absent."""
         stale = self._view.stale_topics() - self._under_way
         for topic in sorted(stale - self._view.held_topics()):
             self._under_way.add(topic)
@@ -56,7 +57,7 @@ class TopicReset:
         self._wait_out_absent_topics()
 
     def _rename(self, topic: str, incarnation: str) -> None:
-        """Keep all names in mind by which the topic is known now: one of them may be gone next time."""
+        """Store every name that the topic's incarnation has now: it may lose one of them later."""
         mark = SetContent(paths.offsets(self._view.group, topic), incarnation.encode())
         if topic not in self._under_way:
             self._under_way.add(topic)

@@ -1,4 +1,4 @@
-"""What the leader knows of one group: its members, what they hold, and who holds each partition.
+"""The leader's view of one group: its members, what they hold, and the holders of each partition.
 
 Partition p is held by consumer C when p is in `owners/C`, in a start-fetcher in `channel/C` (also one whose sending has
 an unknown outcome), or in `evicted/C`. The index from partition to holders is kept up to date change by change, so that
@@ -103,7 +103,7 @@ class Member:
         return None
 
     def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
-        """Replace the record of what it owns; return the problem if it cannot be read: then it may hold anything."""
+        """Replace the ownership record; if it cannot be read, the member may hold anything: return the problem."""
         self.owners_version = reply.stat.version
         try:
             record = ownership.decode_owners(reply.content, bound)
@@ -208,7 +208,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a change at one consumer let go of."""
+    """The partitions that a change at one consumer has made free."""
 
     consumer: str
     partitions: frozenset[TopicPartition]
@@ -217,7 +217,7 @@ class Released:
 
 @dataclass(slots=True)
 class GroupView:
-    """Everything of a group that decisions rest on."""
+    """All that is known of a group when something is decided."""
 
     group: str
     topics: Mapping[str, Topic]  # of the cluster
@@ -250,13 +250,13 @@ class GroupView:
         return known.count if known is not None else 0
 
     def become(self, other: GroupView) -> None:
-        """Know what `other` knows: the group was read anew. Only members that are `away` stand nowhere in ZooKeeper."""
+        """Replace everything by what was read again; only `away` is kept, because ZooKeeper does not have it."""
         other.away = self.away
         for known in fields(self):
             setattr(self, known.name, getattr(other, known.name))
 
     def touch(self, consumer: str) -> None:
-        """Something about the consumer is different now: its state follows, and the next planning looks at it again."""
+        """Note a change at a consumer: its state follows from it, and the next planning looks at it again."""
         self.touched[consumer] = None
         if consumer in self.members:
             self.members[consumer].follow()
@@ -317,7 +317,7 @@ class GroupView:
         return self._held.get(consumer, {})
 
     def holders(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return the holders of a partition; more than one is a broken promise, none is free."""
+        """Return the holders of a partition: empty if it is free; more than one breaks the protocol's promise."""
         topic, number = partition
         return self._holders[topic].get(number, ()) if topic in self._holders else ()
 
@@ -343,7 +343,7 @@ class GroupView:
         return {topic for topic in self.incarnations if self.is_stale(topic)}
 
     def renamed_topics(self) -> dict[str, str]:
-        """Return the topics that have names which their stored offsets do not know -> the names to store."""
+        """Return topic -> mark to store, for topics whose incarnation has a name that the stored mark lacks."""
         known = {topic: self.topics[topic].incarnation for topic in self.incarnations.keys() & self.topics.keys()}
         merged = {topic: merged_names(incarnation, self.incarnations[topic]) for topic, incarnation in known.items()}
         return {
