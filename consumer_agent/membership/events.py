@@ -64,14 +64,14 @@ class CloseRequested:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """Nothing reads the partitions any more, or nobody will ever poll: leave without asking the application."""
+    """The fetcher has failed, or the consumer was dropped: leave without asking the application."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The time for leaving is over: end the session as it is."""
+    """The time for leaving is over: end the session without leaving first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The one lane for writes about owned partitions: acks with their final offsets, and commits, one at a time. Pure.
 
 Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
-outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. What goes to Kafka goes first:
-before an ack gives a partition away, its final offset is where the next owner looks for it.
+outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. Offsets are written to Kafka first:
+when an ack gives a partition away, its final offset is already where the next owner reads it.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Outcome(Enum):
 
 
 class Phase(Enum):
-    """Where a write stands."""
+    """The phase of a write."""
 
     READY = auto()
     CHECKING = auto()  # that this consumer is still there, before anything is sent to Kafka
     IN_KAFKA = auto()  # Kafka is writing
-    PAUSING = auto()  # Kafka did not; retried at `retry_at_ms`
+    PAUSING = auto()  # Kafka did not write; retried at `retry_at_ms`
     WRITING = auto()
     UNKNOWN = auto()  # unknown outcome; continues when the session is connected again
     VERIFYING = auto()
@@ -146,7 +146,7 @@ class WriteLane:
         return max((offset for offset in known if offset is not None), default=None)
 
     def learned_late_ms(self) -> int:
-        """How long ago, beyond a lease, the last write took effect at least: a suspended process learns it late."""
+        """Return how long the last write has taken beyond a lease: a suspended process gets its reply late."""
         return max(0, self._effects.now_ms - self._sent_ms - self._lease_ms)
 
     def handle_connected(self) -> None:
@@ -189,7 +189,7 @@ class WriteLane:
         if stored:
             self._effects.add(RecordCommitted(self._consumer, self.record.generation, stored))
         for partition in failed:
-            self.kafka_book.stored.pop(partition, None)  # what an unanswered request has done is not known
+            self.kafka_book.stored.pop(partition, None)  # an unanswered request may have stored it or not
         if failed and not is_hopeless and now_ms < write.give_up_ms:
             write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
             write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
@@ -232,7 +232,7 @@ class WriteLane:
             self._go_on(write)
 
     def _check(self, write: Write) -> None:
-        """Prove that no other consumer can own these partitions for a lease from now: the time for Kafka's write."""
+        """Prove that no other consumer can own these partitions for a lease from now, in which Kafka has to write."""
         write.phase = Phase.CHECKING
         self._sent_ms = self._effects.now_ms
         write.operations = (Check(self._owners, self.version),)

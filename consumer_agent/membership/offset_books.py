@@ -8,8 +8,8 @@ Every offset in Kafka carries a mark that names the topic's incarnation: a topic
 begins anew, and a late commit to the old one does not count. Offsets with another text, or none, come from other
 programs and count.
 
-Of ZooKeeper's offset nodes, what is not known is learned from refusals: a node that should be there and is not, or the
-other way round, is noted and the transaction is built again.
+Which offset nodes exist in ZooKeeper is learned from refusals: if a node is missing, or exists already, that is noted
+and the transaction is built again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Storage(Enum):
 
 @dataclass(slots=True)
 class OffsetBook:
-    """What a consumer knows of the offset nodes of its partitions."""
+    """The offset nodes of a consumer's partitions in ZooKeeper, as far as the consumer knows them."""
 
     group: str
     stored: dict[TopicPartition, int] = field(default_factory=dict)
@@ -78,11 +78,7 @@ class OffsetBook:
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets that differ from the stored ones."""
-        return {
-            partition: finished[partition]
-            for partition in finished
-            if self.stored.get(partition) != finished[partition]
-        }
+        return _differing(finished, self.stored)
 
     def first_chunk(
         self, offsets: Mapping[TopicPartition, int], limit: RequestLimit, beside: Iterable[Operation]
@@ -134,7 +130,7 @@ class OffsetBook:
 
 @dataclass(slots=True)
 class KafkaBook:
-    """What a consumer knows of its partitions' offsets in Kafka."""
+    """The offsets of a consumer's partitions in Kafka, as far as the consumer knows them."""
 
     stored: dict[TopicPartition, int] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)  # of each topic, as the group's offsets in ZooKeeper say
@@ -147,7 +143,7 @@ class KafkaBook:
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets that differ from the stored ones."""
-        return {tp: offset for tp, offset in finished.items() if self.stored.get(tp) != offset}
+        return _differing(finished, self.stored)
 
     def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
         """Return the offsets with their marks, as they are stored."""
@@ -156,3 +152,10 @@ class KafkaBook:
     def _is_of_another_topic(self, topic: str, text: str) -> bool:
         mark, known = text.removeprefix(MARK_PREFIX), self.marks.get(topic, "")
         return text.startswith(MARK_PREFIX) and known != "" and not is_same_topic(mark, known)
+
+
+def _differing(
+    offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the offsets that are not the stored ones."""
+    return {partition: offset for partition, offset in offsets.items() if stored.get(partition) != offset}

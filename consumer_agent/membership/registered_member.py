@@ -54,7 +54,7 @@ class MemberSettings:
     ask_application: bool = False  # on_revoke is set
     pause_when_suspended: bool = True
     storage: Storage = Storage.ZOOKEEPER
-    begins_anywhere: bool = True  # False: a partition without a stored offset begins where the application says
+    begins_anywhere: bool = True  # False: a partition without a stored offset waits for the application to seek
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
 
@@ -64,7 +64,7 @@ class Ending(Enum):
 
     LEFT = auto()
     EVICTED = auto()
-    UNCLEAR = auto()  # what it owns is not what it wrote
+    UNCLEAR = auto()  # its ownership record is not what it wrote, or its writes are refused for good
     REFUSED_COMMAND = auto()
     FENCED = auto()  # a younger consumer has its instance id
 

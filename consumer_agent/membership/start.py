@@ -246,7 +246,7 @@ class Start:
 
 
 def _mark(reply: Reply) -> str:
-    """Return which topic of its name the group's offsets belong to, "" if that is not known."""
+    """Return the mark of the topic that the group's offsets belong to, "" if it is not known."""
     try:
         return cluster_nodes.decode_mark(reply.content) if isinstance(reply, Content) else ""
     except NodeContentError:

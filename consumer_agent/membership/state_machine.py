@@ -69,14 +69,14 @@ QUARANTINE_TIMEOUT_MS = 5_000
 
 
 class State(Enum):
-    """Where a consumer is in its life."""
+    """The phase of a consumer's life; each comment also says what ends it."""
 
-    OUT = "out"  # in no group, no session; leaves when the application polls
-    CONNECTING = "connecting"  # waits for a session; leaves when connected
-    REGISTERING = "registering"  # creates the group and its own nodes; leaves when they stand, or are refused
-    ACTIVE = "active"  # a member; leaves when the application closes, or the membership is lost
-    YIELDING = "yielding"  # the application polls no more: gives everything up in good order; leaves when that is done
-    LEAVING = "leaving"  # finishes, commits, deletes its nodes; leaves when that is done or given up
+    OUT = "out"  # in no group, no session; ends when the application polls
+    CONNECTING = "connecting"  # waits for a session; ends when connected
+    REGISTERING = "registering"  # creates the group and its own nodes; ends when they exist, or are refused
+    ACTIVE = "active"  # a member; ends when the application closes, or the membership is lost
+    YIELDING = "yielding"  # the application polls no more: gives everything up in good order; ends when that is done
+    LEAVING = "leaving"  # finishes, commits, deletes its nodes; ends when that is done or given up
     RESIGNING = "resigning"  # a command could not be read: puts it into quarantine, then gives up the session
     CLOSED = "closed"  # the end
 
@@ -125,7 +125,7 @@ class StateMachine:
         """Handle one event and return the effects to perform, in order.
 
         Raises:
-            IllegalTransitionError: the table does not allow what the event leads to; the text tells the story.
+            IllegalTransitionError: the table does not allow what the event leads to; the text lists the last events.
 
         """
         self.story.append(f"{now_ms} {self.state.value}: {type(event).__name__}")
@@ -313,7 +313,7 @@ class StateMachine:
             if member.has_given_up:  # without `on_revoke`
                 self._effects.add(TellLost())
             self._effects.add(Forget(frozenset(member.lane.record.partitions)))
-            self._end_commits(member, member.lane.failure)  # what they were about was written with the rest
+            self._end_commits(member, member.lane.failure)  # their offsets were written with the final ones
             self._become_closed()
         else:
             self.former = member.name
@@ -392,7 +392,7 @@ class StateMachine:
             self._become_closed()
 
     def _give_up(self, reason: str) -> None:
-        """Leave for good, and store what is finished; an application that is there learns that it lost the rest."""
+        """Leave for good, and store what is finished; `on_lost` reports the rest if an application is still there."""
         if self.member is not None:
             self._effects.add(Warn(f"{self.member.name} leaves its group: {reason}"))
             if self.state is State.ACTIVE:

@@ -41,7 +41,7 @@ class Stopping(Enum):
 
 @dataclass(slots=True)
 class Stop:
-    """One stop-fetcher in hand."""
+    """One stop-fetcher being handled."""
 
     effects: EffectQueue
     lane: WriteLane
@@ -91,7 +91,7 @@ class Stop:
             self.stage = Stopping.READY
 
     def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Emission has ended (or the application has let go): decide whether the ack may be written."""
+        """Emission has ended, or `on_revoke` is over: decide whether the ack may be written."""
         if token != self.token or self.stage not in {Stopping.ENDING, Stopping.MEASURING}:
             return
         self.positions = {partition: positions[partition] for partition in self.partitions if partition in positions}
@@ -103,7 +103,7 @@ class Stop:
             self.stage = Stopping.READY
 
     def handle_revoked(self, token: int) -> None:
-        """Go on: the application has let go."""
+        """Read the final positions: the application's `on_revoke` is over."""
         if self.stage is Stopping.REVOKING and token == self.token:
             self.stage, self.token = Stopping.MEASURING, self.effects.token()
             self.effects.add(ReadProgress(self.token))
@@ -118,7 +118,7 @@ class Stop:
         self.lane.begin(self.lane.changed(finished), Ack(self.name, record), "stop-ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """Let go: the ack is written; or go on: the coordinator was faster."""
+        """Forget the partitions, as the ack is written; or resume them, as the coordinator cancelled the stop first."""
         if outcome is Outcome.CANCELLED:
             self.handle_cancelled()
             return

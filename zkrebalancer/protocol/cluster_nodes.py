@@ -20,7 +20,7 @@ MAX_COUNTER = 10**18 - 1  # so that a counter can still be incremented and store
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of Kafka; `incarnation`: every name that tells it from others of its name, see `is_same_topic`."""
+    """A topic of Kafka; `incarnation`: its identifiers (topic id, creation of its node), see `is_same_topic`."""
 
     partitions: frozenset[int]
     incarnation: str
@@ -43,7 +43,7 @@ class CoordinatorAddress:
 
 
 def decode_topic(content: bytes, created_zxid: int) -> Topic:
-    """Decode `/brokers/topics/<topic>`; its topic id, if it has one, and its node's creation identify the incarnation.
+    """Decode `/brokers/topics/<topic>`; its topic id, if any, and the creation of its node make the incarnation.
 
     Raises:
         NodeContentError: not Kafka's JSON, or a partition is not a number.
@@ -60,7 +60,7 @@ def decode_mark(content: bytes) -> str:
     """Decode what `offsets/<topic>` says of the incarnation that the offsets belong to; "" if it says nothing.
 
     Raises:
-        NodeContentError: it cannot be one.
+        NodeContentError: the content is no mark.
 
     """
     names = content.decode(errors="replace").split(" ") if content else []
@@ -70,7 +70,7 @@ def decode_mark(content: bytes) -> str:
 
 
 def merged_names(now: str, before: str) -> str:
-    """Return `before` if it has all the names of `now`, else those and as many earlier ones as a mark takes."""
+    """Return `before` if it has all names of `now`; else the names of `now`, then of `before`, at most MAX_NAMES."""
     if set(now.split()) <= set(before.split()):
         return before
     return " ".join(list(dict.fromkeys([*now.split(), *before.split()]))[:MAX_NAMES])
@@ -79,7 +79,7 @@ def merged_names(now: str, before: str) -> str:
 def is_same_topic(one: str, other: str) -> bool:
     """Whether two incarnations are one topic: they have a name in common.
 
-    A topic keeps its node when it gets an id, and its id when the tree is copied; made anew, it keeps neither.
+    A topic that gets an id keeps its node; one whose node is copied keeps its id; one created again has neither.
     """
     return not set(one.split()).isdisjoint(other.split())
 

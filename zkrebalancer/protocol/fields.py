@@ -15,7 +15,7 @@ MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
 MAX_THREAD = 999_999
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
-MAX_ABSENT_PARTITIONS = 10_000  # partitions of deleted topics, which consumers own until they have stopped them
+MAX_ABSENT_PARTITIONS = 10_000  # of deleted topics: a consumer owns them until it has acknowledged a stop
 
 TopicPartition = tuple[str, int]
 RangeList = list[list[int]]

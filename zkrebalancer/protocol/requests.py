@@ -13,7 +13,7 @@ from zkrebalancer.protocol.calls import Create, Operation, SetContent
 
 JUTE_MAXBUFFER = 0xFFFFF  # ZooKeeper's default: the largest request that a server reads
 MAX_REQUEST_BYTES = 1_000_000  # leaves room for the bytes that servers add to a transaction among themselves
-MIN_REQUEST_BYTES = 100_000  # enough for one command with its fences
+MIN_REQUEST_BYTES = 100_000  # enough for one command with the checks of its transaction
 
 _LENGTH_BYTES = 4  # before each string, buffer and list
 _REQUEST_BYTES = 8 + 9  # the request's header and the end mark of the transaction
