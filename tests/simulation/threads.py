@@ -12,6 +12,11 @@ class SwitchingLock:
         self._on_enter = on_enter
         self._on_notify = on_notify
 
+    @property
+    def lock(self) -> SwitchingLock:
+        """The lock of a condition."""
+        return self
+
     def __enter__(self) -> None:
         self._on_enter()
 
