@@ -159,12 +159,14 @@ class _Files:
             os.close(descriptor)
 
     def _open(self) -> None:
+        is_next = not self._paths or self._size > 0  # an empty file, which an error has left, is used again
         name = f"{self._stem}.{self._opened:04d}.jsonl" if self._opened else f"{self._stem}.jsonl"
-        path = self._directory / name
+        path = self._directory / name if is_next else self.current
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._size = os.fstat(self._descriptor).st_size
-        self._opened += 1
-        self._paths.append(path)
+        if is_next:
+            self._opened += 1
+            self._paths.append(path)
         while len(self._paths) > self._max_files:
             self._paths.popleft().unlink(missing_ok=True)
 
@@ -184,6 +186,8 @@ class _Writer:
         self._dropped = 0  # events, since that was last said
         self._pause_s = 0.0  # after an error: since then every try to open a file has failed
         self._retry_at_s = 0.0
+        self._ended = _new_lock()  # released when all is written, or dropped
+        self._ended.acquire()
         _start_thread(self._run, ())
 
     def put(self, line: bytes) -> None:
@@ -195,12 +199,12 @@ class _Writer:
             self._last += 1
             self._queue.put((self._last, line))
 
-    def flush(self, limit_s: float, *, is_last: bool = False) -> bool:
+    def flush(self, limit_s: float) -> bool:
         with self._lock:
             wanted = self._last
             if self._done >= wanted:
                 return True
-            if self._done < self._late_until and not is_last:
+            if self._done < self._late_until:
                 return False
             released = _new_lock()
             released.acquire()
@@ -212,9 +216,11 @@ class _Writer:
         return False
 
     def close(self) -> None:
-        self.flush(CLOSE_LIMIT_S, is_last=True)
         with self._lock:
             self._queue.put((self._last, None))
+            is_all_written = self._done >= self._last and not self._dropped
+        if not is_all_written and not self._ended.acquire(timeout=CLOSE_LIMIT_S):
+            _log.warning("telemetry is late: %s is slow; what is not written is lost", self._files.current)
 
     # In the thread ---------------------------------------------------------------------------------------------------
 
@@ -234,21 +240,22 @@ class _Writer:
                     size += len(content)
                 else:
                     flushed = content
-            self._write(lines)
+            self._write(lines, is_end=is_end)
             with self._lock:
                 self._waiting_bytes -= size
                 self._done = number
             if flushed is not None:
                 flushed.release()
         self._files.close()
+        self._ended.release()
 
-    def _write(self, lines: list[bytes]) -> None:
-        """Write lines, or drop them: there was an error, and it is too early to try again."""
-        if not lines:
-            return
+    def _write(self, lines: list[bytes], *, is_end: bool) -> None:
+        """Write lines, or drop them: there was an error, and it is too early to try again, but for the last time."""
         with self._lock:
             dropped = self._dropped
-        if not self._pause_s or time.monotonic() >= self._retry_at_s:
+        if not lines and not (is_end and dropped):
+            return
+        if is_end or not self._pause_s or time.monotonic() >= self._retry_at_s:
             try:
                 self._files.append(b"".join([self._gap(dropped), *lines] if dropped else lines))
             except OSError as error:

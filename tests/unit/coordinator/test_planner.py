@@ -146,3 +146,35 @@ def test_a_strategy_that_loops_in_python_is_ended(machine: Machine, strategies: 
     assert machine.answer_to("g", "loops").error == LATE.replace("hangs", "loops")
     machine.wait_until(lambda: strategies.ended == ["g"])
     assert not strategies.may_go_on.is_set()
+
+
+def late_groups(machine: Machine, count: int) -> None:
+    for number in range(count):
+        machine.ask(f"late-{number}", "hangs")
+    machine.wait_until(lambda: len(machine.answers) == count)
+
+
+def test_strategies_that_were_late_and_have_ended_are_in_nobodys_way(
+    machine: Machine, strategies: Strategies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Planner._must_wait`, count all late groups: none of them would ever be planned again."""
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    late_groups(machine, MAX_LATE)
+    strategies.may_go_on.set()
+    machine.wait_until(lambda: all(late.has_ended for late in machine.planner._late.values()))
+    now_s += MIN_QUARANTINE_S
+    assert machine.answer_to("late-0", "hangs").transition is PLAN
+
+
+def test_of_too_many_late_groups_those_are_forgotten_that_keep_no_thread(
+    machine: Machine, strategies: Strategies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Planner._note_late`, forget those that hang: they would be given thread after thread."""
+    monkeypatch.setattr(planner, "MAX_LATE_GROUPS", 3)
+    assert machine.answer_to("ended", "loops").error == LATE.replace("hangs", "loops")
+    machine.wait_until(lambda: machine.planner._late["ended"].has_ended)
+    machine.answers.clear()
+    late_groups(machine, 3)
+    assert sorted(machine.planner._late) == ["late-0", "late-1", "late-2"]
+    assert strategies.calls.count("late-0") == 1

@@ -127,8 +127,13 @@ def test_nobody_waits_for_a_disk_that_hangs_but_for_a_moment_once(
         assert not log.flush(3_600)  # it is known to be late
     assert [message.partition(":")[0] for message in caplog.messages] == ["telemetry is late"]
     disk.is_free.set()
+    deadline_s = time.monotonic() + 10
+    while not log.flush() and time.monotonic() < deadline_s:
+        pass
+    log.write("three")
+    assert log.flush(60), "it has caught up: it is waited for again"
     log.close()
-    assert kinds(tmp_path) == ["one", *["two"] * 100]
+    assert kinds(tmp_path) == ["one", *["two"] * 100, "three"]
 
 
 def test_what_waits_is_bounded_and_what_is_too_much_is_counted(
@@ -150,6 +155,78 @@ def test_what_waits_is_bounded_and_what_is_too_much_is_counted(
     assert dropped > 500
     assert kinds(tmp_path).count("tick") + dropped == 1_000
     assert kinds(tmp_path)[-1] == "end"
+
+
+def test_what_is_dropped_while_a_gap_is_being_written_is_counted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_Writer._say_dropped`, set the count to 0; or do not write a last gap in `_write`."""
+    monkeypatch.setattr(events, "MAX_WAITING_BYTES", 10_000)
+    append, rounds = events._Files.append, iter(range(3))
+
+    def append_meanwhile(files: events._Files, content: bytes) -> None:
+        if next(rounds, None) is not None:
+            for _ in range(100):
+                log.write("tick")
+        append(files, content)
+
+    monkeypatch.setattr(events._Files, "append", append_meanwhile)
+    log = EventLog(tmp_path, "p")
+    log.write("tick")
+    for _ in range(3):
+        assert log.flush(60)
+    log.close()
+    gaps = [event["dropped_count"] for event in read(tmp_path) if event["kind"] == "events_dropped"]
+    assert len(gaps) == 3
+    assert kinds(tmp_path).count("tick") + sum(gaps) == 301
+
+
+def test_at_the_end_it_is_tried_once_more_to_say_what_is_missing(tmp_path: Path, disk: Disk) -> None:
+    log = EventLog(tmp_path, "p")
+    disk.is_full = True
+    log.write("lost")
+    assert log.flush(60)
+    disk.is_full = False
+    log.write("lost")  # too early
+    assert log.flush(60)
+    log.close()
+    assert [(event["kind"], event["dropped_count"]) for event in read(tmp_path)] == [("events_dropped", 2)]
+
+
+def test_a_disk_that_stays_full_costs_no_file_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try to write opened a file of its own, and deleted the oldest one."""
+    monkeypatch.setattr(events, "MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "MAX_PAUSE_S", 0.0)
+    monkeypatch.setenv(events.FILES_VARIABLE, "3")
+
+    def refuse(_descriptor: int, _content: bytes) -> int:
+        raise FULL
+
+    log = EventLog(tmp_path, "p")
+    log.write("before")
+    assert log.flush(10)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        for _ in range(10):
+            log.write("lost")
+            assert log.flush(10)
+    log.write("after")
+    log.close()
+    assert sorted(kinds(tmp_path)) == ["after", "before", "events_dropped"]
+
+
+def test_a_file_that_is_there_already_counts_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `_Files._open`, begin with a size of 0."""
+    monkeypatch.setenv(events.FILE_BYTES_VARIABLE, "1000")
+    there = tmp_path / f"p-{os.getpid()}.jsonl"
+    there.write_text(json.dumps({"kind": "x" * 950}) + "\n")
+    log = EventLog(tmp_path, "p")
+    log.write("tick")
+    log.close()
+    assert there.stat().st_size < 1_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == [there.with_suffix(".0001.jsonl").name, there.name]
 
 
 def test_files_are_bounded_in_size_and_number_and_the_last_ones_stay(

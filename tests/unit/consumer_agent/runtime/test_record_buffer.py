@@ -195,6 +195,14 @@ class BufferMachine(RuleBasedStateMachine):
         assert all(self.buffer.holds({partition}) == (partition in self.returned) for partition in PARTITIONS)
 
     @invariant()
+    def what_is_counted_in_is_counted_out(self) -> None:
+        """In `_take_of` or `_drop_records`, forget the bytes of a chunk, or of what was taken of one."""
+        chunks = [chunk for held in self.buffer._partitions.values() for chunk in held.chunks]
+        assert self.buffer._byte_count == sum(chunk.size_bytes for chunk in chunks)
+        assert all(chunk.size_bytes >= 0 and chunk.taken < len(chunk.messages) for chunk in chunks)
+        assert sum(len(chunk.messages) - chunk.taken for chunk in chunks) == self.buffer.record_count
+
+    @invariant()
     def bounded(self) -> None:
         held = sum(map(len, self.expected.values()))
         assert held <= MAX_RECORDS

@@ -186,6 +186,47 @@ def test_waits_grow_and_are_bounded() -> None:
     assert waits == [BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS, MAX_BACKOFF_MS, MAX_BACKOFF_MS]
 
 
+def assert_accounts_are_right(book: Ledger) -> None:
+    """Count anew what the ledger counts step by step."""
+    partitions = book._partitions.values()
+    given = [entry for held in partitions for entry in held.given]
+    others = [entry for held in partitions for entry in (*held.waiting, *held.failed, *held.dead)]
+    assert book.given_count == len(given)
+    assert book._given_bytes == sum(entry.size_bytes for entry in given)
+    assert book.open_count == len(given) + len(others)
+    assert book._suspect_count == sum(entry.is_suspect for entry in (*given, *others))
+
+
+@given(st.data())
+def test_the_accounts_are_right_whatever_happens(data: st.DataObject) -> None:
+    """In `Ledger.drop`, forget the bytes that were given; in `_close`, the suspects."""
+    book, next_offset = ledger(max_records=8, max_bytes=1_500, max_failures=2), {T0: 0, T1: 0}
+    for _ in range(data.draw(st.integers(1, 40))):
+        step = data.draw(st.sampled_from(["take", "give", "ack", "fail", "die", "bury", "look", "withhold", "drop"]))
+        partition = data.draw(st.sampled_from([T0, T1]))
+        offset = data.draw(st.integers(0, next_offset[partition]))
+        if step == "take":
+            count = min(book.room, data.draw(st.integers(1, 4)))
+            first, next_offset[partition] = next_offset[partition], next_offset[partition] + count
+            book.take([record(partition[1], first + n, size=100 * n) for n in range(count)])
+        elif step == "give":
+            book.give(LATER_MS)
+        elif step == "ack":
+            book.ack(partition, offset)
+        elif step == "fail":
+            book.fail(partition, offset, "no", 0)
+        elif step == "die":
+            book.child_ended("died")
+        elif step == "bury":
+            for letter in book.letters():
+                book.buried((letter.record.topic, letter.record.partition), letter.record.offset)
+        elif step == "look":
+            book.finished()
+        else:
+            (book.withhold if step == "withhold" else book.drop)([partition])
+        assert_accounts_are_right(book)
+
+
 class Play:
     """A ledger with a child that has what it was given, and a note of what was answered."""
 
