@@ -136,6 +136,14 @@ def test_a_stop_forbids_repeats_unless_the_consumer_died_before_its_ack(reason: 
     assert history.verdict().ok is is_allowed
 
 
+@pytest.mark.parametrize(("reason", "forbidden"), [("expired", 0), ("evicted", 0), ("closed", 2)])
+def test_a_consumer_that_is_gone_without_a_session_that_ended_has_not_acknowledged(reason: str, forbidden: int) -> None:
+    """It held nothing any more, so no ownership ended. In `Run._left`, leave its stop as it is."""
+    history = History().produced(0, 4).started("a", 0).delivered("a", 0, 4).committed("a", 3).stopped("a", 5)
+    history.left("a", reason).started("b", 3).delivered("b", 3, 4)
+    assert history.verdict().duplicated_outside_crash == forbidden
+
+
 def test_a_death_after_the_next_start_allows_no_repeats() -> None:
     history = History().produced(0, 4).started("a", 0).delivered("a", 0, 4).stopped("a", 5).started("b", 3)
     history.ended("a").left("a", "expired").delivered("b", 3, 4)

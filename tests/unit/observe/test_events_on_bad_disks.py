@@ -193,9 +193,7 @@ def test_at_the_end_it_is_tried_once_more_to_say_what_is_missing(tmp_path: Path,
     assert [(event["kind"], event["dropped_count"]) for event in read(tmp_path)] == [("events_dropped", 2)]
 
 
-def test_a_disk_that_stays_full_costs_no_file_that_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_stays_full_costs_no_file_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try to write opened a file of its own, and deleted the oldest one."""
     monkeypatch.setattr(events, "MIN_PAUSE_S", 0.0)
     monkeypatch.setattr(events, "MAX_PAUSE_S", 0.0)

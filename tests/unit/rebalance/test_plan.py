@@ -13,6 +13,7 @@ from zkrebalancer.protocol.command import Cause, StopFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+from zkrebalancer.rebalance import plan as plans
 from zkrebalancer.rebalance.plan import Deviations, Plan, Share, Start, Stop, Vacancies, make_plan, next_step
 from zkrebalancer.rebalance.view import GroupView, Member
 
@@ -145,3 +146,15 @@ def _do(plan: Plan, held: Held, name: str, taken: Stop | Start | None, random: R
 def _some(partitions: Share, random: Random) -> dict[TopicPartition, int]:
     chosen = random.sample(sorted(partitions), random.randint(1, len(partitions)))
     return {tp: partitions[tp] for tp in chosen}
+
+
+def test_no_more_vacancies_are_kept_than_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Vacancies.note`, do not count those that are known already."""
+    monkeypatch.setattr(plans, "MAX_VACANT", 3)
+    vacancies = Vacancies()
+    for number in range(0, 8, 2):
+        vacancies.note("a", [("t", number), ("t", number + 1)], number)
+        assert len(vacancies.by_partition) <= 3
+    assert vacancies.fill([("t", 0), ("t", 1)], 10) == 10
+    vacancies.note("b", [("t", 8), ("t", 9)], 10)
+    assert vacancies.by_partition.keys() == {("t", 2), ("t", 8), ("t", 9)}

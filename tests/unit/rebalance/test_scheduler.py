@@ -7,9 +7,10 @@ from collections.abc import Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.protocol.calls import Done, Get, Refusal, Refused, Reply
-from zkrebalancer.rebalance.effects import Now
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.protocol.calls import Done, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.rebalance.effects import Now, Request, Warn
+from zkrebalancer.rebalance.scheduler import FIRST_PAUSE_US, MAX_PAUSE_US, Scheduler
 
 OWNERS = st.sampled_from(["a", "b", "c"])
 NAMES = st.integers(0, 3)
@@ -105,3 +106,55 @@ def test_to_forget_one_owner_looks_at_no_other() -> None:
     scheduler.part("g-7").forget()
     assert Watched.looks == 0
     assert len(scheduler.awaited) == len(scheduler.due) == 99
+
+
+def test_a_refused_call_is_repeated_with_growing_pauses_and_logged_once() -> None:
+    """In `Scheduler._repeat_later`, do not count the tries; in `_note_allowed`, do not forget what was refused."""
+    scheduler, replies, asked = Scheduler(), list[Reply](), list[int]()
+    scheduler.part("g").ask(Get("/n"), replies.append)
+    texts: list[str] = []
+
+    def look() -> None:
+        for effect in scheduler.take_effects():
+            if isinstance(effect, Request):
+                asked.append(effect.call_id)
+            elif isinstance(effect, Warn):
+                texts.append(effect.text)
+
+    look()
+    pauses = []
+    for _ in range(12):
+        scheduler.answer(asked[-1], Refused(Refusal.NO_AUTH))
+        due_us = scheduler.next_deadline_us()
+        assert due_us is not None
+        pauses.append(due_us - scheduler.now.mono_us)
+        scheduler.now = Now(due_us, 0)
+        scheduler.run_due()
+        look()
+    assert pauses == [min(FIRST_PAUSE_US * 2**number, MAX_PAUSE_US) for number in range(12)]
+    assert len(asked) == 13
+    scheduler.answer(asked[-1], Done())
+    scheduler.part("g").ask(Get("/n"), replies.append)
+    look()
+    scheduler.answer(asked[-1], Done())
+    look()
+    assert len(replies) == 2
+    refused = "ZooKeeper refuses /n: "
+    assert [text.startswith(refused) for text in texts] == [True, False]
+    assert texts[1] == "ZooKeeper no longer refuses /n"
+    assert scheduler.refused == {}
+
+
+def test_what_has_room_fits_into_a_write_to_the_last_byte() -> None:
+    """In `PartScheduler.room`, do not count the fence."""
+    first = [SetContent("/n", b"12345")]
+    for max_bytes in range(400, 420):
+        scheduler = Scheduler(RequestLimit(max_bytes))
+        part = scheduler.part("g")
+        frame = scheduler.limit.operation_size(SetContent("/m", b""))
+        filling = SetContent("/m", bytes(part.room(first) - frame))
+        part.write([*first, filling], _note)
+        (request,) = scheduler.take_effects()
+        assert isinstance(request, Request)
+        assert isinstance(request.call, Multi)
+        assert scheduler.limit.size(request.call.operations) == max_bytes

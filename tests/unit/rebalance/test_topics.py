@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.world import GROUP, World
+from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.rebalance import coordinator, election, topics
 
@@ -100,3 +102,31 @@ def test_no_group_shares_its_calls_and_timers_with_a_part_of_the_core(owner: str
     """A group `topics` that is read anew would drop what the topic listener waits for."""
     with pytest.raises(InvalidNameError):
         paths.validate_name("group", owner)
+
+
+def test_offsets_that_may_not_be_deleted_for_a_while_are_deleted_afterwards() -> None:
+    """Long before the group is read anew. In `TopicReset._deleted`, leave the topic under way."""
+    world = World()
+    world.set_topic("t", 1)
+    world.create_group()
+    world.add_coordinator()
+    world.add_agent("a")
+    world.pass_time(2_000)
+    offsets = paths.offsets(GROUP, "t")
+    world.zk.perform(Multi((Create(f"{offsets}/0", b"7"),)))
+    world.zk.identity = str
+    leader = str(world.leader().session.session_id)
+    world.zk.denied.add((leader, offsets, Right.DELETE))
+
+    world.delete_topic("t")
+    world.set_topic("t", 1, "id-2")
+    world.pass_time(10_000)
+    assert (world.zk.children(offsets), world.owned()) == (["0"], {"a-1": {}})
+    assert [text for text in world.warnings if "refuses" in text] == [
+        f"ZooKeeper refuses {offsets}/0: not authenticated (DELETE of its parent); tried again with growing pauses"
+    ]
+
+    world.zk.denied.clear()
+    world.pass_time(30_000)
+    assert world.zk.children(offsets) == []
+    world.assert_converged()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer_agent.errors import CommitFailedError, ConsumerStateError, TooManyCommitsError
+from consumer_agent.runtime import shared_state
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
 from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState
@@ -113,3 +114,18 @@ def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:
         begin(shared, MAX_ANNOUNCED_COMMITS + 1)
     assert raised.value.retriable
     assert not isinstance(raised.value, CommitFailedError)  # which says that the records are read again
+
+
+def test_commits_that_are_over_count_no_more(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `SharedState.commit_finished`, keep the token: after so many commits in a lifetime, all are refused."""
+    monkeypatch.setattr(shared_state, "MAX_ANNOUNCED_COMMITS", 2)
+    for token in range(1, 11, 2):
+        begin(shared, token)
+        begin(shared, token + 1)
+        with pytest.raises(TooManyCommitsError):
+            begin(shared, 99)
+        shared.commit_finished([token], None)
+        shared.commit_finished([token + 1], "no")
+        assert heard(shared) == [(token, True), (token + 1, False)]
+        shared.commit_finished([token, token + 1], None)
+        assert heard(shared) == [], "each is told once"

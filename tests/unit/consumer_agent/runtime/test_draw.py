@@ -10,6 +10,8 @@ from unittest import mock
 
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.kafka.fetcher import (
@@ -20,7 +22,7 @@ from consumer_agent.kafka.fetcher import (
     Fetcher,
 )
 from consumer_agent.records import Batch
-from consumer_agent.runtime.record_buffer import RecordBuffer
+from consumer_agent.runtime.record_buffer import BufferSettings, Prefetch, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -39,6 +41,7 @@ class Client:
         self.meanwhile: Callable[[], object] = lambda: None
         self.is_closed = False
         self.assigned_at: dict[tuple[str, int], int] = {}
+        self.paused: set[tuple[str, int]] = set()
 
     def consume(self, count: int, **_: float) -> list[Message]:
         assert not self.is_closed
@@ -57,7 +60,20 @@ class Client:
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned_at |= {(one.topic, one.partition): one.offset for one in partitions}
 
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for one in partitions:
+            self.assigned_at.pop((one.topic, one.partition), None)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= self._assigned(partitions)  # outlives the assignment
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= self._assigned(partitions)
+
+    def _assigned(self, partitions: list[TopicPartition]) -> set[tuple[str, int]]:
+        named = {(one.topic, one.partition) for one in partitions}
+        assert named <= self.assigned_at.keys(), "librdkafka may not know these partitions any more"
+        return named
 
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
         described = mock.Mock(partitions={0: mock.Mock(leader=1), 1: mock.Mock(leader=1)})
@@ -70,10 +86,10 @@ class Client:
 class Setting:
     """A fetcher whose thread does not run, with both partitions assigned; `woken` counts the calls of that thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: BufferSettings = ROOMY) -> None:
         self.client = Client()
         self.now_ms = 0
-        self.shared = SharedState(RecordBuffer(ROOMY), lambda: self.now_ms)
+        self.shared = SharedState(RecordBuffer(settings), lambda: self.now_ms)
         self.shared.emit_until(2 * LOOK_INTERVAL_MS)
         self.woken = 0
         with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client):
@@ -218,6 +234,55 @@ def test_what_an_interrupt_loses_is_fetched_again(setting: Setting) -> None:
     assert setting.woken == 1
     setting.fetcher._begin_round()
     assert setting.client.assigned_at == {PARTITION: 3, OTHER: 0}
+
+
+def test_what_an_interrupt_loses_is_fetched_from_where_it_is_wanted_by_now(setting: Setting) -> None:
+    """In `Fetcher._fetch_again`, let the end of the buffer win: a stop, or a seek, would be undone."""
+
+    def interrupt() -> None:
+        setting.fetcher.change(lambda: {PARTITION: 70, OTHER: None})
+        raise KeyboardInterrupt
+
+    setting.client.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        setting.draw()
+    setting.fetcher._begin_round()
+    assert setting.client.assigned_at == {PARTITION: 70}
+
+
+SMALL = BufferSettings(limit=2, max_records=8, max_bytes=1_000_000, prefetch=Prefetch.PER_PARTITION)
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["come", "come", "take", "stop", "start", "seek"]), st.sampled_from([PARTITION, OTHER])),
+    max_size=30,
+)
+
+
+@given(MOVES)
+def test_exactly_what_is_held_back_is_paused_whatever_is_assigned_meanwhile(
+    moves: list[tuple[str, tuple[str, int]]],
+) -> None:
+    """A pause outlives its assignment: in `Fetcher._change_assignment`, do not end it."""
+    setting = Setting(SMALL)
+    shared, fetcher, client = setting.shared, setting.fetcher, setting.client
+    for move, partition in moves:
+        position = shared.buffer.next_offset(partition)
+        if move == "come" and position is not None and partition not in client.paused:
+            client.ready = messages(partition, range(position, position + 4))
+            fetcher.draw(MANY)
+            client.ready = []
+        elif move == "take":
+            setting.take(1)
+        elif move == "stop" and position is not None:
+            shared.stop([partition])
+            fetcher.unassign([partition])
+        elif move == "start" and position is None:
+            shared.admit(partition, 1, 0)
+            fetcher.change(lambda partition=partition: {partition: 0})  # type: ignore[misc]
+        elif move == "seek" and position is not None:
+            fetcher.change(lambda partition=partition: shared.buffer.seek({partition: 0}, is_finished=False))  # type: ignore[misc]
+        fetcher._begin_round()
+        assert client.paused == shared.buffer.held_back() & fetcher._assigned
+        assert client.assigned_at.keys() == fetcher._assigned == set(shared.buffer.fetched())
 
 
 def test_records_of_a_partition_that_is_stopped_meanwhile_are_dropped(setting: Setting) -> None:
