@@ -66,6 +66,21 @@ class BufferMachine(RuleBasedStateMachine):
             if fresh:
                 self.next_offset[partition] = fresh[-1] + 1
 
+    @rule(
+        partition=st.sampled_from(PARTITIONS),
+        steps=st.lists(st.integers(1, 3), min_size=3, max_size=8),
+        counts=st.lists(st.integers(1, 3), max_size=4),
+    )
+    def serve(self, partition: tuple[str, int], steps: list[int], counts: list[int]) -> None:
+        """What happens most of all: records come, and are taken few by few. Else few runs of the machine have any."""
+        if partition not in self.returned:
+            self.admit(partition, 0)
+        self.resume({partition})
+        self.unpause({partition})
+        self.put(partition, steps, 0)
+        for count in counts:
+            self.take(count)
+
     @rule(count=st.integers(1, 12) | st.none())
     def take(self, count: int | None) -> None:
         held = {partition: len(offsets) for partition, offsets in self.expected.items() if offsets}
