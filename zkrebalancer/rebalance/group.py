@@ -208,6 +208,7 @@ class Group:
         for consumer, member in new.members.items():
             if consumer in view.members:
                 member.failed_tries = view.members[consumer].failed_tries
+                member.registration = member.registration or view.members[consumer].registration
             self._subscriptions.replace(self.name, None, member.registration)
         self._vacancies.keep_unheld(new)
         for consumer in sorted(view.members.keys() - new.members.keys()):
@@ -225,6 +226,14 @@ class Group:
         missed, self._missed = sorted(self._missed), set()
         for path in missed:
             self.watched(path)
+        self._ask_again(reader)
+
+    def _ask_again(self, reader: GroupReader) -> None:
+        """Ask, with growing pauses, for what ZooKeeper has refused: no watch fires when rights come back."""
+        for consumer in reader.refused_registrations:
+            self._membership.read_registration(consumer)
+        for consumer in reader.refused_owners:
+            self._membership.read_owners(consumer)
 
     def watched(self, path: tuple[str, ...]) -> None:
         """Read what changed below the group's node; while the group is being loaded, afterwards."""

@@ -95,6 +95,7 @@ class Membership:
         if not isinstance(reply, Content) or member is None:
             return  # gone already: the list of ids shows it
         before = member.registration
+        member.joined_zxid = reply.stat.created_zxid
         self._warn(member.read_registration(reply.content))
         if member.registration != before:
             member.pattern_refused = False

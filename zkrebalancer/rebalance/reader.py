@@ -32,7 +32,7 @@ class GroupReader:
     """One reading of a group; the caller performs the calls, stage by stage.
 
     `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: a line per unreadable node;
-    `exists`: whether the group's node was there.
+    `exists`: whether the group's node was there; `refused_…`: consumers whose nodes ZooKeeper refused to read.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class GroupReader:
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
+        self.refused_registrations: list[str] = []  # of consumers that are there, but whose node may not be read
+        self.refused_owners: list[str] = []
         self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
 
     def stages(self) -> list[Stage]:
@@ -234,7 +236,9 @@ class GroupReader:
         if isinstance(reply, Content):
             self._note(member.read_registration(reply.content))
             member.joined_zxid = reply.stat.created_zxid
-        elif not self._is_unreadable(reply, paths.ids(self._group, consumer)):
+        elif self._is_unreadable(reply, paths.ids(self._group, consumer)):
+            self.refused_registrations.append(consumer)
+        else:
             member.registered = False
 
     def _owners_read(self, consumer: str, reply: Reply) -> None:
@@ -246,6 +250,7 @@ class GroupReader:
             member.unreadable_commands = consumer in self._unreadable_channels
             self.view.refresh(consumer)
         elif self._is_unreadable(reply, paths.owners(self._group, consumer)):
+            self.refused_owners.append(consumer)
             self.view.refresh(consumer)
         elif self.view.members[consumer].registered:
             self._without_record.append(consumer)
