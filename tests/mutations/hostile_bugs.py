@@ -116,4 +116,11 @@ HOSTILE_MUTATIONS = (
         seeds=40,
         hostile="garble_generation",
     ),
+    Mutation(
+        "a pause that nothing renews lasts for ever",
+        25,
+        (Edit("Pause._end", "if known.starts_paused and known.paused_by == self._by:", "if False:"),),
+        hostile="abandon_reset",
+        seeds=10,
+    ),
 )
