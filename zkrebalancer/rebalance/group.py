@@ -226,14 +226,7 @@ class Group:
         missed, self._missed = sorted(self._missed), set()
         for path in missed:
             self.watched(path)
-        self._ask_again(reader)
-
-    def _ask_again(self, reader: GroupReader) -> None:
-        """Ask, with growing pauses, for what ZooKeeper has refused: no watch fires when rights come back."""
-        for consumer in reader.refused_registrations:
-            self._membership.read_registration(consumer)
-        for consumer in reader.refused_owners:
-            self._membership.read_owners(consumer)
+        self._membership.ask_again(reader.refused_registrations, reader.refused_owners)
 
     def watched(self, path: tuple[str, ...]) -> None:
         """Read what changed below the group's node; while the group is being loaded, afterwards."""

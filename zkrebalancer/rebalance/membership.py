@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
@@ -35,6 +35,13 @@ class Membership:
         """Forget newcomers: the group is read again."""
         self._newcomers.clear()
         self._owners_asked.clear()
+
+    def ask_again(self, registrations: Iterable[str], owners: Iterable[str]) -> None:
+        """Read, with growing pauses, what ZooKeeper refused to show: no watch fires when rights come back."""
+        for consumer in registrations:
+            self.read_registration(consumer)
+        for consumer in owners:
+            self.read_owners(consumer)
 
     def list_ids(self) -> None:
         """Consumers came or went: list them again."""
