@@ -11,7 +11,6 @@ class SwitchingLock:
     def __init__(self, on_enter: Callable[[], None], on_notify: Callable[[], None] | None = None) -> None:
         self._on_enter = on_enter
         self._on_notify = on_notify
-        self.lock = self  # a condition is entered by its lock
 
     @property
     def lock(self) -> SwitchingLock:
