@@ -106,7 +106,7 @@ def test_without_zookeeper_an_agent_is_not_healthy_until_that_is_back(stage: Sta
         faults.stop_zookeeper(server)
         wait_until(lambda: ask(port, "healthz")[0] == 503, "the agent to be ill")
         found = json.loads(ask(port, "healthz")[1])
-        assert found["faults"] == ["it holds no lease: it is not registered, or cannot reach ZooKeeper"]
+        assert found["faults"] == ["it has no lease: it is not registered, or cannot reach ZooKeeper"]
         assert (found["healthy"], found["lease_ms"]) == (False, 0)
     finally:
         server.start()
