@@ -100,7 +100,7 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
     [
         (("--protocol", "raft", "--scenario", "steady"), "'raft' is not one of"),
         (("--protocol", "all", "--scenario", "lunch"), "'lunch' is not one of"),
-        (("--protocol", "kip848", "--scenario", "steady", "--broker", "kafka-3.9"), "kip848 works on kafka-4 only"),
+        (("--protocol", "kip848", "--scenario", "steady", "--broker", "kafka-3.9"), "kip848 runs on kafka-4 only"),
         (
             ("--protocol", "all", "--scenario", "steady", "--members", "9", "--partitions", "8"),
             "--partitions 8 is less",

@@ -109,7 +109,7 @@ def test_offsets_are_read_and_reset_by_who_has_the_password(cluster: LocalCluste
 def test_a_wrong_password_is_the_reason_that_is_told(
     cluster: LocalCluster, secured: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_offsets, "ASK_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", 1.0)
     refused = groups(cluster, secured, "guessed", "describe", GROUP, "--offsets")
     assert isinstance(refused.exception, kafka_offsets.KafkaOffsetsError), refused.output
     assert "Authentication failed" in str(refused.exception)

@@ -21,7 +21,8 @@ def written(directory: Path) -> list[Event]:
 
 
 def test_the_events_of_a_members_life(tmp_path: Path) -> None:
-    recorder = Recorder(EventLog(tmp_path, "members"), "g", "m01")
+    event_log = EventLog(tmp_path, "members")
+    recorder = Recorder(event_log, "g", "m01")
     recorder.joined()
     recorder.started([("t", 1), ("t", 0), ("u", 4)])
     recorder.started([("t", 1)])  # an owned partition does not start twice
@@ -29,6 +30,7 @@ def test_the_events_of_a_members_life(tmp_path: Path) -> None:
     recorder.stopped([("t", 0), ("t", 9)], "revoked")
     recorder.committed([(("t", 0), 9)])
     recorder.left()
+    event_log.close()
     events = written(tmp_path)
     assert [find_flaw(event) for event in events] == [None] * len(events)
     kinds = ["member_joined", "fetcher_started", "fetcher_started", "delivered", "delivered", "fetcher_stopped"]
