@@ -27,13 +27,13 @@ class Links:
         """Prepare a proxy before the servers of a started cluster."""
         self._cluster = cluster
         self._addresses: dict[str, str] = {}
-        self._path = cluster.directory / "proxy.sock"
+        self._name = f"{cluster.directory.name}-proxy"
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.settimeout(ANSWER_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         """Begin the proxy."""
-        program = self._cluster.program("proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self._path)])
+        program = self._cluster.program("proxy", [sys.executable, "-m", "tests.campaign.proxy", self._name])
         program.spawn()
         program.wait_until(self._is_there)
         self._answers = self._connection.makefile("r")
@@ -77,8 +77,8 @@ class Links:
 
     def _is_there(self) -> bool:
         try:
-            self._connection.connect(str(self._path))
-        except (FileNotFoundError, ConnectionRefusedError):
+            self._connection.connect(f"\0{self._name}")
+        except ConnectionRefusedError:
             return False
         return True
 

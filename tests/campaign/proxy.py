@@ -17,7 +17,6 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tests.campaign.frames import Conversation, FrameError, FrameSplitter, join
@@ -153,8 +152,8 @@ async def obey(links: dict[str, Link], order: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-async def serve(socket: Path) -> None:
-    """Obey until killed."""
+async def serve(name: str) -> None:
+    """Obey until killed, at an abstract socket of this name: the path of another kind may have 107 bytes at most."""
     links: dict[str, Link] = {}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,9 +161,9 @@ async def serve(socket: Path) -> None:
             writer.write(json.dumps(await obey(links, json.loads(line))).encode() + b"\n")
             await writer.drain()
 
-    server = await asyncio.start_unix_server(talk, socket)
+    server = await asyncio.start_unix_server(talk, f"\0{name}")
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve(sys.argv[1]))
