@@ -123,4 +123,11 @@ HOSTILE_MUTATIONS = (
         hostile="abandon_reset",
         seeds=10,
     ),
+    Mutation(
+        "what was refused while a group was read is not asked for again",
+        24,
+        (Edit("Membership.ask_again", "self.read_registration(consumer)", "pass"),),
+        hostile="refuse_group",
+        seeds=60,
+    ),
 )
