@@ -1,0 +1,134 @@
+"""`zkrebalancer group-coordinator`: the gateway for unmodified Kafka clients."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import gevent
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS
+from zkrebalancer.gateway import security
+from zkrebalancer.gateway.addresses import MAX_SLOTS
+from zkrebalancer.gateway.service import Gateway, GatewayConfig
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.protocol import addresses
+from zkrebalancer.runtime.kafka import BOOTSTRAP
+from zkrebalancer.runtime.zk import BlockingZk
+
+ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # they are refused as an address for clients
+CENTRAL_HEARTBEAT_MS, CENTRAL_URGENT_HEARTBEAT_MS = 1_000, 200  # a client hears of a command by its next one
+FILE = click.Path(path_type=Path)
+SERVER = options.Address("HOST:PORT", addresses.server_fault)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def centrally(settings: GroupProtocolSettings) -> GroupProtocolSettings:
+    """Return settings for central groups, whose members hear of commands by their heartbeats."""
+    return replace(
+        settings,
+        assigns_centrally=True,
+        consumer_heartbeat_interval_ms=CENTRAL_HEARTBEAT_MS,
+        consumer_urgent_heartbeat_interval_ms=CENTRAL_URGENT_HEARTBEAT_MS,
+    )
+
+
+@click.command(name="group-coordinator")
+@click.option("--listen", required=True, type=SERVER, help="Where clients bootstrap; brokers get the ports after it.")
+@options.kafka_options("The Kafka brokers, at least one of them.", required=True, option="--upstream")
+@click.option("--tls-certificate", type=FILE, help="Serve TLS: a PEM file with the certificate and its chain.")
+@click.option("--tls-key", type=FILE, help="PEM file with the certificate's key.  [default: the same file]")
+@click.option("--tls-client-ca", type=FILE, help="Clients need a certificate from one of these authorities (PEM file).")
+@options.zookeeper_option
+@click.option("--advertise", metavar="HOST", help="The host name for clients.  [default: the host of --listen]")
+@click.option(
+    "--assign",
+    type=click.Choice(["client", "central"]),
+    default="client",
+    show_default=True,
+    help="Assigns partitions: client, as in Kafka (a classic group's leader; for KIP-848, the gateway), or central "
+    "(`zkrebalancer coordinator`).",
+)
+@options.events_option
+@click.option("--http", type=SERVER, help="Serve /liveness, /readiness and /metrics here.")
+@click.option(
+    "--session-timeout-ms",
+    type=click.IntRange(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS),
+    default=6_000,
+    show_default=True,
+    help="ZooKeeper session timeout: how long after a crash another gateway takes over.",
+)
+@click.option(
+    "--initial-rebalance-delay-ms",
+    type=click.IntRange(0, 60_000),
+    default=GroupProtocolSettings().group_initial_rebalance_delay_ms,
+    show_default=True,
+    help="How long the first join of an empty group waits for further ones.",
+)
+@options.log_level_option
+def group_coordinator(
+    listen: str,
+    kafka: dict[str, str],
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    zookeeper: str,
+    advertise: str | None,
+    assign: str,
+    events_directory: Path | None,
+    http: str | None,
+    session_timeout_ms: int,
+    initial_rebalance_delay_ms: int,
+) -> None:
+    """Run a gateway, which Kafka clients use instead of the brokers, and which coordinates their groups.
+
+    Everything but the requests of consumer groups is relayed. Each broker gets a port of its own, from the one after
+    --listen on. Groups use Kafka's own protocols, classic and KIP-848. With `--assign central`,
+    `zkrebalancer coordinator` decides about their clients' partitions, as about those of agents, with which they may
+    share a group. SIGTERM and Ctrl-C end it; clients continue at another gateway, or when it returns.
+
+    \b
+    Example:
+      zkrebalancer group-coordinator --listen localhost:9192 --upstream localhost:9092 --zookeeper localhost:2181/kafka
+    """
+    where = _address(listen)
+    announced = where[0] if advertise is None else advertise
+    if announced in ANY_HOST:
+        raise click.UsageError(f"--listen {listen}: set the host name for clients with --advertise")
+    if advertise is not None and addresses.server_fault(f"{_bracketed(advertise)}:1"):
+        raise click.UsageError(f"--advertise {advertise!r:.80}: expected a host name or an address, without a port")
+    if where[1] + MAX_SLOTS > addresses.MAX_PORT:
+        highest = addresses.MAX_PORT - MAX_SLOTS
+        raise click.UsageError(f"--listen {listen}: brokers get the {MAX_SLOTS} ports after it; use {highest} at most")
+    tls = security.listener(tls_certificate, tls_key, tls_client_ca)
+    brokers = kafka.pop(BOOTSTRAP).split(",")
+    upstream = security.upstream(kafka)
+    with BlockingZk(zookeeper):
+        pass  # fails on a wrong address or chroot, instead of waiting for it for ever
+    config = GatewayConfig(
+        zookeeper,
+        where,
+        announced,
+        [_address(one) for one in brokers],
+        None if http is None else _address(http),
+        session_timeout_ms,
+        events_directory,
+        tls,
+        upstream,
+    )
+    settings = GroupProtocolSettings(group_initial_rebalance_delay_ms=initial_rebalance_delay_ms)
+    gateway = Gateway(config, settings if assign == "client" else centrally(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gevent.signal_handler(number, gateway.stop)
+    gateway.run(lambda: click.echo(f"gateway at {listen} is running"))

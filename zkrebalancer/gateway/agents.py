@@ -1,0 +1,208 @@
+"""The agents of all members of central groups, on the gateway's one ZooKeeper session: who there is, their timers."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from gevent.event import Event
+
+from consumer_agent.membership import effects, events
+from consumer_agent.membership.offset_books import NO_OFFSET
+from zkrebalancer.gateway.member_agent import MemberAgent
+from zkrebalancer.group_protocol.effects import Reported, Standing, Targeted
+from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Call, Connected, Delete, Lost, Multi, Refused, Reply, Suspended, Watched
+from zkrebalancer.protocol.requests import RequestLimit
+
+MAX_WAIT_MS = 60_000
+
+
+class ZooKeeper(Protocol):
+    """The session: `gateway.session.Session`, or a model of it."""
+
+    session_id: int
+
+    @property
+    def request_limit(self) -> RequestLimit:
+        """How large a transaction may be."""
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        """Send a call."""
+
+
+class Agents:
+    """One agent for each member, by its group and by what it is called there through all its lives."""
+
+    def __init__(
+        self, session: ZooKeeper, event_log: EventLog, give: Callable[[Targeted], None], now_ms: Callable[[], int]
+    ) -> None:
+        """Serve nobody yet; `give` gets the targets, `now_ms` is a clock that never jumps."""
+        self._session = session
+        self._event_log = event_log
+        self.give = give
+        self.now_ms = now_ms
+        self._agents: dict[str, dict[tuple[str, str], MemberAgent]] = {}  # group -> identity -> its agent
+        self._leaving: set[MemberAgent] = set()
+        self._by_consumer: dict[str, MemberAgent] = {}
+        self._litter: set[str] = set()  # paths to delete once the session is usable
+        self._queue: list[tuple[int, int, MemberAgent]] = []
+        self._queued: dict[MemberAgent, int] = {}  # agent -> when it is woken
+        self._order = itertools.count()
+        self._sooner = Event()
+
+    # ---- members
+
+    def reported(self, report: Reported) -> None:
+        """Follow how the members of a group stand."""
+        known = self._agents.setdefault(report.group_id, {})
+        standings = {_identity(standing): standing for standing in report.members}
+        for identity in [identity for identity in known if identity not in standings]:
+            self._end(known.pop(identity), MemberAgent.leave)
+        for identity, standing in standings.items():
+            agent = known.get(identity)
+            if agent is None or agent.is_over:
+                agent = known[identity] = MemberAgent(report.group_id, standing, self)
+            agent.stand(standing)
+        if not known:
+            self._agents.pop(report.group_id, None)
+
+    def keep(self, buckets: Collection[int]) -> None:
+        """Hand the members of groups of other buckets over to the gateways that serve those."""
+        for group in [group for group in self._agents if bucket_of(group) not in buckets]:
+            for agent in self._agents.pop(group).values():
+                self._end(agent, MemberAgent.hand_over)
+
+    def loaded(self, bucket: int, groups: Collection[str]) -> None:
+        """Let the members of groups that are no more leave, after a bucket was read."""
+        for group in [group for group in self._agents if bucket_of(group) == bucket and group not in groups]:
+            self.reported(Reported(group, ()))
+
+    def _end(self, agent: MemberAgent, how: Callable[[MemberAgent], None]) -> None:
+        self._leaving.add(agent)
+        how(agent)
+
+    @property
+    def count(self) -> int:
+        """How many members have an agent."""
+        return sum(map(len, self._agents.values()))
+
+    # ---- the session
+
+    def session_changed(self, event: Connected | Suspended | Lost) -> None:
+        """Tell all agents; after the end of a session, the next one gets other agents."""
+        for agent in [*(agent for known in self._agents.values() for agent in known.values()), *self._leaving]:
+            agent.session_changed(event)
+        if isinstance(event, Lost):
+            self._agents, self._leaving, self._by_consumer, self._litter = {}, set(), {}, set()
+        elif isinstance(event, Connected):
+            litter, self._litter = self._litter, set()
+            for path in litter:
+                self._delete(path)
+
+    def watched(self, path: str) -> bool:
+        """Handle a watch that has fired; return whether it is an agent's."""
+        agent = self._by_consumer.get(path.rpartition("/")[2])
+        if agent is None:
+            return False
+        agent.step(Watched(path, children=True))
+        return True
+
+    # ---- what agents ask for
+
+    @property
+    def request_limit(self) -> RequestLimit:
+        """How large a transaction may be."""
+        return self._session.request_limit
+
+    @property
+    def session_id(self) -> int:
+        """The ZooKeeper session, 0 while there is none to use."""
+        return self._session.session_id
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        """Perform a ZooKeeper call."""
+        if isinstance(call, Multi):
+            self._event_log.flush()  # before the acknowledgement that it may be
+        self._session.request(call, when_replied)
+
+    def note_name(self, agent: MemberAgent, former: str) -> None:
+        """The agent registers under `agent.consumer` from now on, no more under its former name."""
+        self._by_consumer.pop(former, None)
+        self._by_consumer[agent.consumer] = agent
+
+    def note_end(self, agent: MemberAgent) -> None:
+        """The agent has left, and does nothing more."""
+        self._leaving.discard(agent)
+        self._by_consumer.pop(agent.consumer, None)
+
+    def clean_up(self, group: str, consumer: str) -> None:
+        """Delete what may be left of a registration."""
+        for path in (paths.ids(group, consumer), paths.owners(group, consumer)):
+            self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        def replied(reply: Reply) -> None:
+            if isinstance(reply, Refused) and reply.outcome_unknown:
+                self._litter.add(path)
+
+        self._session.request(Multi((Delete(path),)), replied)
+
+    def record(self, group: str, effect: effects.RecordFetcher) -> None:
+        """Write `fetcher_started` or `fetcher_stopped`, for each topic."""
+        more: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
+        for topic, found in itertools.groupby(sorted(effect.positions), key=lambda partition: partition[0]):
+            numbers = [number for _topic, number in found]
+            self._event_log.write(
+                effect.kind,
+                group=group,
+                generation=effect.generation,
+                cause_id=effect.cause_id,
+                mono_us=time.monotonic_ns() // 1_000 - effect.late_ms * 1_000,
+                member=effect.member,
+                topic=topic,
+                partitions=numbers,
+                positions=[NO_OFFSET] * len(numbers),
+                **more,
+            )
+
+    # ---- timers
+
+    def note_timer(self, agent: MemberAgent) -> None:
+        """See when `agent.wake_at_ms` comes."""
+        wake_at_ms = agent.wake_at_ms
+        if wake_at_ms is None or wake_at_ms >= self._queued.get(agent, wake_at_ms + 1):
+            return
+        self._queued[agent] = wake_at_ms
+        heapq.heappush(self._queue, (wake_at_ms, next(self._order), agent))
+        if self._queue[0][2] is agent:
+            self._sooner.set()
+
+    def wake_due(self) -> None:
+        """Wake the agents whose time has come."""
+        now_ms = self.now_ms()
+        while self._queue and self._queue[0][0] <= now_ms:
+            queued_ms, _order, agent = heapq.heappop(self._queue)
+            if self._queued.get(agent) != queued_ms:
+                continue  # it was queued again, for an earlier time
+            del self._queued[agent]
+            if not agent.is_over:
+                agent.step(events.Tick())
+
+    def wake_timers(self) -> None:
+        """Wake agents when they ask for it, for ever; a greenlet of its own."""
+        while True:
+            self._sooner.clear()
+            self.wake_due()
+            wait_ms = self._queue[0][0] - self.now_ms() if self._queue else MAX_WAIT_MS
+            self._sooner.wait(max(0, min(wait_ms, MAX_WAIT_MS)) / 1_000)
+
+
+def _identity(standing: Standing) -> tuple[str, str]:
+    """Return what a member is called through all its lives."""
+    return ("static", standing.instance_id) if standing.instance_id is not None else ("dynamic", standing.member_id)

@@ -1,0 +1,165 @@
+"""Requests about groups where brokers ask who the client is: what it may not do is refused as Kafka refuses it.
+
+What is left of a request is answered as ever, and the refusals are put beside that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
+from zkrebalancer.gateway.rights import (
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTION_AUTHORIZATION_FAILED,
+    Right,
+    Rights,
+)
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.schema import apis
+
+Fields = dict[str, Any]
+GoOn = Callable[[Fields], Fields]
+BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
+NO_OFFSET = -1
+# Requests that name groups in a list: the list's field, the answer's list, and the right that each group needs.
+LISTS = {
+    "DescribeGroups": ("groups", "groups", Right.DESCRIBE_GROUP),
+    "ConsumerGroupDescribe": ("group_ids", "groups", Right.DESCRIBE_GROUP),
+    "DeleteGroups": ("groups_names", "results", Right.DELETE_GROUP),
+}
+OFFSETS = {"OffsetCommit": Right.READ_GROUP, "TxnOffsetCommit": Right.READ_GROUP, "OffsetDelete": Right.DELETE_GROUP}
+
+
+def answer(header: Header, content: bytes, rights: Rights, go_on: Callable[[bytes], bytes]) -> bytes:
+    """Return the answer to a request without its header; `go_on` answers what the client may ask for.
+
+    Raises FrameError, and what `rights` and `go_on` raise.
+    """
+    name, version = apis()[header.api_key], header.version
+    request, response = f"{name}Request", f"{name}Response"
+    fields = codec.decode(request, version, content, MAX_REQUEST_ELEMENTS)
+
+    def go_on_with(some: Fields) -> Fields:
+        return codec.decode(
+            response, version, go_on(content if some is fields else codec.encode(request, version, some))
+        )
+
+    if name == "ListGroups":
+        found = _listed(fields, rights, go_on_with)
+    elif name in LISTS:
+        found = _listing(name, fields, rights, go_on_with)
+    elif name in OFFSETS:
+        found = _with_offsets(name, fields, rights, go_on_with)
+    elif name == "OffsetFetch":
+        found = _fetched(version, fields, rights, go_on_with)
+    else:
+        error = _member_error(name, fields, rights)
+        return codec.encode(response, version, {"error_code": error}) if error else go_on(content)
+    return codec.encode(response, version, found)
+
+
+def _member_error(name: str, fields: Fields, rights: Rights) -> int:
+    group = fields["group_id"]
+    if not rights.groups(Right.READ_GROUP, [group]):
+        return GROUP_AUTHORIZATION_FAILED
+    subscribed = set(fields["subscribed_topic_names"] or ()) if name == "ConsumerGroupHeartbeat" else set()
+    if subscribed - rights.topics(Right.DESCRIBE_TOPIC, subscribed, group):
+        return TOPIC_AUTHORIZATION_FAILED
+    return 0
+
+
+def _listed(fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    found = go_on(fields)
+    allowed = rights.groups(Right.DESCRIBE_GROUP, [one["group_id"] for one in found["groups"]])
+    return {**found, "groups": [one for one in found["groups"] if one["group_id"] in allowed]}
+
+
+def _listing(name: str, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    asked, answered, right = LISTS[name]
+    allowed = rights.groups(right, fields[asked])
+    refused = [one for one in fields[asked] if one not in allowed]
+    some = {**fields, asked: [one for one in fields[asked] if one in allowed]}
+    found = go_on(some if refused else fields) if some[asked] or not refused else {}
+    more = [{"group_id": one, "error_code": GROUP_AUTHORIZATION_FAILED} for one in refused]
+    return {**found, answered: [*found.get(answered, ()), *more]}
+
+
+def _with_offsets(name: str, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    group, topics = fields["group_id"], fields["topics"]
+    error = 0 if rights.groups(OFFSETS[name], [group]) else GROUP_AUTHORIZATION_FAILED
+    if not error and name == "TxnOffsetCommit" and not rights.may_write(fields["transactional_id"], group):
+        error = TRANSACTION_AUTHORIZATION_FAILED
+    if error:
+        return {"error_code": error} if name == "OffsetDelete" else {"topics": _refused(topics, error)}
+    allowed = rights.topics(Right.READ_TOPIC, [topic["name"] for topic in topics], group)
+    refused = [topic for topic in topics if topic["name"] not in allowed]
+    if not refused:
+        return go_on(fields)
+    found = go_on({**fields, "topics": [topic for topic in topics if topic["name"] in allowed]})
+    return {**found, "topics": [*found["topics"], *_refused(refused, TOPIC_AUTHORIZATION_FAILED)]}
+
+
+def _fetched(version: int, fields: Fields, rights: Rights, go_on: GoOn) -> Fields:
+    if version < BATCHED_FETCH_FROM:
+        if not rights.groups(Right.DESCRIBE_GROUP, [fields["group_id"]]):
+            topics = _without_offsets(fields["topics"] or (), GROUP_AUTHORIZATION_FAILED)
+            return {"topics": topics, "error_code": GROUP_AUTHORIZATION_FAILED}
+        allowed, refused = _topics(fields, rights)
+        found = go_on({**fields, "topics": allowed} if refused else fields)
+        return {**found, "topics": _shown(fields, found, refused, rights)}
+    may = rights.groups(Right.DESCRIBE_GROUP, [one["group_id"] for one in fields["groups"]])
+    asked = [one for one in fields["groups"] if one["group_id"] in may]
+    parts = [_topics(one, rights) for one in asked]
+    narrowed = [{**one, "topics": allowed} for one, (allowed, _refused_ones) in zip(asked, parts, strict=True)]
+    found = go_on({**fields, "groups": narrowed}) if narrowed else {"groups": []}
+    groups = [
+        {**answered, "topics": _shown(one, answered, refused, rights)}
+        for one, answered, (_allowed, refused) in zip(asked, found["groups"], parts, strict=True)
+    ]
+    others = [one["group_id"] for one in fields["groups"] if one["group_id"] not in may]
+    groups += [{"group_id": one, "topics": [], "error_code": GROUP_AUTHORIZATION_FAILED} for one in others]
+    return {**found, "groups": groups}
+
+
+def _topics(asked: Fields, rights: Rights) -> tuple[list[Fields] | None, list[Fields]]:
+    """Return the topics that may be asked for (None: all), and those that may not."""
+    if asked["topics"] is None:
+        return None, []
+    allowed = rights.topics(Right.DESCRIBE_TOPIC, [one["name"] for one in asked["topics"]], asked["group_id"])
+    may = [one for one in asked["topics"] if one["name"] in allowed]
+    return may, [one for one in asked["topics"] if one["name"] not in allowed]
+
+
+def _shown(asked: Fields, answered: Fields, refused: list[Fields], rights: Rights) -> list[Fields]:
+    """Return an answer's topics; if all were asked for, those that the client may see."""
+    if asked["topics"] is not None:
+        return [*answered["topics"], *_without_offsets(refused, TOPIC_AUTHORIZATION_FAILED)]
+    names = [one["name"] for one in answered["topics"]]
+    allowed = rights.topics(Right.DESCRIBE_TOPIC, names, asked["group_id"])
+    return [one for one in answered["topics"] if one["name"] in allowed]
+
+
+def _refused(topics: Iterable[Fields], error: int) -> list[Fields]:
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": one["partition_index"], "error_code": error} for one in topic["partitions"]
+            ],
+        }
+        for topic in topics
+    ]
+
+
+def _without_offsets(topics: Iterable[Fields], error: int) -> list[Fields]:
+    nothing = {"committed_offset": NO_OFFSET, "metadata": "", "error_code": error}
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [{"partition_index": one, **nothing} for one in topic["partition_indexes"]],
+        }
+        for topic in topics
+    ]

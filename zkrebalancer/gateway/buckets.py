@@ -1,0 +1,189 @@
+"""Claims of buckets in ZooKeeper, and the groups that are stored there.
+
+A bucket is served by the gateway that has created `owners/<bucket>`. It raised the bucket's epoch in the same
+transaction, and all writes check the epoch's version: those of a former owner fail.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from zkrebalancer.gateway.layout import BUCKETS, OWNERS
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.group_protocol import stored
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.stored import StoredContent, StoredGroupError
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+
+SLICE = 100  # groups that are read at once
+MAX_EPOCH_DIGITS = 18
+# Another gateway has claimed the bucket, or somebody has deleted or made nodes: all of it has to be read again.
+CLAIM_AGAIN = frozenset({Refusal.BAD_VERSION, Refusal.NO_NODE, Refusal.NODE_EXISTS})
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Claim:
+    """A bucket that this gateway serves: the version of its epoch, and the groups that have a node."""
+
+    bucket: int
+    version: int
+    names: set[str]
+
+
+class Buckets:
+    """Claims, reads and writes; `claim` and `read` block only the greenlet that calls them."""
+
+    def __init__(self, session: Session) -> None:
+        """Use this session."""
+        self._session = session
+
+    def claim(self, bucket: int, number: int) -> Claim | None:
+        """Claim a bucket for the gateway `number`; None if another one still serves it.
+
+        Raises:
+            ZooKeeperUnavailableError: the connection broke, or ZooKeeper refused; nothing is claimed for sure.
+
+        """
+        path, owner_path = f"{BUCKETS}/{bucket}", f"{OWNERS}/{bucket}"
+        self._session.require(Multi((Create(path, b"0"),)), Refusal.NODE_EXISTS)
+        found = self._session.require(Get(path))
+        owner = self._session.require(Get(owner_path), Refusal.NO_NODE)
+        if not isinstance(found, Content):
+            return None
+        operations: list[Operation] = []
+        if isinstance(owner, Content):
+            if not self._is_own(owner, number):
+                return None
+            operations.append(Delete(owner_path))
+        epoch = _epoch(found.content) + 1
+        content = json.dumps({"version": 1, "gateway": number, "epoch": epoch}).encode()
+        operations += [Create(owner_path, content, ephemeral=True), SetContent(path, b"%d" % epoch, found.stat.version)]
+        if isinstance(self._session.require(Multi(tuple(operations)), *CLAIM_AGAIN), Refused):
+            return None
+        return Claim(bucket, found.stat.version + 1, set())
+
+    def _is_own(self, owner: Content, number: int) -> bool:
+        """Whether this session, or a former process at this address, made the claim."""
+        if owner.stat.ephemeral_owner == self._session.session_id:
+            return True
+        try:
+            return bool(json.loads(owner.content)["gateway"] == number)
+        except (ValueError, KeyError, TypeError):
+            return False
+
+    def read_all(self, claim: Claim) -> dict[str, StoredContent]:
+        """Return the groups of a bucket; those that cannot be read are logged and left out. Raises as `claim` does."""
+        listed = self._session.require(ListChildren(f"{BUCKETS}/{claim.bucket}"))
+        return self.read(claim, listed.names if isinstance(listed, Children) else ())
+
+    def read(self, claim: Claim, names: Sequence[str]) -> dict[str, StoredContent]:
+        """Return the groups of these nodes of a bucket, as `read_all`."""
+        path = f"{BUCKETS}/{claim.bucket}"
+        groups: dict[str, StoredContent] = {}
+        foreign = [name for name in names if not _is_own(name, claim.bucket)]
+        if foreign:
+            _log.error("%d nodes below %s are no groups of this bucket, such as %.200r", len(foreign), path, foreign[0])
+            names = [name for name in names if _is_own(name, claim.bucket)]
+        for at in range(0, len(names), SLICE):
+            some = names[at : at + SLICE]
+            for name, reply in zip(some, self._session.perform_all([Get(f"{path}/{n}") for n in some]), strict=True):
+                group = unquote(name)
+                if isinstance(reply, Refused):
+                    if reply.outcome_unknown:
+                        raise ZooKeeperUnavailableError(f"{path}/{name} cannot be read: {reply.refusal.value}")
+                    if reply.refusal is Refusal.NO_NODE:
+                        claim.names.discard(group)
+                    else:  # the other groups of the bucket are served
+                        _log.error("ZooKeeper refuses to show %s/%s: %s", path, name, reply.refusal.value)
+                        claim.names.add(group)
+                    continue
+                claim.names.add(group)
+                try:
+                    groups[group] = stored.from_bytes(reply.content if isinstance(reply, Content) else b"")
+                except StoredGroupError as error:
+                    _log.error("%s/%s: %s; its members have to join again", path, name, error)
+        return groups
+
+    def give_up(self, buckets: Iterable[int]) -> None:
+        """Give up what this session holds of these buckets, whatever became of its claims. Raises as `claim` does."""
+        paths = [f"{OWNERS}/{bucket}" for bucket in buckets]
+        for path, owner in zip(paths, self._session.perform_all([Get(path) for path in paths]), strict=True):
+            if isinstance(owner, Content) and owner.stat.ephemeral_owner == self._session.session_id:
+                self._session.require(Multi((Delete(path, owner.stat.version),)), Refusal.NO_NODE, Refusal.BAD_VERSION)
+
+    def store(
+        self, claim: Claim, group: str, content: StoredContent | None, when_stored: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write a group, or delete it; `when_stored` gets the result. Writes keep their order."""
+        path = f"{BUCKETS}/{claim.bucket}/{node_name(group)}"
+        is_new = group not in claim.names
+        if content is None and is_new:
+            when_stored(ErrorCode.NONE)
+            return
+        operation: Operation
+        if content is None:
+            operation = Delete(path)
+            claim.names.discard(group)
+        else:
+            encoded = stored.to_bytes(content)
+            operation = Create(path, encoded) if is_new else SetContent(path, encoded)
+            claim.names.add(group)
+
+        def replied(reply: Reply) -> None:
+            error = _error_of(reply)
+            if error and is_new:
+                claim.names.discard(group)
+            when_stored(error)
+
+        self._session.request(Multi((Check(f"{BUCKETS}/{claim.bucket}", claim.version), operation)), replied)
+
+
+def node_name(group: str) -> str:
+    """Return the name of a group's node: Kafka allows any text as a group's name."""
+    name = quote(group, safe="")
+    return name.replace(".", "%2E") if not name.strip(".") else name or "%"
+
+
+def _is_own(name: str, bucket: int) -> bool:
+    """Whether a gateway gives this name to the node of a group, and the group belongs to this bucket."""
+    try:
+        group = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return node_name(group) == name and bucket_of(group) == bucket
+
+
+def _epoch(content: bytes) -> int:
+    """Return the epoch in a bucket's node; it is for people, fences check the node's version."""
+    return int(content) if len(content) <= MAX_EPOCH_DIGITS and content.isdigit() else 0
+
+
+def _error_of(reply: Reply) -> ErrorCode:
+    if not isinstance(reply, Refused):
+        return ErrorCode.NONE
+    if reply.refusal in CLAIM_AGAIN:
+        return ErrorCode.NOT_COORDINATOR
+    if reply.refusal is Refusal.TOO_LARGE:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if reply.outcome_unknown else ErrorCode.UNKNOWN_SERVER_ERROR

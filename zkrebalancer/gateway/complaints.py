@@ -1,0 +1,51 @@
+"""Warnings about peers that do the same wrong again and again: the first one at once, then sums with growing pauses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 3_600.0  # after as long without a fault, the pauses begin anew
+MAX_KEPT = 1_000  # peers and reasons that are remembered
+MAX_REASON = 300  # characters of a reason that are logged
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class _Row:
+    until_s: float  # no line before
+    pause_s: float
+    unsaid: int = 0  # faults since the last line
+
+
+class Complaints:
+    """Which faults of peers are logged."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._rows: dict[tuple[str, str], _Row] = {}
+
+    def text(self, peer: str, reason: str, now_s: float) -> str | None:
+        """Return the reason as it is to be logged now; None: this fault is only counted, for a later line.
+
+        Reasons that differ in numbers only are the same one.
+        """
+        shown = reason[:MAX_REASON]
+        key = peer, _DIGITS.sub("#", shown)
+        row = self._rows.pop(key, None)
+        if row is not None and now_s >= row.until_s + LONGEST_PAUSE_S:
+            row = None
+        while len(self._rows) >= MAX_KEPT:
+            del self._rows[next(iter(self._rows))]
+        if row is None:
+            self._rows[key] = _Row(now_s + FIRST_PAUSE_S, FIRST_PAUSE_S)
+            return shown
+        self._rows[key] = row
+        if now_s < row.until_s:
+            row.unsaid += 1
+            return None
+        unsaid, row.unsaid = row.unsaid, 0
+        row.pause_s = min(2 * row.pause_s, LONGEST_PAUSE_S)
+        row.until_s = now_s + row.pause_s
+        return f"{shown} (and {unsaid} times since the last such line)" if unsaid else shown

@@ -1,0 +1,327 @@
+"""One client's connection: its requests are relayed to one broker, or answered here, and all answers keep their order.
+
+A second greenlet passes the broker's answers on. A request that is answered here waits until the answers before it were
+sent; a broker, too, handles the requests of a connection one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from socket import SHUT_RDWR
+from typing import Any, Protocol
+
+import gevent
+from gevent.event import AsyncResult, Event
+from gevent.socket import socket
+
+from zkrebalancer.gateway import authorization, rewriting
+from zkrebalancer.gateway.addresses import Addresses, Node
+from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS, PIECE_BYTES, FrameReader, framed, size_of
+from zkrebalancer.gateway.links import CLIENT_ID, KEYS
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.rewriting import (
+    API_VERSIONS,
+    DECODED,
+    DESCRIBE_CLUSTER,
+    FIND_COORDINATOR,
+    GROUP_KEY_TYPE,
+    HIGHEST_VERSIONS,
+    LEFT_OUT,
+    LOWEST_VERSIONS,
+    METADATA,
+    PRODUCE,
+)
+from zkrebalancer.gateway.rights import GROUP_AUTHORIZATION_FAILED, Right, Rights
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.errors import FrameError
+from zkrebalancer.kafka_protocol.schema import Versions, message
+
+MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
+PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
+# How long a broker may be silent while one of its answers is waited for: nobody reads the client meanwhile, so nothing
+# else would notice that the client has gone while the broker hangs.
+MAX_SILENCE_S = 600.0
+MAX_UNANSWERED = 1_000  # relayed requests of one connection; then it is not read until answers come
+_BEGIN = struct.Struct(">hhi")
+_INT32 = struct.Struct(">i")
+_log = logging.getLogger(__name__)
+
+
+class Desk(Protocol):
+    """What a connection asks its gateway for."""
+
+    served: Mapping[int, Versions]
+    asks_for_rights: bool  # of a client, at the broker to which it has shown who it is
+    metrics: Metrics
+
+    def addresses(self) -> Addresses:
+        """Return where everybody is."""
+
+    def learn(self, brokers: list[Node]) -> Addresses:
+        """Note where brokers themselves are, open their ports, and return where everybody is."""
+
+    def connect(self, broker_id: int | None) -> socket:
+        """Connect to a broker, or to any; raises OSError."""
+
+    def note_malformed(self, client_host: str, error: Exception) -> None:
+        """Count a connection that was ended for what came over it, and log it unless that would be too often."""
+
+    def note_api_versions(self, version: int, content: bytes) -> None:
+        """Keep an ApiVersions answer, as clients get it."""
+
+    def known_api_versions(self, version: int) -> bytes | None:
+        """Return the last ApiVersions answer of this version that was noted."""
+
+    def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
+        """Return group -> (error code, the gateway that serves it)."""
+
+    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
+        """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A relayed request."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    asked: AsyncResult[bytes] | None = None  # the gateway's own question: the client does not get the answer
+
+
+class Connection:
+    """Serves one client until one of the two sides ends it."""
+
+    def __init__(self, client: socket, client_host: str, broker_id: int | None, desk: Desk) -> None:
+        """Begin; `broker_id` is None on the port of the gateway itself."""
+        self._client = client
+        self._client_host = client_host
+        self._broker_id = broker_id
+        self._desk = desk
+        self._reader = FrameReader(client)
+        self._broker: socket | None = None
+        self._pump: gevent.Greenlet[..., None] | None = None
+        self._unanswered: deque[_Unanswered] = deque()
+        self._progress = Event()  # an answer was passed on, or none will come any more
+        self._is_broken = False  # the broker's side has ended
+        self._rights = Rights(self._ask)
+        self._last_question = 0
+
+    def run(self) -> None:
+        """Serve the client; returns when the connection has ended."""
+        try:
+            while (size := self._reader.next_size()) is not None:
+                self._handle(size)
+        except FrameError as error:
+            self._report(error)
+        except (OSError, EOFError) as error:
+            _log.debug("the connection of %s has ended: %r", self._client_host, error)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._pump is not None:
+            self._pump.kill()
+        for side in (self._client, self._broker):
+            if side is not None:
+                side.close()
+
+    def _report(self, error: FrameError) -> None:
+        self._desk.note_malformed(self._client_host, error)
+
+    # ---- requests
+
+    def _handle(self, size: int) -> None:
+        if size < _BEGIN.size:
+            raise FrameError(f"a request of {size} bytes has no header")
+        key, version, correlation_id = _BEGIN.unpack_from(self._reader.peek(_BEGIN.size))
+        if key in self._desk.served:
+            header, content = self._decoded(size)
+            self._answer(header, content)
+        elif key == FIND_COORDINATOR:
+            self._find_coordinator(size)
+        elif key == API_VERSIONS and version not in message("ApiVersionsRequest").versions:
+            self._reader.take(size)
+            self._send(_INT32.pack(correlation_id) + rewriting.unsupported_api_versions())
+        elif key == API_VERSIONS and self._broker_id is None and (known := self._desk.known_api_versions(version)):
+            self._reader.take(size)  # members can go on at the gateway while the brokers are away
+            self._send(_INT32.pack(correlation_id) + known)
+        elif key in LEFT_OUT or not LOWEST_VERSIONS.get(key, version) <= version <= HIGHEST_VERSIONS.get(key, version):
+            raise FrameError(f"a request with key {key} in version {version}, which is not offered")
+        else:
+            self._relay(size, _Unanswered(key, version, correlation_id))
+
+    def _decoded(self, size: int) -> tuple[Header, bytes]:
+        if size > MAX_DECODED_BYTES:
+            raise FrameError(f"a request of {size} bytes, at most {MAX_DECODED_BYTES} are allowed")
+        content = self._reader.take(size)
+        header, end = codec.decode_header(content)
+        return header, content[end:]
+
+    def _answer(self, header: Header, content: bytes) -> None:
+        self._await_answers(0)
+
+        def answered(some: bytes) -> bytes:
+            return self._desk.answer(header, some, self._client_host, is_coordinator=self._broker_id is None)
+
+        if self._desk.asks_for_rights:
+            answer = authorization.answer(header, content, self._rights, answered)
+        else:
+            answer = answered(content)
+        self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
+
+    def _find_coordinator(self, size: int) -> None:
+        header, content = self._decoded(size)
+        fields = codec.decode("FindCoordinatorRequest", header.version, content, MAX_REQUEST_ELEMENTS)
+        if fields["key_type"] != GROUP_KEY_TYPE:
+            request = codec.encode_header(header) + content
+            self._relay_content(request, _Unanswered(header.api_key, header.version, header.correlation_id))
+            return
+        groups = [fields["key"]] if header.version < rewriting.BATCHED_FROM else fields["coordinator_keys"]
+        self._await_answers(0)
+        may = self._rights.groups(Right.DESCRIBE_GROUP, groups) if self._desk.asks_for_rights else set(groups)
+        found = self._desk.coordinators([group for group in groups if group in may])
+        refused: dict[str, tuple[int, Node | None]] = dict.fromkeys(
+            (group for group in groups if group not in may), (int(GROUP_AUTHORIZATION_FAILED), None)
+        )
+        answer = rewriting.group_coordinators(header.version, found | refused)
+        self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
+
+    def _ask(self, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """Ask the broker something over the client's connection.
+
+        Raises EOFError if the broker ends that, and TimeoutError if it hangs.
+        """
+        self._await_answers(0)
+        self._last_question += 1
+        header = Header(KEYS[name], version, self._last_question, CLIENT_ID)
+        asked: AsyncResult[bytes] = AsyncResult()
+        request = _Unanswered(header.api_key, version, header.correlation_id, asked)
+        self._relay_content(codec.encode_header(header) + codec.encode(f"{name}Request", version, fields), request)
+        self._await_answers(0)
+        answer = asked.get(block=False) or b""
+        return codec.decode(f"{name}Response", version, answer[codec.answer_body(header.api_key, version, answer) :])
+
+    def _send(self, content: bytes) -> None:
+        self._await_answers(0)
+        self._client.sendall(framed(content))
+
+    def _await_answers(self, at_most: int) -> None:
+        """Wait until no more than `at_most` relayed requests are unanswered.
+
+        Raises EOFError if the broker has gone, and TimeoutError if it is silent for too long.
+        """
+        while len(self._unanswered) > at_most and not self._is_broken:
+            self._progress.clear()
+            if not self._progress.wait(MAX_SILENCE_S):
+                raise TimeoutError(f"the broker has been silent for {MAX_SILENCE_S:g} s")
+        if self._is_broken:
+            raise EOFError
+
+    # ---- the relay
+
+    def _relay(self, size: int, request: _Unanswered) -> None:
+        broker = self._connected()
+        if request.api_key != PRODUCE or self._is_answered(size, request.version):
+            self._await_answers(MAX_UNANSWERED - 1)
+            self._unanswered.append(request)
+        self._reader.pass_on(size, broker.sendall, size_of(size))
+        self._desk.metrics.relayed_request_bytes += size
+
+    def _relay_content(self, content: bytes, request: _Unanswered) -> None:
+        broker = self._connected()
+        self._await_answers(MAX_UNANSWERED - 1)
+        self._unanswered.append(request)
+        broker.sendall(framed(content))
+
+    def _is_answered(self, size: int, version: int) -> bool:
+        """Whether a Produce is answered: with `acks=0` it is not."""
+        begin = self._reader.peek(min(size, PRODUCE_BEGIN_BYTES))
+        _header, at = codec.decode_header(begin[:size])
+        fields, _end = codec.decode_first("ProduceRequest", version, begin[at:size], "acks")
+        return bool(fields["acks"] != 0)
+
+    def _connected(self) -> socket:
+        if self._is_broken:
+            raise EOFError
+        if self._broker is None:
+            self._broker = self._desk.connect(self._broker_id)
+            self._pump = gevent.spawn(self._pass_answers_on, self._broker)
+        return self._broker
+
+    def _pass_answers_on(self, broker: socket) -> None:
+        reader = FrameReader(broker)
+        try:
+            while (size := reader.next_size()) is not None:
+                self._pass_answer_on(reader, size)
+                self._unanswered.popleft()
+                self._progress.set()
+        except FrameError as error:
+            self._report(error)
+        except (OSError, EOFError) as error:
+            _log.debug("the broker's side of the connection of %s has ended: %r", self._client_host, error)
+        finally:
+            self._broker_ended(broker)
+
+    def _broker_ended(self, broker: socket) -> None:
+        """End the client's connection, unless it is one to the gateway itself that waits for no answer.
+
+        If the client had shown the broker who it is, it has to do that again, so its connection ends as well.
+        """
+        if self._broker_id is None and not self._unanswered and not self._desk.asks_for_rights:
+            self._broker, self._pump = None, None
+            broker.close()
+            return
+        self._is_broken = True
+        self._progress.set()
+        with contextlib.suppress(OSError):  # the client was quicker
+            socket.shutdown(self._client, SHUT_RDWR)  # with TLS too: its own shutdown makes a reader fail
+
+    def _pass_answer_on(self, reader: FrameReader, size: int) -> None:
+        (correlation_id,) = _INT32.unpack_from(reader.peek(_INT32.size))
+        request = self._unanswered[0] if self._unanswered else None
+        if request is None or request.correlation_id != correlation_id:
+            raise FrameError(f"the broker answers request {correlation_id}, which is not the next one")
+        if request.asked is not None:
+            request.asked.set(self._taken(reader, size))
+        elif request.api_key == METADATA:
+            self._pass_metadata_on(reader, size, request)
+        elif request.api_key in DECODED:
+            self._client.sendall(framed(self._rewritten(request, self._taken(reader, size))))
+        else:
+            reader.pass_on(size, self._client.sendall, size_of(size))
+            self._desk.metrics.relayed_answer_bytes += size
+
+    @staticmethod
+    def _taken(reader: FrameReader, size: int) -> bytes:
+        if size > MAX_DECODED_BYTES:
+            raise FrameError(f"the broker's answer has {size} bytes, at most {MAX_DECODED_BYTES} are expected")
+        return reader.take(size)
+
+    def _pass_metadata_on(self, reader: FrameReader, size: int, request: _Unanswered) -> None:
+        """Replace the brokers, and pass the topics on as they are."""
+        begin = reader.peek(min(size, PIECE_BYTES))[:size]
+        at = codec.answer_body(METADATA, request.version, begin)
+        brokers, end = rewriting.metadata(request.version, begin[at:], self._desk.learn)
+        reader.take(at + end)
+        rest = size - at - end
+        self._client.sendall(size_of(at + len(brokers) + rest) + begin[:at] + brokers)
+        reader.pass_on(rest, self._client.sendall)
+
+    def _rewritten(self, request: _Unanswered, answer: bytes) -> bytes:
+        at = codec.answer_body(request.api_key, request.version, answer)
+        content = answer[at:]
+        if request.api_key == API_VERSIONS:
+            content = rewriting.api_versions(request.version, content, self._desk.served)
+            self._desk.note_api_versions(request.version, content)
+        elif request.api_key == DESCRIBE_CLUSTER:
+            content = rewriting.describe_cluster(request.version, content, self._desk.learn)
+        else:
+            content = rewriting.find_coordinator(request.version, content, self._desk.addresses())
+        return answer[:at] + content

@@ -1,0 +1,224 @@
+"""Answers requests about groups: the machine decides, and offsets are sent on to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gevent.event import AsyncResult
+
+from zkrebalancer.gateway import translation
+from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offsets import HIGHEST, UpstreamOffsets
+from zkrebalancer.group_protocol import requests
+from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.schema import Versions, apis, message
+
+BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
+NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+NO_OFFSET = -1
+MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is the machine's, name by name
+    "JoinGroup": requests.JoinGroupRequest,
+    "SyncGroup": requests.SyncGroupRequest,
+    "Heartbeat": requests.HeartbeatRequest,
+    "LeaveGroup": requests.LeaveGroupRequest,
+    "DescribeGroups": requests.DescribeGroupsRequest,
+    "ListGroups": requests.ListGroupsRequest,
+    "ConsumerGroupHeartbeat": requests.ConsumerGroupHeartbeatRequest,
+    "ConsumerGroupDescribe": requests.ConsumerGroupDescribeRequest,
+}
+Fields = dict[str, Any]
+Outcome = Fields | ErrorCode
+
+
+class GroupRequests:
+    """What connections ask about groups."""
+
+    def __init__(self, groups: Groups, offsets: UpstreamOffsets, metrics: Metrics) -> None:
+        """Ask `groups`, and send offsets to `offsets`."""
+        self._groups = groups
+        self._offsets = offsets
+        self._metrics = metrics
+        self._others: dict[str, Callable[[Header, Fields, str], Fields]] = {
+            "OffsetCommit": self._commit,
+            "TxnOffsetCommit": self._commit_in_transaction,
+            "OffsetFetch": self._fetch,
+            "OffsetDelete": self._delete_offsets,
+            "DeleteGroups": self._delete_groups,
+        }
+        self.served: Mapping[int, Versions] = {
+            KEYS[name]: _versions(name) for name in (*MEMBERS, *self._others)
+        }  # the requests that are answered here
+
+    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
+        """Return the answer without its header; may wait. Raises FrameError.
+
+        `is_coordinator`: the request came to the port of the gateway, not to that of a broker.
+        """
+        name = apis()[header.api_key]
+        self._metrics.requests[name] += 1
+        fields = codec.decode(f"{name}Request", header.version, content, MAX_REQUEST_ELEMENTS)
+        if name == "ListGroups" and not self._groups.is_settled:  # an empty list would look as if there were no groups
+            answer: Fields = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
+        elif name == "ListGroups" and not is_coordinator:
+            answer = {"groups": []}  # clients ask every node; the gateways answer
+        elif name in MEMBERS:
+            answer = self._ask_machine(name, header, fields, client_host)
+        else:
+            answer = self._others[name](header, fields, client_host)
+        return codec.encode(f"{name}Response", header.version, answer)
+
+    def _ask_machine(self, name: str, header: Header, fields: Fields, client_host: str) -> Fields:
+        if name == "LeaveGroup":
+            request: requests.Request = translation.leave_group(header.version, fields)
+        else:
+            request = translation.build(MEMBERS[name], fields)
+        answered: AsyncResult[Answer] = AsyncResult()
+        self._receive(request, header, client_host, answered.set)
+        # The client is not read meanwhile, as by a broker, and one that has gone keeps its connection until the answer.
+        # The machine's timers limit that: a join waits for the group's rebalance timeout, a new member's for
+        # `new_member_join_timeout_ms`.
+        answer: Fields = translation.fields_of(answered.get())
+        return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
+
+    def _receive(
+        self, request: requests.Request, header: Header, client_host: str, when_answered: Callable[[Answer], None]
+    ) -> None:
+        client = (header.client_id or "", client_host)
+        self._groups.receive(request, header.version, client, when_answered)
+
+    # ---- offsets
+
+    def _send_if_allowed(
+        self, check: requests.Request, header: Header, client_host: str, upstream: tuple[str, Fields]
+    ) -> Outcome:
+        """Send a request to the brokers once the machine allows it; what is sent keeps the order of the decisions."""
+        outcome: AsyncResult[Outcome] = AsyncResult()
+        name, fields = upstream
+
+        def decided(answer: Answer) -> None:
+            error = answer.error_code if isinstance(answer, OffsetCheckAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+            if error:
+                outcome.set(error)
+            else:
+                self._offsets.send(check_group, name, fields, outcome.set, HIGHEST[name])
+
+        check_group: str = getattr(check, "group_id", "")
+        self._receive(check, header, client_host, decided)
+        found = outcome.get()
+        return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
+
+    def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        check = translation.build(requests.OffsetCommitRequest, fields)
+        found = self._send_if_allowed(check, header, client_host, ("OffsetCommit", fields | NO_MEMBER))
+        return _refused_partitions(fields, found) if isinstance(found, ErrorCode) else found
+
+    def _commit_in_transaction(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        check = translation.build(requests.TxnOffsetCommitRequest, fields)
+        found = self._send_if_allowed(check, header, client_host, ("TxnOffsetCommit", fields | NO_MEMBER))
+        return _refused_partitions(fields, found) if isinstance(found, ErrorCode) else found
+
+    def _fetch(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        if header.version >= BATCHED_FETCH_FROM:
+            asked = fields["groups"]
+        else:
+            asked = [{"group_id": fields["group_id"], "topics": fields["topics"]}]
+        groups = [self._fetch_one(header, one, client_host, require_stable=fields["require_stable"]) for one in asked]
+        return {**groups[0], "groups": groups} if groups else {"groups": []}
+
+    def _fetch_one(self, header: Header, asked: Fields, client_host: str, *, require_stable: bool) -> Fields:
+        group = {"group_id": asked["group_id"], "topics": asked["topics"]}
+        check = translation.build(requests.OffsetFetchRequest, asked)
+        # Both forms of the request: the link writes the one that its version has.
+        upstream = {**group, "groups": [group], "require_stable": require_stable}
+        found = self._send_if_allowed(check, header, client_host, ("OffsetFetch", upstream))
+        if isinstance(found, ErrorCode):
+            return {"group_id": asked["group_id"], "topics": _unknown_offsets(asked, found), "error_code": found}
+        one: Fields = found["groups"][0] if found["groups"] else found
+        return {"group_id": asked["group_id"], "topics": one["topics"], "error_code": one["error_code"]}
+
+    def _delete_offsets(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        group_id = fields["group_id"]
+        check = requests.OffsetDeleteRequest(group_id, tuple(topic["name"] for topic in fields["topics"]))
+        outcome: AsyncResult[Outcome] = AsyncResult()
+        kept: list[Fields] = []
+
+        def decided(answer: Answer) -> None:
+            if not isinstance(answer, OffsetDeleteAnswer):
+                outcome.set(ErrorCode.UNKNOWN_SERVER_ERROR)
+            elif answer.error_code not in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
+                outcome.set(answer.error_code)
+            else:
+                stay = [topic for topic in fields["topics"] if topic["name"] in answer.subscribed_topics]
+                kept.extend(_refused_partitions({"topics": stay}, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)["topics"])
+                go = [topic for topic in fields["topics"] if topic not in stay]
+                self._offsets.send(group_id, "OffsetDelete", {"group_id": group_id, "topics": go}, outcome.set)
+
+        self._receive(check, header, client_host, decided)
+        found = outcome.get()
+        if found is None or isinstance(found, ErrorCode):
+            return {"error_code": found or ErrorCode.UNKNOWN_SERVER_ERROR, "topics": []}
+        return {"error_code": found["error_code"], "topics": [*found["topics"], *kept]}
+
+    def _delete_groups(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        answered: AsyncResult[Answer] = AsyncResult()
+        self._receive(requests.DeleteGroupsRequest(tuple(fields["groups_names"])), header, client_host, answered.set)
+        answer = answered.get()
+        decided = answer.results if isinstance(answer, DeleteGroupsAnswer) else ()
+        return {
+            "results": [
+                {"group_id": one.group_id, "error_code": self._delete_upstream(one.group_id, one.error_code)}
+                for one in decided
+            ]
+        }
+
+    def _delete_upstream(self, group_id: str, error: ErrorCode) -> int:
+        """Delete a group's offsets at the brokers, unless it was not allowed; returns an error code."""
+        if error not in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
+            return error
+        outcome: AsyncResult[Outcome] = AsyncResult()
+        self._offsets.send(group_id, "DeleteGroups", {"groups_names": [group_id]}, outcome.set)
+        found = outcome.get()
+        code: int = found["results"][0]["error_code"] if isinstance(found, dict) and found["results"] else int(error)
+        if isinstance(found, ErrorCode):
+            return found
+        return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
+
+
+def _versions(name: str) -> Versions:
+    known = message(f"{name}Request").versions
+    return Versions(known.first, min(known.last, HIGHEST.get(name, known.last)))
+
+
+def _refused_partitions(fields: Mapping[str, Any], error: ErrorCode) -> Fields:
+    """Return an answer that refuses every partition."""
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {"partition_index": one["partition_index"], "error_code": error} for one in topic["partitions"]
+                ],
+            }
+            for topic in fields["topics"]
+        ]
+    }
+
+
+def _unknown_offsets(asked: Mapping[str, Any], error: ErrorCode) -> list[Fields]:
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": index, "committed_offset": NO_OFFSET, "metadata": "", "error_code": error}
+                for index in topic["partition_indexes"]
+            ],
+        }
+        for topic in asked["topics"] or ()
+    ]

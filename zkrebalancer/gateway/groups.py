@@ -1,0 +1,273 @@
+"""Runs the machine of `group_protocol`: requests in, answers out, its timers and its writes.
+
+`step` may be called from any greenlet, also from a callback: events that come during a step are handled after it.
+Effects are performed in order, without a switch to another greenlet: what a `when_answered` begins keeps the order of
+the decisions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection
+
+import gevent
+from gevent.event import Event
+
+from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.gateway.buckets import Buckets, Claim, node_name
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.pauses import FIRST_S, Pauses
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.group_protocol import effects
+from zkrebalancer.group_protocol.answers import Answer
+from zkrebalancer.group_protocol.effects import (
+    BucketLoaded,
+    BucketLoading,
+    BucketLost,
+    Failed,
+    GroupLoaded,
+    Received,
+    Reply,
+    Report,
+    Reported,
+    Store,
+    Stored,
+    Tick,
+)
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.machine import Machine
+from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
+from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, Request
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.stored import StoredGroup
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.runtime import clock
+
+CLAIM_RETRY_S = 0.2  # while the gateway that is to give a bucket up has not done so
+MAX_WAIT_MS = 60_000
+_log = logging.getLogger(__name__)
+
+
+class Groups:
+    """The groups that this gateway serves."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: GroupProtocolSettings,
+        metrics: Metrics,
+        when_lost: Callable[[], None],
+        want_topics: Callable[[], None],
+        agents: Agents | None = None,
+    ) -> None:
+        """Serve no bucket yet.
+
+        `when_lost` has to see to it that `serve` is called again. `want_topics` is called when KIP-848 groups are
+        used: then `TopicsRead` has to come. `agents`: of the members of central groups.
+        """
+        self._session = session
+        self._machine = Machine(settings)
+        self._metrics = metrics
+        self._buckets = Buckets(session)
+        self._when_lost = when_lost
+        self._want_topics = want_topics
+        self._agents = agents
+        self._claims: dict[int, Claim] = {}
+        self._claiming: set[int] = set()
+        self._wanted: set[int] = set()
+        self._is_placed = False  # `_wanted` is up to date
+        self._events: deque[effects.Event] = deque()
+        self._is_stepping = False
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, Callable[[Answer], None]] = {}
+        self._failures = Pauses()
+        self._too_large = Pauses()
+        self._awaited_ms = 0  # when the timers' greenlet wakes up
+        self._sooner = Event()  # a deadline is earlier than that
+
+    # ---- requests
+
+    def receive(
+        self, request: Request, api_version: int, client: tuple[str, str], when_answered: Callable[[Answer], None]
+    ) -> None:
+        """Handle a request of a client (id, host); `when_answered` must not block, and gets the answer now or later."""
+        if self._claims and not self._session.has_lease:
+            self.lose_all()
+        if self._agents is not None or isinstance(request, ConsumerGroupHeartbeatRequest):
+            self._want_topics()
+        ticket = next(self._tickets)
+        self._waiting[ticket] = when_answered
+        self.step(Received(ticket, request, api_version, *client, uuid.uuid4().hex))
+
+    def step(self, event: effects.Event) -> None:
+        """Handle an event, or note it if another one is being handled."""
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                for effect in self._machine.step(self._events.popleft(), now_ms()):
+                    self._perform(effect)
+        finally:
+            self._is_stepping = False
+        deadline_ms = self._machine.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms < self._awaited_ms:
+            self._sooner.set()
+
+    def _perform(self, effect: effects.Effect) -> None:
+        match effect:
+            case Reply():
+                self._waiting.pop(effect.ticket)(effect.answer)
+            case Store():
+                self._store(effect)
+            case Reported() if self._agents is not None:
+                self._agents.reported(effect)
+            case Report():
+                _log.info("group %s: %s", effect.group_id, effect.text)
+            case Failed():
+                self._failed(effect)
+
+    def _failed(self, effect: Failed) -> None:
+        pause_s = self._failures.after_failure(effect.group_id, now_ms() / 1_000)
+        self._metrics.errors["group"] += 1
+        shown = effect.text if pause_s == FIRST_S else "again"  # all that is known is logged once
+        _log.error("group %s failed (%s) and is not served for %g s: %s", effect.group_id, effect.error, pause_s, shown)
+        gevent.spawn_later(pause_s, self._load_again, effect.group_id)
+
+    def _load_again(self, group_id: str) -> None:
+        """Read a group that had failed."""
+        claim = self._claims.get(bucket_of(group_id))
+        if claim is None:
+            return  # it is read with its bucket
+        try:
+            content = self._buckets.read(claim, [node_name(group_id)]).get(group_id)
+        except ZooKeeperUnavailableError as error:
+            _log.warning("group %s is not served yet: %s", group_id, error)
+            gevent.spawn_later(CLAIM_RETRY_S, self._load_again, group_id)
+            return
+        if self._claims.get(claim.bucket) is claim:
+            self.step(GroupLoaded(group_id, content))
+            if content is None and self._agents is not None:
+                self._agents.reported(Reported(group_id, ()))
+
+    def _store(self, effect: Store) -> None:
+        def stored(error: ErrorCode) -> None:
+            if error:
+                self._metrics.errors["zookeeper"] += 1
+                _log.warning("group %s could not be stored: %s", effect.group_id, error.name)
+            if error is ErrorCode.NOT_COORDINATOR and self._claims.get(bucket) is claim:
+                self._lose(bucket)
+                self._when_lost()
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED:  # a slow answer: so it is not tried again at once
+                pause_s = self._too_large.after_failure(effect.group_id, now_ms() / 1_000)
+                gevent.spawn_later(pause_s, self.step, Stored(effect.write_id, error))
+            else:
+                self.step(Stored(effect.write_id, error))
+
+        bucket = bucket_of(effect.group_id)
+        claim = self._claims.get(bucket)
+        if claim is None:
+            self.step(Stored(effect.write_id, ErrorCode.NOT_COORDINATOR))
+        else:
+            self._buckets.store(claim, effect.group_id, effect.content, stored)
+
+    def wake_timers(self) -> None:
+        """Wake what is due, for ever; a greenlet of its own."""
+        while True:
+            self._sooner.clear()
+            latest_ms = now_ms() + MAX_WAIT_MS
+            deadline_ms = self._machine.next_deadline_ms()
+            self._awaited_ms = latest_ms if deadline_ms is None else min(deadline_ms, latest_ms)
+            if not self._sooner.wait(max(0, self._awaited_ms - now_ms()) / 1_000):
+                self.step(Tick())
+
+    # ---- buckets
+
+    def serve(self, number: int, alive: Collection[int]) -> None:
+        """Serve the buckets that are the gateway `number`'s, of those that are alive; claim them, and give others up.
+
+        Raises:
+            ZooKeeperUnavailableError: the connection broke; call again once it is back.
+
+        """
+        names = [str(one) for one in alive]
+        self._is_placed = True
+        self._wanted = {bucket for bucket in range(BUCKETS) if gateway_of(bucket, names) == str(number)}
+        for bucket in set(self._claims) - self._wanted:
+            self._lose(bucket)
+        if self._agents is not None:
+            self._agents.keep(self._wanted)
+        self._buckets.give_up(set(range(BUCKETS)) - self._wanted)
+        for bucket in sorted(self._wanted - set(self._claims) - self._claiming):
+            self.step(BucketLoading(bucket))
+            self._claiming.add(bucket)
+            gevent.spawn(self._claim, bucket, number, self._session.session_id)
+
+    def lose_all(self) -> None:
+        """Serve nobody: the session, or the lease, is over. `when_lost` is to see to it that `serve` is called."""
+        self._wanted, self._is_placed = set(), False
+        for bucket in [*self._claims]:
+            self._lose(bucket)
+        self._when_lost()
+
+    def _lose(self, bucket: int) -> None:
+        self._claims.pop(bucket, None)
+        self.step(BucketLost(bucket))
+
+    def _claim(self, bucket: int, number: int, session_id: int) -> None:
+        """Claim a bucket and read its groups; tries until that is done or not wanted any more."""
+
+        def is_wanted() -> bool:
+            return bucket in self._wanted and session_id == self._session.session_id
+
+        try:
+            while is_wanted():
+                claim = None
+                try:
+                    claim = self._buckets.claim(bucket, number)
+                    groups = None if claim is None else self._buckets.read_all(claim)
+                except ZooKeeperUnavailableError as error:
+                    self._metrics.errors["zookeeper"] += 1
+                    _log.warning("bucket %d is not served yet: %s", bucket, error)
+                    groups = None
+                if is_wanted() and claim is not None and groups is not None:
+                    self._claims[bucket] = claim
+                    if not all(isinstance(group, StoredGroup) for group in groups.values()):
+                        self._want_topics()
+                    self.step(BucketLoaded(bucket, groups))
+                    if self._agents is not None:
+                        self._agents.loaded(bucket, groups)
+                    return
+                gevent.sleep(CLAIM_RETRY_S)
+            self.step(BucketLost(bucket))
+            self._when_lost()  # what was claimed and is not wanted is given up, what is wanted again is claimed
+        finally:
+            self._claiming.discard(bucket)
+
+    def is_served(self, group_id: str) -> bool:
+        """Whether this gateway serves a group now; while it does, no other one can."""
+        return bucket_of(group_id) in self._claims and self._session.has_lease
+
+    @property
+    def served_buckets(self) -> int:
+        """How many buckets are served here."""
+        return len(self._claims)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every bucket that this gateway should serve is served."""
+        return self._is_placed and not self._claiming
+
+    @property
+    def group_count(self) -> int:
+        """How many groups are known here."""
+        return len(self._machine.group_names())
+
+
+def now_ms() -> int:
+    """Milliseconds of a clock that never jumps."""
+    return clock.steady_us() // 1_000

@@ -1,0 +1,126 @@
+"""Which broker has which slot, and which gateway which number: one node that all gateways share. Pure.
+
+Ports and node ids stay what they were: a slot is never given to another broker, and a number to another address only if
+all are taken and its gateway is gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
+from zkrebalancer.protocol.addresses import MAX_PORT
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+
+ROOT = "/consumers/gateways"
+LAYOUT = f"{ROOT}/layout"
+ALIVE = f"{ROOT}/alive"
+BUCKETS = f"{ROOT}/buckets"
+OWNERS = f"{ROOT}/owners"
+VERSION = 1
+MAX_BROKER_ID = 0x7FFFFFFF
+T = TypeVar("T")
+
+
+class TooManyError(RebalancerError):
+    """There is no slot or number left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`brokers`: broker id -> slot; `gateways`: "HOST:PORT" as announced -> number."""
+
+    brokers: Mapping[int, int] = field(default_factory=dict)
+    gateways: Mapping[str, int] = field(default_factory=dict)
+
+    def with_brokers(self, ids: Iterable[int]) -> Layout:
+        """Return a layout in which each broker has a slot; brokers beyond MAX_SLOTS have none."""
+        brokers = dict(self.brokers)
+        for broker_id in sorted(set(ids) - set(brokers)):
+            slot = _first_free(brokers.values(), MAX_SLOTS)
+            if slot is not None:
+                brokers[broker_id] = slot
+        return Layout(brokers, self.gateways)
+
+    def with_gateway(self, address: str, alive: Collection[int]) -> Layout:
+        """Return a layout in which this gateway has a number; if all are taken, one of a gateway that is not alive.
+
+        Raises:
+            TooManyError: all numbers belong to gateways that are alive.
+
+        """
+        if address in self.gateways:
+            return self
+        kept = dict(self.gateways)
+        number = _first_free(kept.values(), MAX_GATEWAYS)
+        if number is None:
+            kept = {other: taken for other, taken in kept.items() if taken in alive}
+            number = _first_free(kept.values(), MAX_GATEWAYS)
+        if number is None:
+            raise TooManyError(f"{MAX_GATEWAYS} gateways are alive, and no more may be")
+        return Layout(self.brokers, {**kept, address: number})
+
+
+def _first_free(taken: Iterable[int], limit: int) -> int | None:
+    used = set(taken)
+    return next((number for number in range(limit) if number not in used), None)
+
+
+def encode(layout: Layout) -> bytes:
+    """Return the node's content."""
+    document = {"version": VERSION, "brokers": dict(layout.brokers), "gateways": dict(layout.gateways)}
+    return json.dumps(document, sort_keys=True).encode()
+
+
+def decode(content: bytes) -> Layout:
+    """Return the layout that `encode` wrote; raises NodeContentError."""
+    return _read(LAYOUT, content, _layout)
+
+
+def _layout(document: Mapping[str, Any]) -> Layout:
+    brokers = {int(key): _number("slot", slot, MAX_SLOTS) for key, slot in document["brokers"].items()}
+    gateways = {key: _number("gateway", number, MAX_GATEWAYS) for key, number in document["gateways"].items()}
+    for broker_id in brokers:
+        _number("broker", broker_id, MAX_BROKER_ID + 1)
+    for numbers in (brokers.values(), gateways.values()):
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("a number is given twice")
+    return Layout(brokers, gateways)
+
+
+def encode_alive(host: str, port: int) -> bytes:
+    """Return the content of a gateway's node below ALIVE."""
+    return json.dumps({"version": VERSION, "host": host, "port": port}).encode()
+
+
+def decode_alive(name: str, content: bytes) -> tuple[int, tuple[str, int]]:
+    """Return the number and the address of a gateway from its node below ALIVE; raises NodeContentError."""
+
+    def one(document: Mapping[str, Any]) -> tuple[int, tuple[str, int]]:
+        number = int(name) if name.isdecimal() and len(name) <= len(str(MAX_GATEWAYS)) else -1
+        host = document["host"]
+        if not isinstance(host, str) or not host:
+            raise ValueError("the host is no name")
+        return _number("gateway", number, MAX_GATEWAYS), (host, _number("port", document["port"], MAX_PORT + 1))
+
+    return _read(f"{ALIVE}/{name}", content, one)
+
+
+def _number(what: str, value: object, limit: int) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"{what} {value!r:.40} is not a number below {limit}")
+    return value
+
+
+def _read(path: str, content: bytes, make: Callable[[Mapping[str, Any]], T]) -> T:
+    try:
+        document: dict[str, Any] = json.loads(content)
+        version = document["version"]
+        if version == VERSION:
+            return make(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise NodeContentError(f"{path} cannot be read: {error!r:.200}") from None
+    raise NodeContentError(f"{path} is of version {version!r:.40}, this program knows version {VERSION}")

@@ -1,0 +1,324 @@
+"""The agent of one client in a central group: it registers it as a consumer, and answers commands for it.
+
+The agent's own machine (`consumer_agent.membership`) decides every ZooKeeper call. What an application does for a
+consumer, the group does here: a start or a stop becomes a target, and a stop is over when the group has stored that the
+client let go. Offsets are the client's business; the machine knows of none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+from urllib.parse import quote
+
+from consumer_agent.membership import effects, events
+from consumer_agent.membership.offset_books import NO_OFFSET, Storage
+from consumer_agent.membership.registered_member import MemberSettings
+from consumer_agent.membership.state_machine import MachineSettings, State, StateMachine
+from zkrebalancer.group_protocol.effects import Standing, Targeted
+from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol.calls import Call, Connected, Content, Delete, Get, Lost, Multi, Refused, Replied, Reply
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import (
+    MAX_STATIC_GRACE_MS,
+    MAX_STOP_TIMEOUT_MS,
+    STATIC,
+    WHITE_LIST,
+    Registration,
+)
+from zkrebalancer.protocol.requests import RequestLimit
+
+NEVER_MS = 10**12  # clients of a gateway do not poll it
+MAX_INSTANCE_LENGTH = 150
+STOP_MARGIN_MS = 10_000  # a client has its time from when it hears of a stop; then it is fenced before it is evicted
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]+")
+_NOWHERE = events.Position(NO_OFFSET, NO_OFFSET)
+_log = logging.getLogger(__name__)
+
+
+class Desk(Protocol):
+    """What an agent needs of its gateway."""
+
+    @property
+    def request_limit(self) -> RequestLimit:
+        """How large a transaction may be."""
+
+    @property
+    def session_id(self) -> int:
+        """The ZooKeeper session, 0 while there is none to use."""
+
+    def now_ms(self) -> int:
+        """Return the time by a clock that never jumps."""
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        """Perform a ZooKeeper call."""
+
+    def give(self, targeted: Targeted) -> None:
+        """Tell the group what the member shall have."""
+
+    def note_name(self, agent: MemberAgent, former: str) -> None:
+        """The agent registers under `agent.consumer` from now on, no more under its former name."""
+
+    def note_timer(self, agent: MemberAgent) -> None:
+        """See when `agent.wake_at_ms` comes."""
+
+    def note_end(self, agent: MemberAgent) -> None:
+        """The agent has left, and does nothing more."""
+
+    def clean_up(self, group: str, consumer: str) -> None:
+        """Delete what may be left of a registration."""
+
+    def record(self, group: str, effect: effects.RecordFetcher) -> None:
+        """Write an event."""
+
+
+class MemberAgent:
+    """One member of a central group. `stand` says how it stands, again and again; `leave` or `hand_over` end it."""
+
+    def __init__(self, group: str, standing: Standing, desk: Desk) -> None:
+        """Begin for a member that has just appeared; one that holds something comes from another gateway, or process.
+
+        Then its partitions wait for it in ZooKeeper: it keeps them while it is registered anew.
+        """
+        self.group = group
+        self.instance_id = _instance_id(standing)
+        self.consumer = ""
+        self._desk = desk
+        self._standing: Standing | None = standing
+        self._is_taking_over = bool(standing.held)
+        self._has_asked = False  # for what waits for it
+        self._target: frozenset[TopicPartition] | None = None if standing.held else frozenset()
+        self._number = 0  # of the last target
+        self._stop: tuple[int, frozenset[TopicPartition]] | None = None  # its token and partitions
+        self._is_open = False  # the machine uses the session
+        self._wanted = registration_of(standing, self.instance_id)
+        self._machine = StateMachine(
+            MachineSettings(
+                MemberSettings(
+                    group=group,
+                    auto_commit_interval_ms=None,
+                    pause_when_suspended=False,
+                    storage=Storage.KAFKA,
+                    begins_anywhere=False,
+                    max_poll_interval_ms=NEVER_MS,
+                    request_limit=desk.request_limit,
+                ),
+                self._wanted,
+                connect_timeout_ms=NEVER_MS,
+            )
+        )
+        self._events: deque[events.Event] = deque()
+        self._is_stepping = False
+
+    @property
+    def wake_at_ms(self) -> int | None:
+        """When `step(Tick())` is due."""
+        return self._machine.wake_at_ms
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing more."""
+        return self._machine.state is State.CLOSED
+
+    # ---- what the group says
+
+    def stand(self, standing: Standing) -> None:
+        """Follow how the member stands, as it is stored."""
+        former, self._standing = self._standing, standing
+        is_other = former is not None and former.member_id != standing.member_id
+        if self._target is not None and (is_other or (standing.number == 0 and self._number > 0)):
+            self._give(self._target)  # the group was read anew, or another life of a static member has its place
+        wanted = registration_of(standing, self.instance_id)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self.step(events.Resubscribed(wanted, ask_application=False))
+        self._go_on()
+
+    def leave(self) -> None:
+        """The member is gone: it left, or was fenced. Nobody waits for it."""
+        if self._standing is None:
+            return
+        self._standing = None
+        if self.instance_id is not None:
+            gone = Multi((Delete(paths.static(self.group, self.instance_id)),))
+            self._desk.request(gone, lambda _reply: self.step(events.CloseRequested()))
+        else:
+            self.step(events.CloseRequested())
+
+    def hand_over(self) -> None:
+        """Another gateway serves the group from now on: what the member has waits until it is registered there."""
+        self._standing = None
+        self.step(events.CloseRequested())
+
+    # ---- steps of the machine
+
+    def session_changed(self, event: events.Event) -> None:
+        """Tell the machine about the session. After the end of the session, this agent is of no use."""
+        if isinstance(event, Lost):
+            self._standing = None
+        if self._is_open and isinstance(event, Connected):
+            self._connect()
+        elif self._is_open:
+            self._events.append(event)
+        self._handle_events()
+
+    def step(self, event: events.Event) -> None:
+        """Let the machine handle an event, now, or after the one that it is handling."""
+        self._events.append(event)
+        self._handle_events()
+
+    def _handle_events(self) -> None:
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                for effect in self._machine.step(self._events.popleft(), self._desk.now_ms()):
+                    self._perform(effect)
+        finally:
+            self._is_stepping = False
+        self._desk.note_timer(self)
+        self._go_on()
+
+    def _perform(self, effect: effects.Effect) -> None:  # noqa: C901, PLR0912  # a table
+        match effect:
+            case effects.OpenSession():
+                self._is_open = True
+                if self._desk.session_id:
+                    self._connect()
+            case effects.CloseSession():
+                self._is_open = False
+                if self.consumer:
+                    self._desk.clean_up(self.group, self.consumer)
+            case effects.Request(call_id, call):
+                self._desk.request(call, lambda reply: self.step(Replied(call_id, reply)))
+            case effects.ReadKafkaOffsets(token):
+                self._events.append(events.KafkaOffsetsRead(token, {}))
+            case effects.LookAtApplication(token):
+                self._events.append(events.ApplicationSeen(token, None, {}))
+            case effects.ReadProgress(token):
+                self._events.append(events.Progress(token, dict.fromkeys(self._owned(), _NOWHERE)))
+            case effects.StartFetching() | effects.ResumeFetching():
+                self._stop = None
+                self._give(self._owned())
+            case effects.StopEmitting(token, partitions):
+                self._stop = token, partitions
+                if self._standing is not None:
+                    self._give(self._owned() - partitions)
+            case effects.TellLost():
+                self._stop = None
+                self._give(frozenset())
+            case effects.RecordFetcher():
+                self._desk.record(self.group, effect)
+            case effects.RecordLost(member, generation, lost):
+                nowhere = dict.fromkeys(lost, NO_OFFSET)
+                stopped = effects.RecordFetcher("fetcher_stopped", member, generation, None, nowhere, "lost")
+                self._desk.record(self.group, stopped)
+            case effects.Warn(text) | effects.RecordQuarantined(reason=text):
+                _log.warning("group %s: %s", self.group, text)
+            case effects.Failed(error):
+                _log.warning("group %s: %s", self.group, error)
+            case effects.Closed():
+                self._desk.note_end(self)
+
+    def _connect(self) -> None:
+        timeout_ms = self._wanted.session_timeout_ms  # its lease is that of its client, who may read on for so long
+        self._events.append(Connected(self._desk.session_id, timeout_ms))
+
+    def _owned(self) -> frozenset[TopicPartition]:
+        member = self._machine.member
+        return frozenset() if member is None else frozenset(member.lane.record.partitions)
+
+    def _give(self, partitions: frozenset[TopicPartition]) -> None:
+        standing, self._target = self._standing, partitions
+        if standing is not None:
+            self._number += 1
+            self._desk.give(Targeted(self.group, standing.member_id, self._number, partitions))
+
+    # ---- what can be done now
+
+    def _go_on(self) -> None:
+        """Join, ask for what waits, or end a stop, if it is time."""
+        if self._is_stepping:
+            return
+        if self._stop is not None and self._has_let_go(self._stop[1]):
+            (token, partitions), self._stop = self._stop, None
+            self.step(events.Progress(token, dict.fromkeys(partitions, _NOWHERE)))
+        elif self._machine.state is State.OUT and self._may_join():
+            name = _ILLEGAL.sub("-", self._wanted.client_id)[:MAX_INSTANCE_LENGTH] or "client"
+            former, self.consumer = self.consumer, f"{name}-{uuid.uuid4()}"
+            self._desk.note_name(self, former)
+            self.step(events.Polled(self.consumer, time.time_ns() // 1_000_000))
+        elif self._machine.state is State.ACTIVE and self._is_taking_over and not self._has_asked:
+            self._has_asked = True
+            self._ask_what_waits()
+
+    def _has_let_go(self, partitions: frozenset[TopicPartition]) -> bool:
+        standing = self._standing
+        return standing is None or (standing.number >= self._number and standing.held.isdisjoint(partitions))
+
+    def _may_join(self) -> bool:
+        """Whether nothing is held that nobody knows of; what a gateway takes over is known."""
+        standing = self._standing
+        if standing is None or not self._desk.session_id:
+            return False
+        return self._is_taking_over or (standing.number >= self._number and not standing.held)
+
+    def _ask_what_waits(self) -> None:
+        if self.instance_id is None:
+            self._taken_over(frozenset())
+            return
+
+        def replied(reply: Reply) -> None:
+            if isinstance(reply, Refused) and reply.outcome_unknown:
+                self._has_asked = False  # it is asked again once the session is usable
+                return
+            try:
+                waiting = ownership.decode_static(reply.content).partitions if isinstance(reply, Content) else ()
+            except NodeContentError as error:
+                _log.warning("group %s: %s", self.group, error)
+                waiting = ()
+            self._taken_over(frozenset(waiting))
+
+        self._desk.request(Get(paths.static(self.group, self.instance_id)), replied)
+
+    def _taken_over(self, waiting: frozenset[TopicPartition]) -> None:
+        """Let the client keep what waits for it; a start that gives it back, and perhaps more, follows."""
+        self._is_taking_over = False
+        standing = self._standing
+        if standing is not None and self._target is None and not standing.held <= waiting:
+            self._give(standing.held & waiting)
+
+
+def registration_of(standing: Standing, instance_id: str | None) -> Registration:
+    """Return what is registered for a member; the timestamp is filled in later."""
+    names = [name for name in standing.topic_names if paths.is_legal_topic(name)]
+    if standing.topic_regex:
+        alternatives = [f"(?:{standing.topic_regex})", *map(re.escape, names)]
+        pattern, subscription = WHITE_LIST, {f"^(?:{'|'.join(alternatives)})$": 1}
+    else:
+        pattern, subscription = STATIC, dict.fromkeys(names, 1)
+    return Registration(
+        pattern=pattern,
+        subscription=subscription,
+        timestamp="",
+        client_id=standing.client_id,
+        host=standing.client_host.lstrip("/"),
+        session_timeout_ms=standing.session_timeout_ms,
+        instance_id=instance_id,
+        rack=standing.rack_id,
+        stop_timeout_ms=min(standing.rebalance_timeout_ms + STOP_MARGIN_MS, MAX_STOP_TIMEOUT_MS),
+        static_grace_ms=min(standing.session_timeout_ms, MAX_STATIC_GRACE_MS),
+    )
+
+
+def _instance_id(standing: Standing) -> str | None:
+    """Return the name under which partitions wait for a member: its own, or, of a dynamic one, its member id."""
+    name = quote(standing.instance_id or standing.member_id, safe="").replace("%", "_").replace("~", "_")
+    return name if len(name) <= MAX_INSTANCE_LENGTH and name.strip(".") else None

@@ -1,0 +1,150 @@
+"""The gateways of a cluster in ZooKeeper: their numbers and slots, and which of them are alive.
+
+A gateway that is started again takes its former number over at once: it listens at the same address, so the former
+process has ended. Two processes that announce one address displace each other; the displaced one stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from zkrebalancer.gateway.addresses import Addresses
+from zkrebalancer.gateway.layout import (
+    ALIVE,
+    BUCKETS,
+    LAYOUT,
+    OWNERS,
+    ROOT,
+    Layout,
+    decode,
+    decode_alive,
+    encode,
+    encode_alive,
+)
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
+
+MAX_TRIES = 20  # of a write that others may make at the same time
+_log = logging.getLogger(__name__)
+
+
+class DisplacedError(RebalancerError):
+    """Another gateway announces the same address."""
+
+
+class Membership:
+    """All gateways, as this one knows them; methods block only the greenlet that calls them."""
+
+    def __init__(self, session: Session, host: str, port: int) -> None:
+        """Prepare to announce `host` and `port`."""
+        self._session = session
+        self._host = host
+        self._port = port
+        self._layout = Layout()
+        self._gateways: dict[int, tuple[str, int]] = {}
+        self._joined_session = 0
+        self.number: int | None = None
+
+    def addresses(self) -> Addresses:
+        """Return where everybody is, as of the last `refresh`."""
+        return Addresses(self._host, self._port, self._layout.brokers, self._gateways)
+
+    def refresh(self) -> None:
+        """Announce this gateway if that is due, read who is alive, and watch for changes.
+
+        Raises:
+            ZooKeeperUnavailableError: the connection broke; call again once it is back.
+            DisplacedError: another process announces this address.
+            NodeContentError, TooManyError: the layout cannot be read, or is full.
+
+        """
+        for _ in range(MAX_TRIES):
+            session_id = self._session.session_id
+            if session_id != self._joined_session:
+                self._join(session_id)
+            self._read_alive(session_id)
+            if self.number in self._gateways:
+                return
+            self._joined_session = 0  # somebody deleted the node, or wrote into it: announce again
+        raise ZooKeeperUnavailableError(f"{ALIVE}/{self.number} was changed by others at each of {MAX_TRIES} tries")
+
+    def _join(self, session_id: int) -> None:
+        self._create_roots()
+        address = f"{self._host}:{self._port}"
+        listed = self._session.require(ListChildren(ALIVE))
+        alive = [int(name) for name in listed.names if name.isdecimal()] if isinstance(listed, Children) else []
+        number = self._change_layout(lambda layout: layout.with_gateway(address, alive)).gateways[address]
+        self._announce(number)
+        self.number, self._joined_session = number, session_id
+
+    def add_brokers(self, ids: Iterable[int]) -> None:
+        """Give slots to brokers that have none; raises as `refresh` does."""
+        wanted = set(ids) - set(self._layout.brokers)
+        if wanted:
+            layout = self._change_layout(lambda layout: layout.with_brokers(wanted))
+            for missing in sorted(wanted - set(layout.brokers)):
+                _log.error("broker %d gets no port: all slots are taken", missing)
+
+    def _create_roots(self) -> None:
+        for path in (paths.CONSUMERS, ROOT, ALIVE, BUCKETS, OWNERS):
+            self._session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
+        self._session.require(Multi((Create(LAYOUT, encode(Layout())),)), Refusal.NODE_EXISTS)
+
+    def _change_layout(self, change: Callable[[Layout], Layout]) -> Layout:
+        for _ in range(MAX_TRIES):
+            found = self._session.require(Get(LAYOUT))
+            if not isinstance(found, Content):
+                raise ZooKeeperUnavailableError(f"{LAYOUT} cannot be read")
+            before = decode(found.content)
+            after = change(before)
+            if after == before:
+                self._layout = after
+                return after
+            written = self._session.require(
+                Multi((SetContent(LAYOUT, encode(after), found.stat.version),)), Refusal.BAD_VERSION
+            )
+            if not isinstance(written, Refused):
+                self._layout = after
+                return after
+        raise ZooKeeperUnavailableError(f"{LAYOUT} was changed by others at each of {MAX_TRIES} tries")
+
+    def _announce(self, number: int) -> None:
+        path = f"{ALIVE}/{number}"
+        create = Create(path, encode_alive(self._host, self._port), ephemeral=True)
+        for _ in range(MAX_TRIES):
+            found = self._session.require(Get(path), Refusal.NO_NODE)
+            operations = (create,) if isinstance(found, Refused) else (Delete(path), create)
+            if not isinstance(self._session.require(Multi(operations), Refusal.NO_NODE, Refusal.NODE_EXISTS), Refused):
+                return
+        raise ZooKeeperUnavailableError(f"{path} was changed by others at each of {MAX_TRIES} tries")
+
+    def _read_alive(self, session_id: int) -> None:
+        listed = self._session.require(ListChildren(ALIVE, watch=True))
+        names = listed.names if isinstance(listed, Children) else ()
+        gateways: dict[int, tuple[str, int]] = {}
+        for name in names:
+            found = self._session.require(Get(f"{ALIVE}/{name}"), Refusal.NO_NODE)
+            if not isinstance(found, Content):
+                continue
+            if name == str(self.number) and found.stat.ephemeral_owner != session_id:
+                raise DisplacedError(f"another gateway announces {self._host}:{self._port} too")
+            try:
+                number, where = decode_alive(name, found.content)
+                gateways[number] = where
+            except NodeContentError as error:
+                _log.error("a gateway is left out: %s", error)
+        self._gateways = gateways

@@ -1,0 +1,147 @@
+"""Offsets of groups, kept where Kafka keeps them: requests about them go to the group's coordinator at the brokers.
+
+The gateway has checked the member before, so they carry no member. The requests of one group are sent one after the
+other, each after the answer to the one before, so they are handled in the order in which they were allowed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+
+from zkrebalancer.gateway.dialing import Address, LinkError
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol.errors import FrameError
+from zkrebalancer.runtime import clock
+
+MAX_WAITING = 10_000  # requests of one group
+MAX_KNOWN_COORDINATORS = 100_000
+MOVING = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+)
+PATIENCE_S = 3.0  # below the shortest session: a client may not send heartbeats before its answer
+ANSWER_TIMEOUT_S = 5.0  # as above, almost: a broker may collect garbage for some seconds
+PAUSE_S = 0.1
+KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
+GROUP = 0
+# Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
+HIGHEST = {"OffsetCommit": 9, "OffsetFetch": 9, "TxnOffsetCommit": 4}
+_log = logging.getLogger(__name__)
+Waiting = tuple[str, dict[str, Any], int | None, Callable[[dict[str, Any] | ErrorCode], None]]
+
+
+class UpstreamOffsets:
+    """Sends requests about offsets to the brokers."""
+
+    def __init__(self, links: Links, metrics: Metrics, is_served: Callable[[str], bool]) -> None:
+        """Use these links; `is_served(group)`: whether this gateway still serves it, and another one cannot."""
+        self._links = links
+        self._is_served = is_served
+        self._metrics = metrics
+        self._coordinators: dict[str, Address] = {}
+        self._has_coordinators = False
+        self._lanes: dict[str, deque[Waiting]] = {}
+
+    def send(
+        self,
+        group: str,
+        name: str,
+        fields: dict[str, Any],
+        when_answered: Callable[[dict[str, Any] | ErrorCode], None],
+        highest: int | None = None,
+    ) -> None:
+        """Send a request for a group; `when_answered` gets the answer's fields, or the error to give the client."""
+        lane = self._lanes.get(group)
+        if lane is not None and len(lane) >= MAX_WAITING:
+            when_answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        request = (name, fields, highest, when_answered)
+        if lane is None:
+            self._lanes[group] = deque([request])
+            gevent.spawn(self._work, group)
+        else:
+            lane.append(request)
+
+    def coordinator_error(self, group: str) -> ErrorCode:
+        """Return NONE once the brokers have coordinators: in a fresh cluster they first create the offsets' topic.
+
+        Later it is always NONE, also while brokers are away: members have to find the gateway to send heartbeats.
+        """
+        if self._has_coordinators:
+            return ErrorCode.NONE
+        try:
+            return self._find(group)
+        except LinkError as error:
+            self._failed(group, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _work(self, group: str) -> None:
+        lane = self._lanes[group]
+        while lane:
+            name, fields, highest, when_answered = lane.popleft()
+            when_answered(self._ask_patiently(group, name, fields, highest))
+        del self._lanes[group]
+
+    def _ask_patiently(
+        self, group: str, name: str, fields: dict[str, Any], highest: int | None
+    ) -> dict[str, Any] | ErrorCode:
+        """Ask until the group's coordinator answers, which may just be moving, for at most PATIENCE_S."""
+        give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
+        while True:
+            answer: dict[str, Any] | ErrorCode
+            try:
+                answer = self._find(group)
+                if not answer:
+                    link = self._links.to(self._coordinators[group])
+                    if not self._is_served(group):  # it was allowed before, and may have waited since
+                        return ErrorCode.NOT_COORDINATOR
+                    answer = link.ask(name, fields, highest, ANSWER_TIMEOUT_S).fields()
+            except LinkError as error:
+                self._failed(group, error)
+                answer = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            except FrameError as error:  # the brokers' version cannot express it
+                _log.warning("group %s: %.300s", group, error)
+                answer = ErrorCode.INVALID_REQUEST
+            errors = {answer} if isinstance(answer, ErrorCode) else _errors(answer)
+            if MOVING.isdisjoint(errors):
+                return answer
+            self._coordinators.pop(group, None)
+            if clock.steady_us() > give_up_us:
+                return answer
+            gevent.sleep(PAUSE_S)
+
+    def _failed(self, group: str, error: LinkError) -> None:
+        self._metrics.errors["upstream"] += 1
+        _log.debug("group %s: %s", group, error)  # it is tried again, and the gateway reports that brokers are away
+
+    def _find(self, group: str) -> ErrorCode:
+        """Look the group's coordinator up, unless it is known; raises LinkError."""
+        if group in self._coordinators:
+            return ErrorCode.NONE
+        asked = {"key": group, "key_type": GROUP, "coordinator_keys": [group]}
+        answer = self._links.ask_any("FindCoordinator", asked).fields()
+        found = answer["coordinators"][0] if answer["coordinators"] else answer
+        if found["error_code"]:
+            code = found["error_code"]
+            return ErrorCode(code) if code in KNOWN_ERRORS else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if len(self._coordinators) >= MAX_KNOWN_COORDINATORS:
+            self._coordinators.clear()
+        self._coordinators[group] = found["host"], found["port"]
+        self._has_coordinators = True
+        return ErrorCode.NONE
+
+
+def _errors(value: Any) -> set[int]:  # noqa: ANN401  # fields of any answer
+    """Return all error codes of an answer."""
+    if isinstance(value, dict):
+        own = {value["error_code"]} if isinstance(value.get("error_code"), int) else set()
+        return own.union(*(_errors(one) for one in value.values()))
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return set().union(*(_errors(one) for one in value))
+    return set()

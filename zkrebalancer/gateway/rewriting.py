@@ -1,0 +1,113 @@
+"""Answers of brokers as clients of the gateway get them: with the gateway's addresses and its versions. Pure.
+
+Each function takes the version and the content of an answer, from after its header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from zkrebalancer.gateway.addresses import Addresses, Node
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.schema import Versions, apis, message
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+FIND_COORDINATOR, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_CLUSTER = 10, 17, 18, 60
+UNSUPPORTED_VERSION = 35
+GROUP_KEY_TYPE = 0
+BATCHED_FROM = 4  # the version of FindCoordinator that asks for several keys
+# Later versions name addresses of brokers beside their answers (KIP-951), which would have to be found and replaced.
+HIGHEST_VERSIONS = {PRODUCE: 9, FETCH: 15}
+# With 2 (KIP-890), producers rely on Produce 12 and TxnOffsetCommit 5 to add partitions to a transaction.
+TRANSACTION_VERSION, HIGHEST_TRANSACTION_VERSION = "transaction.version", 1
+# Older ones: a Produce whose `acks` cannot be found, and a SaslHandshake after which frames without a header follow.
+LOWEST_VERSIONS = {PRODUCE: 3, SASL_HANDSHAKE: 1}
+# Share groups and streams groups: a broker would coordinate them.
+LEFT_OUT = frozenset({76, 77, 78, 79, 88, 89, 90, 91, 92})
+DECODED = frozenset({METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER})
+
+
+def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -> bytes:
+    """Return an ApiVersions answer; `served`: the requests that the gateway answers itself, with their versions."""
+    error = int.from_bytes(content[:2], "big", signed=True)
+    form = 0 if error == UNSUPPORTED_VERSION else version  # a broker that does not know the version answers in v0
+    fields = codec.decode("ApiVersionsResponse", form, content)
+    relayed = [_limited(api) for api in fields["api_keys"] if api["api_key"] not in {*served, *LEFT_OUT}]
+    own = [
+        {"api_key": key, "min_version": versions.first, "max_version": versions.last}
+        for key, versions in served.items()
+    ]
+    fields["api_keys"] = sorted([*relayed, *own], key=lambda api: int(api["api_key"]))
+    for feature in fields["finalized_features"]:
+        if feature["name"] == TRANSACTION_VERSION:
+            feature["max_version_level"] = min(feature["max_version_level"], HIGHEST_TRANSACTION_VERSION)
+            feature["min_version_level"] = min(feature["min_version_level"], HIGHEST_TRANSACTION_VERSION)
+    return codec.encode("ApiVersionsResponse", form, fields)
+
+
+def unsupported_api_versions() -> bytes:
+    """Return the ApiVersions answer to a version that is not known here; it names the versions that are."""
+    known = message("ApiVersionsRequest").versions
+    api = {"api_key": API_VERSIONS, "min_version": known.first, "max_version": known.last}
+    return codec.encode("ApiVersionsResponse", 0, {"error_code": UNSUPPORTED_VERSION, "api_keys": [api]})
+
+
+def _limited(api: dict[str, int]) -> dict[str, int]:
+    key = api["api_key"]
+    lowest, highest = LOWEST_VERSIONS.get(key, 0), HIGHEST_VERSIONS.get(key, api["max_version"])
+    if key in DECODED:
+        highest = message(f"{apis()[key]}Request").versions.last
+    return {**api, "min_version": max(api["min_version"], lowest), "max_version": min(api["max_version"], highest)}
+
+
+def metadata(version: int, begin: bytes, learn: Callable[[list[Node]], Addresses]) -> tuple[bytes, int]:
+    """Return the first part of a Metadata answer, and how many bytes of `begin` it replaces.
+
+    `begin` holds at least throttle time and brokers. `learn` is told the brokers' own addresses.
+    """
+    fields, end = codec.decode_first("MetadataResponse", version, begin, "brokers")
+    addresses = learn([Node(one["node_id"], one["host"], one["port"]) for one in fields["brokers"]])
+    fields["brokers"] = _placed(fields["brokers"], "node_id", addresses)
+    return codec.encode_first("MetadataResponse", version, fields, "brokers"), end
+
+
+def describe_cluster(version: int, content: bytes, learn: Callable[[list[Node]], Addresses]) -> bytes:
+    """Return a DescribeCluster answer; `learn` is told the brokers' own addresses."""
+    fields = codec.decode("DescribeClusterResponse", version, content)
+    addresses = learn([Node(one["broker_id"], one["host"], one["port"]) for one in fields["brokers"]])
+    fields["brokers"] = _placed(fields["brokers"], "broker_id", addresses)
+    return codec.encode("DescribeClusterResponse", version, fields)
+
+
+def _placed(brokers: Collection[dict[str, Any]], id_name: str, addresses: Addresses) -> list[dict[str, Any]]:
+    """Return brokers with the gateway's addresses, without those that have none, and the gateways as further nodes."""
+    placed = []
+    for broker in brokers:
+        node = addresses.broker(broker[id_name])
+        if node is not None:
+            placed.append({**broker, "host": node.host, "port": node.port})
+    placed += [{id_name: node.node_id, "host": node.host, "port": node.port} for node in addresses.all_gateways()]
+    return placed
+
+
+def find_coordinator(version: int, content: bytes, addresses: Addresses) -> bytes:
+    """Return a broker's FindCoordinator answer, about transactions."""
+    fields = codec.decode("FindCoordinatorResponse", version, content)
+    for found in [fields] if version < BATCHED_FROM else fields["coordinators"]:
+        node = addresses.broker(found["node_id"])
+        if node is not None:
+            found["host"], found["port"] = node.host, node.port
+    return codec.encode("FindCoordinatorResponse", version, fields)
+
+
+def group_coordinators(version: int, found: Mapping[str, tuple[int, Node | None]]) -> bytes:
+    """Return a FindCoordinator answer about groups; `found`: group -> (error code, its coordinator or None)."""
+    coordinators = []
+    for group, (error, node) in found.items():
+        where = node or Node(-1, "", -1)
+        place = {"node_id": where.node_id, "host": where.host, "port": where.port}
+        coordinators.append({"key": group, "error_code": error, "error_message": None, **place})
+    if version < BATCHED_FROM:
+        return codec.encode("FindCoordinatorResponse", version, coordinators[0])
+    return codec.encode("FindCoordinatorResponse", version, {"coordinators": coordinators})

@@ -1,0 +1,110 @@
+"""What a client may do, as its broker sees it: harmless requests over the client's own connection tell.
+
+Brokers check rights before anything else, also those that do not coordinate the group. So any broker's refusal counts,
+and any other error means that the right is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from enum import Enum
+from typing import Any
+
+from zkrebalancer.runtime import clock
+
+RIGHTS_S = 30.0  # for as long, a right that was there is not asked for again
+MAX_KEPT = 10_000  # rights of one connection
+NOBODY = "zkrebalancer-asks-for-rights"  # no member has this id, so nothing is done for it
+TOPIC_AUTHORIZATION_FAILED, TRANSACTION_AUTHORIZATION_FAILED = 29, 53
+GROUP_AUTHORIZATION_FAILED = 30
+LATEST_GENERATION = 0x7FFFFFFF
+Ask = Callable[[str, int, dict[str, Any]], dict[str, Any]]  # name, version and fields of a request -> its answer
+
+
+class Right(Enum):
+    """Operations of Kafka on something."""
+
+    READ_GROUP = "read a group"
+    DESCRIBE_GROUP = "describe a group"
+    DELETE_GROUP = "delete a group"
+    READ_TOPIC = "read a topic"
+    DESCRIBE_TOPIC = "describe a topic"
+    WRITE_TRANSACTION = "write a transaction"
+
+
+class Rights:
+    """The rights of one connection's client."""
+
+    def __init__(self, ask: Ask) -> None:
+        """Know nothing yet; `ask` sends a request over the client's connection. All brokers know its versions."""
+        self._ask = ask
+        self._until_us: dict[tuple[Right, str], int] = {}
+
+    def groups(self, right: Right, names: Iterable[str]) -> set[str]:
+        """Return the groups for which the client has the right."""
+        probe = {
+            Right.READ_GROUP: self._may_read,
+            Right.DESCRIBE_GROUP: self._describable,
+            Right.DELETE_GROUP: self._may_delete,
+        }[right]
+        return self._allowed(right, names, probe)
+
+    def topics(self, right: Right, names: Iterable[str], group: str) -> set[str]:
+        """Return the topics for which the client has the right; `group` is one that it may read."""
+        if right is Right.DESCRIBE_TOPIC:
+            return self._allowed(right, names, self._describable_topics)
+        return self._allowed(right, names, lambda missing: self._readable_topics(missing, group))
+
+    def may_write(self, transaction: str, group: str) -> bool:
+        """Whether the client may use this transactional id; `group` is one that it may read."""
+
+        def probe(missing: Collection[str]) -> set[str]:
+            fields = {"transactional_id": transaction, "producer_id": -1, "producer_epoch": -1, "group_id": group}
+            answer = self._ask("AddOffsetsToTxn", 3, fields)
+            return set() if answer["error_code"] == TRANSACTION_AUTHORIZATION_FAILED else set(missing)
+
+        return bool(self._allowed(Right.WRITE_TRANSACTION, [transaction], probe))
+
+    def _allowed(self, right: Right, names: Iterable[str], probe: Callable[[Collection[str]], set[str]]) -> set[str]:
+        now_us = clock.steady_us()
+        wanted = set(names)
+        known = {name for name in wanted if self._until_us.get((right, name), 0) > now_us}
+        found = probe(sorted(wanted - known)) if wanted - known else set()
+        if len(self._until_us) + len(found) > MAX_KEPT:
+            self._until_us.clear()
+        self._until_us.update(((right, name), now_us + int(RIGHTS_S * 1e6)) for name in found)
+        return known | found
+
+    def _may_read(self, groups: Collection[str]) -> set[str]:
+        fields = {"generation_id": LATEST_GENERATION, "member_id": NOBODY}
+        return {one for one in groups if _is_allowed(self._ask("Heartbeat", 4, {"group_id": one, **fields}))}
+
+    def _describable(self, groups: Collection[str]) -> set[str]:
+        answer = self._ask("DescribeGroups", 5, {"groups": list(groups)})
+        return {one["group_id"] for one in answer["groups"] if _is_allowed(one)}
+
+    def _may_delete(self, groups: Collection[str]) -> set[str]:
+        return {one for one in groups if _is_allowed(self._ask("OffsetDelete", 0, {"group_id": one, "topics": []}))}
+
+    def _describable_topics(self, topics: Collection[str]) -> set[str]:
+        fields = {"topics": [{"name": one} for one in topics], "allow_auto_topic_creation": False}
+        answer = self._ask("Metadata", 9, fields)
+        return {one["name"] for one in answer["topics"] if one["error_code"] != TOPIC_AUTHORIZATION_FAILED}
+
+    def _readable_topics(self, topics: Collection[str], group: str) -> set[str]:
+        """Commit offsets as a member that does not exist."""
+        nobody = {"group_id": group, "generation_id_or_member_epoch": LATEST_GENERATION, "member_id": NOBODY}
+        partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+        answer = self._ask(
+            "OffsetCommit", 8, {**nobody, "topics": [{"name": one, "partitions": [partition]} for one in topics]}
+        )
+        refused = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
+        return {
+            topic["name"]
+            for topic in answer["topics"]
+            if not any(one["error_code"] in refused for one in topic["partitions"])
+        }
+
+
+def _is_allowed(answer: dict[str, Any]) -> bool:
+    return bool(answer["error_code"] != GROUP_AUTHORIZATION_FAILED)

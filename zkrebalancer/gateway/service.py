@@ -1,0 +1,343 @@
+"""The gateway process: ports, connections, and one greenlet that keeps up with ZooKeeper and the brokers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import SSLEOFError
+
+import gevent
+from gevent.event import Event
+from gevent.lock import RLock
+from gevent.pool import Pool
+from gevent.server import StreamServer
+from gevent.socket import socket
+from gevent.ssl import SSLContext
+
+from zkrebalancer.gateway import endpoints, metrics
+from zkrebalancer.gateway.addresses import Addresses, Node
+from zkrebalancer.gateway.agents import Agents
+from zkrebalancer.gateway.complaints import Complaints
+from zkrebalancer.gateway.connection import Connection
+from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, name_of, prepare
+from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.groups import Groups, now_ms
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.membership import Membership
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.gateway.topic_reader import TopicReader
+from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.topics import Topic
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.schema import Versions
+from zkrebalancer.observe.events import EventLog
+from zkrebalancer.protocol.calls import Connected, Lost, Suspended
+from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
+
+MAX_CONNECTIONS = 20_000
+REFRESH_S = 5.0  # how often brokers are looked up; so a broker that hangs is avoided soon
+RETRY_S = 1.0
+FIRST_RETRY_S = 0.05  # until the lease is there, and until this gateway is one of the gateways in ZooKeeper
+# How long after the start clients wait for the cluster's nodes until this gateway is one of them. One that heard of
+# brokers only would ask these for all groups, and find none until it asks for the nodes again, minutes later.
+JOIN_WAIT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 10.0  # of TLS with a client
+BACKLOG = 1_024
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Where the gateway listens, what clients are told, and whom it relays to."""
+
+    zookeeper: str
+    listen: Address
+    advertised_host: str
+    upstream: list[Address]
+    http: Address | None
+    session_timeout_ms: int
+    events_directory: Path | None = None
+    tls: SSLContext | None = None  # of the gateway's own ports
+    security: Upstream = Upstream()  # noqa: RUF009  # it cannot be changed
+
+
+class Gateway:
+    """One gateway; `run` until `stop`."""
+
+    def __init__(self, config: GatewayConfig, settings: GroupProtocolSettings) -> None:
+        """Prepare everything; opens nothing yet."""
+        self._config = config
+        self._changed = Event()
+        self._is_stopped = False
+        self.metrics = Metrics()
+        self._session = Session(config.zookeeper, config.session_timeout_ms, self._session_changed, self._watched)
+        self._membership = Membership(self._session, config.advertised_host, config.listen[1])
+        self._dialer = Dialer(config.security)
+        self._links = Links(config.upstream, self._dialer)
+        self.asks_for_rights = config.security.credentials is not None
+        self._topics = TopicReader(self._links, self._topics_read)
+        self._events = EventLog(config.events_directory, f"gateway-{config.listen[1]}")
+        self._agents: Agents | None = None
+        if settings.assigns_centrally:
+            self._agents = Agents(self._session, self._events, self._give, now_ms)
+        self._groups = Groups(self._session, settings, self.metrics, self._changed.set, self._topics.want, self._agents)
+        self._offsets = UpstreamOffsets(self._links, self.metrics, self._groups.is_served)
+        self._requests = GroupRequests(self._groups, self._offsets, self.metrics)
+        self._ports: dict[int, StreamServer] = {}  # slot -> its server
+        self._connections = Pool(MAX_CONNECTIONS)
+        self._complaints = Complaints()
+        self._joined = Event()  # this gateway has been one of the gateways in ZooKeeper
+        self._join_until_ms = now_ms() + int(JOIN_WAIT_S * 1_000)
+        self._learning = RLock()
+        self._is_upstream_known: bool | None = None  # None: not asked yet
+        self._api_versions: dict[int, bytes] = {}  # version of the request -> the last answer; at most one for each
+        self._workers: list[gevent.Greenlet[..., None]] = []
+        self._failed: BaseException | None = None
+        self.served: Mapping[int, Versions] = self._requests.served
+
+    def run(self, when_listening: Callable[[], None]) -> None:
+        """Serve until `stop` was called; `when_listening` is called once the addresses could be opened.
+
+        Raises:
+            ConfigurationError: an address cannot be listened at.
+            DisplacedError, NodeContentError, TooManyError: this gateway cannot be one of the gateways in ZooKeeper.
+
+        """
+        http = None
+        main = self._listening(self._config.listen, None)
+        try:
+            if self._config.http is not None:
+                registry = metrics.registry(self.metrics, self._gauges)
+                http = endpoints.server(self._config.http, self._faults, registry)
+            when_listening()
+            self._session.start()
+            for work in (
+                self._session.renew_lease,
+                self._groups.wake_timers,
+                self._keep_brokers_known,
+                self._topics.run,
+            ):
+                self._begin(work)
+            if self._agents is not None:
+                self._begin(self._agents.wake_timers)
+            while not self._is_stopped:
+                self._changed.clear()
+                self._keep_up()
+                self._changed.wait()
+            if self._failed is not None:
+                raise self._failed
+        finally:
+            gevent.killall(self._workers)
+            for server in (main, http, *self._ports.values()):
+                if server is not None:
+                    server.stop(timeout=0)
+            self._connections.kill()
+            self._links.close()
+            self._session.close()
+            self._events.close()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        """Run what the gateway cannot be without: if it fails, the gateway ends."""
+
+        def failed(worker: gevent.Greenlet[..., None]) -> None:
+            self._failed = worker.exception
+            self.stop()
+
+        worker = gevent.spawn(work)
+        worker.link_exception(failed)
+        self._workers.append(worker)
+
+    def stop(self) -> None:
+        """End `run`; callable from a signal handler of gevent."""
+        self._is_stopped = True
+        self._changed.set()
+
+    # ---- ZooKeeper
+
+    def _session_changed(self, event: Connected | Suspended | Lost) -> None:
+        if self._session.session_id == 0:
+            self._groups.lose_all()
+        if self._agents is not None:
+            self._agents.session_changed(event)
+        self._changed.set()
+
+    def _give(self, targeted: Targeted) -> None:
+        self._groups.step(targeted)
+
+    def _watched(self, path: str) -> None:
+        if self._agents is None or not self._agents.watched(path):
+            self._changed.set()
+
+    def _keep_up(self) -> None:
+        """Do what the present session and the gateways that are alive ask for."""
+        if self._session.session_id == 0:
+            return
+        if not self._session.has_lease:
+            gevent.spawn_later(FIRST_RETRY_S, self._changed.set)
+            return
+        try:
+            self._membership.refresh()
+            self._joined.set()
+            self._open_ports()
+            if self._membership.number is not None:
+                self._groups.serve(self._membership.number, list(self._membership.addresses().gateways))
+        except ZooKeeperUnavailableError as error:
+            _log.warning("%s", error)
+            gevent.spawn_later(RETRY_S, self._changed.set)
+
+    # ---- brokers
+
+    def _keep_brokers_known(self) -> None:
+        while True:
+            if self._membership.number is None:
+                gevent.sleep(FIRST_RETRY_S)
+                continue
+            try:
+                answer = self._links.ask_any("Metadata", {"topics": []}).fields()
+                self.learn([Node(one["node_id"], one["host"], one["port"]) for one in answer["brokers"]])
+                self._is_upstream_known = True
+                gevent.sleep(REFRESH_S)
+            except LinkError as error:
+                if self._is_upstream_known is not False:  # logged once
+                    _log.warning("no broker answers: %s", error)
+                self._is_upstream_known = False
+                gevent.sleep(RETRY_S)
+
+    def _topics_read(self, topics: Mapping[str, Topic]) -> None:
+        self._groups.step(TopicsRead(topics))
+
+    def learn(self, brokers: list[Node]) -> Addresses:
+        """Note where brokers themselves are, open their ports, and return where everybody is."""
+        self._joined.wait(max(0, self._join_until_ms - now_ms()) / 1_000)
+        self._links.brokers.update({one.node_id: (one.host, one.port) for one in brokers})
+        if any(one.node_id not in self._membership.addresses().slots for one in brokers):
+            with self._learning:
+                try:
+                    self._membership.add_brokers(one.node_id for one in brokers)
+                except (ZooKeeperUnavailableError, NodeContentError) as error:
+                    _log.warning("a new broker gets no port yet: %s", error)
+                self._open_ports()
+        return self.addresses()
+
+    def _open_ports(self) -> None:
+        """Open the port of every broker that has a slot."""
+        known = self._membership.addresses()
+        for broker_id, slot in known.slots.items():
+            if slot not in self._ports:
+                try:
+                    address = (self._config.listen[0], known.broker_port(slot))
+                    self._ports[slot] = self._listening(address, broker_id)
+                except ConfigurationError as error:
+                    _log.error("broker %d cannot be reached through this gateway: %s", broker_id, error)
+
+    def addresses(self) -> Addresses:
+        """Return where everybody is: brokers whose port is open, and gateways that are alive."""
+        known = self._membership.addresses()
+        opened = {broker_id: slot for broker_id, slot in known.slots.items() if slot in self._ports}
+        return Addresses(known.host, known.port, opened, known.gateways)
+
+    def connect(self, broker_id: int | None) -> socket:
+        """Connect to a broker, or to any; raises OSError."""
+        try:
+            if broker_id is None:
+                return self._dialer.dial_any(self._links.any_address())
+            address = self._links.brokers.get(broker_id)
+            if address is None:
+                raise LinkError(f"broker {broker_id} is not known yet")
+            return self._dialer.dial(address)
+        except OSError:
+            self.metrics.errors["upstream"] += 1
+            raise
+
+    # ---- connections
+
+    def _listening(self, address: Address, broker_id: int | None) -> StreamServer:
+        def serve(client: socket, where: tuple[str, int]) -> None:
+            self.metrics.connections += 1
+            try:
+                prepare(client)
+                secured = client if self._config.tls is None else self._secured(client, self._config.tls, where[0])
+                if secured is not None:
+                    Connection(secured, where[0], broker_id, self).run()
+            finally:
+                self.metrics.connections -= 1
+
+        server = StreamServer(address, serve, spawn=self._connections, backlog=BACKLOG)
+        try:
+            server.start()
+        except OSError as error:
+            raise ConfigurationError(f"{name_of(address)} cannot be listened at: {error.strerror}") from None
+        return server
+
+    def _secured(self, client: socket, tls: SSLContext, client_host: str) -> socket | None:
+        """Return the connection with TLS, None if the client cannot or must not have one."""
+        try:
+            with gevent.Timeout(HANDSHAKE_TIMEOUT_S, TimeoutError(f"no TLS within {HANDSHAKE_TIMEOUT_S:g} s")):
+                return tls.wrap_socket(client, server_side=True)
+        except (SSLEOFError, ConnectionError) as error:  # somebody tried whether the port is open
+            _log.debug("the connection of %s has ended: %r", client_host, error)
+        except OSError as error:
+            self.note_malformed(client_host, error)
+        client.close()
+        return None
+
+    def note_malformed(self, client_host: str, error: Exception) -> None:
+        """Count a connection that was ended for what came over it, and log it unless that would be too often."""
+        self.metrics.malformed += 1
+        text = self._complaints.text(client_host, str(error), now_ms() / 1_000)
+        if text is not None:
+            _log.warning("the connection of %s was ended: %s", client_host, text)
+
+    def note_api_versions(self, version: int, content: bytes) -> None:
+        """Keep an ApiVersions answer, as clients get it."""
+        self._api_versions[version] = content
+
+    def known_api_versions(self, version: int) -> bytes | None:
+        """Return the last ApiVersions answer of this version that was noted."""
+        return self._api_versions.get(version)
+
+    def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
+        """Return group -> (error code, the gateway that serves it)."""
+        addresses = self.addresses()
+        names = [str(number) for number in addresses.gateways]
+        if not names or not self._session.has_lease:
+            return dict.fromkeys(groups, (int(ErrorCode.COORDINATOR_NOT_AVAILABLE), None))
+        found: dict[str, tuple[int, Node | None]] = {}
+        for group in groups:
+            error = self._offsets.coordinator_error(group)
+            place = addresses.gateway(int(gateway_of(bucket_of(group), names)))
+            found[group] = (error, None) if error else (error, place)
+        return found
+
+    def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
+        """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
+        return self._requests.answer(header, content, client_host, is_coordinator=is_coordinator)
+
+    # ---- what is shown
+
+    def _faults(self) -> list[str]:
+        found = []
+        if not self._session.has_lease:
+            found.append("ZooKeeper does not answer")
+        elif not self._groups.is_settled or self._membership.number is None:
+            found.append("groups are being taken over")
+        if not self._is_upstream_known:
+            found.append("no broker answers")
+        return found
+
+    def _gauges(self) -> dict[str, float]:
+        return {
+            "groups": self._groups.group_count,
+            "members": 0 if self._agents is None else self._agents.count,
+            "buckets": self._groups.served_buckets,
+            "brokers": len(self._ports),
+            "ready": not self._faults(),
+        }

@@ -1,0 +1,137 @@
+"""The gateway's ZooKeeper session: calls whose replies are waited for, and what to do when the session changes.
+
+A lease says how long this gateway may act on what it knows: two thirds of the session, counted from when the request
+that renewed it was sent, on a clock that also runs while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import gevent
+from gevent.event import AsyncResult, Event
+
+from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.calls import (
+    Call,
+    Connected,
+    Lost,
+    Refusal,
+    Refused,
+    Replied,
+    Reply,
+    Suspended,
+    Watched,
+    ZooKeeperEvent,
+)
+from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.protocol.registration import lease_ms
+from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.zk import ZkClient
+
+RENEWALS_PER_LEASE = 4
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """A client whose methods block only the greenlet that calls them."""
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        when_changed: Callable[[Connected | Suspended | Lost], None],
+        when_watched: Callable[[str], None],
+    ) -> None:
+        """Prepare a client; both callbacks must only note what happened.
+
+        `when_changed`: the session is usable, is not, or is another one. `when_watched`: a watch on this path fired.
+        """
+        self._client = ZkClient(hosts, session_timeout_ms, self._handle)
+        self._when_changed = when_changed
+        self._when_watched = when_watched
+        self._waiting: dict[int, Callable[[Reply], None]] = {}
+        self._last_id = 0
+        self._lease_until_us = 0
+        self._timeout_ms = session_timeout_ms
+        self._connected = Event()
+        self.session_id = 0  # 0: not connected
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start()
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()
+
+    @property
+    def request_limit(self) -> RequestLimit:
+        """How large a transaction may be."""
+        return self._client.request_limit
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this gateway may act on what it knows."""
+        return self.session_id != 0 and clock.steady_us() < self._lease_until_us
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        """Send a call; replies come in the order of the calls. `when_replied` must not block."""
+        self._last_id += 1
+        self._waiting[self._last_id] = when_replied
+        self._client.request(self._last_id, call)
+
+    def perform(self, call: Call) -> Reply:
+        """Perform a call and return its reply."""
+        return self.perform_all([call])[0]
+
+    def require(self, call: Call, *expected: Refusal) -> Reply:
+        """Perform a call and return its reply.
+
+        Raises:
+            ZooKeeperUnavailableError: the connection broke, or ZooKeeper refused and that was not `expected`.
+
+        """
+        reply = self.perform(call)
+        if isinstance(reply, Refused) and reply.refusal not in expected:
+            raise ZooKeeperUnavailableError(f"ZooKeeper refused {call!r:.200}: {reply.refusal.value}")
+        return reply
+
+    def perform_all(self, many: list[Call]) -> list[Reply]:
+        """Perform calls, pipelined, and return their replies in the same order."""
+        answers: list[AsyncResult[Reply]] = [AsyncResult() for _ in many]
+        for call, answer in zip(many, answers, strict=True):
+            self.request(call, answer.set)
+        return [answer.get() or Refused(Refusal.CONNECTION_LOST) for answer in answers]
+
+    def _handle(self, event: ZooKeeperEvent) -> None:
+        if isinstance(event, Replied):
+            self._waiting.pop(event.call_id)(event.reply)
+        elif isinstance(event, Watched):
+            self._when_watched(event.path)
+        else:
+            if isinstance(event, Connected):
+                self.session_id, self._timeout_ms = event.session_id, event.session_timeout_ms
+                self._connected.set()
+            else:
+                self.session_id, self._lease_until_us = 0, 0
+                self._connected.clear()
+            self._when_changed(event)
+
+    def renew_lease(self) -> None:
+        """Keep the lease while the session is usable, for ever; a greenlet of its own."""
+        shown: Refusal | None = None
+        while True:
+            self._connected.wait()
+            session_id, sent_us = self.session_id, clock.steady_us()
+            lease_us = lease_ms(self._timeout_ms) * 1_000
+            reply = self.perform(calls.Multi((calls.Check("/"),)))
+            refusal = reply.refusal if isinstance(reply, Refused) and not reply.outcome_unknown else None
+            if refusal is not None and refusal != shown:
+                _log.error("no group is served: ZooKeeper refuses to check / (%s)", refusal.value)
+            shown = refusal
+            if not isinstance(reply, Refused) and session_id == self.session_id:
+                self._lease_until_us = sent_us + lease_us
+            gevent.sleep(lease_us / 1e6 / RENEWALS_PER_LEASE)

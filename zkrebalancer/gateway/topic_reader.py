@@ -1,0 +1,66 @@
+"""Reads the cluster's topics for groups of KIP-848, whose partitions the gateway assigns itself.
+
+Nothing is read before somebody asks for it. Then all topics are asked for again and again, because brokers announce no
+changes; an answer that is the same as the last one is not even decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from zkrebalancer.gateway.dialing import LinkError
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.group_protocol.topics import Topic
+
+INTERVAL_S = 2.0  # at most as long a new topic, or a new partition, goes unnoticed
+_log = logging.getLogger(__name__)
+
+
+class TopicReader:
+    """Calls `when_read` with all topics, at first and after each change; it must not block."""
+
+    def __init__(self, links: Links, when_read: Callable[[Mapping[str, Topic]], None]) -> None:
+        """Read nothing yet."""
+        self._links = links
+        self._when_read = when_read
+        self._is_wanted = Event()
+        self._last_answer = b""
+        self._topics: dict[str, Topic] | None = None
+
+    def want(self) -> None:
+        """Begin to read topics."""
+        self._is_wanted.set()
+
+    def run(self) -> None:
+        """Read topics, for ever; a greenlet of its own."""
+        self._is_wanted.wait()
+        while True:
+            try:
+                self._read()
+            except LinkError as error:
+                _log.debug("the topics cannot be read: %s", error)
+            gevent.sleep(INTERVAL_S)
+
+    def _read(self) -> None:
+        answer = self._links.ask_any("Metadata", {"topics": None})
+        if answer.content == self._last_answer:
+            return
+        self._last_answer = answer.content
+        topics = topics_of(answer.fields())
+        if topics != self._topics:
+            self._topics = topics
+            self._when_read(topics)
+
+
+def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
+    """Return name -> topic of a Metadata answer; topics with an error are left out."""
+    return {
+        topic["name"]: Topic(topic["topic_id"], len(topic["partitions"]))
+        for topic in metadata["topics"]
+        if not topic["error_code"] and topic["name"] is not None
+    }

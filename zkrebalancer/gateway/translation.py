@@ -1,0 +1,72 @@
+"""Decoded requests as the machine's requests, and its answers as fields to encode: by the names of fields. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from zkrebalancer.group_protocol import requests
+
+T = TypeVar("T")
+Makers = tuple[tuple[str, Callable[[Any], Any]], ...]
+_makers: dict[type[Any], Makers] = {}  # one entry for each of the machine's dataclasses
+_names: dict[type[Any], tuple[str, ...]] = {}  # as above
+NULLABLE_PROTOCOL_FROM = 7  # the version of JoinGroup in which the protocol's name may be null
+ONE_MEMBER_UNTIL = 2  # versions of LeaveGroup
+
+
+def build(kind: type[T], fields: Mapping[str, Any]) -> T:
+    """Return an instance of a dataclass, made of the fields that have the names of its own."""
+    makers = _makers.get(kind)
+    if makers is None:
+        makers = _makers[kind] = _make_makers(kind)
+    return kind(**{name: make(fields[name]) for name, make in makers if name in fields})
+
+
+def _make_makers(kind: type[Any]) -> Makers:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, _maker(hints[field.name])) for field in dataclasses.fields(kind))
+
+
+def _maker(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401  # a type hint
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {types.UnionType, typing.Union}:
+        (inner,) = (one for one in arguments if one is not type(None))
+        make = _maker(inner)
+        return lambda value: None if value is None else make(value)
+    if origin in {tuple, frozenset}:
+        make_one = _maker(arguments[0])
+        return lambda values: origin(make_one(value) for value in values)
+    if dataclasses.is_dataclass(hint):
+        return lambda value: build(typing.cast("type[Any]", hint), value)
+    return lambda value: value
+
+
+def fields_of(answer: Any) -> Any:  # noqa: ANN401  # a dataclass, or a value within one
+    """Return a dataclass as fields to encode."""
+    if dataclasses.is_dataclass(answer):
+        kind: type[Any] = type(answer)
+        names = _names.get(kind)
+        if names is None:
+            names = _names[kind] = tuple(field.name for field in dataclasses.fields(kind))
+        return {name: fields_of(getattr(answer, name)) for name in names}
+    if isinstance(answer, tuple | frozenset):
+        return [fields_of(one) for one in answer]
+    return answer
+
+
+def leave_group(version: int, fields: Mapping[str, Any]) -> requests.LeaveGroupRequest:
+    """Return a LeaveGroup request; old ones name one member."""
+    if version <= ONE_MEMBER_UNTIL:
+        return requests.LeaveGroupRequest(fields["group_id"], (requests.MemberIdentity(fields["member_id"]),))
+    return build(requests.LeaveGroupRequest, fields)
+
+
+def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a JoinGroup answer whose protocol's name can be written in this version."""
+    if version < NULLABLE_PROTOCOL_FROM and fields["protocol_name"] is None:
+        return {**fields, "protocol_name": ""}
+    return fields

@@ -1,0 +1,408 @@
+"""One classic group: how its state goes round, what is stored on the way, and who is answered then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from zkrebalancer.group_protocol.answers import JoinGroupAnswer, JoinGroupMember, SyncGroupAnswer
+from zkrebalancer.group_protocol.classic_roster import ClassicMember, ClassicRoster
+from zkrebalancer.group_protocol.classic_states import TRANSITIONS, ClassicState, InvalidTransitionError
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.requests import UNKNOWN_MEMBER_ID
+from zkrebalancer.group_protocol.scheduler import Scheduler
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.stored import StoredGroup, StoredMember
+
+JOIN, SYNC, SESSION, RETENTION, LIMIT = "join", "sync", "session", "retention", "limit"
+FIRST_LIMIT_MS = 60_000  # how long a group that could not be stored takes no more members; doubled each time
+LONGEST_LIMIT_MS = 3_600_000
+STORY_LENGTH = 20
+CAN_REBALANCE = frozenset({ClassicState.EMPTY, ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE})
+
+
+class ClassicGroup:
+    """A group of the classic protocol. `classic_join` and `classic_requests` decide what a request does to it."""
+
+    def __init__(
+        self, group_id: str, settings: GroupProtocolSettings, scheduler: Scheduler, when_gone: Callable[[], None]
+    ) -> None:
+        """Make an empty group; `when_gone` is called once nothing of it has to be kept."""
+        self.group_id = group_id
+        self.settings = settings
+        self.scheduler = scheduler
+        self.roster = ClassicRoster()
+        self.state = ClassicState.EMPTY
+        self.generation_id = 0
+        self.protocol_name: str | None = None
+        self.is_first_join = False  # preparing, and empty before: joins extend the wait
+        self.is_generation_stored = False  # completing, and the joins may be answered
+        self.is_assigning = False  # completing, and an assignment is being stored
+        self.max_size = settings.group_max_size
+        self._limit_ms = FIRST_LIMIT_MS
+        self._when_gone = when_gone
+        self._came_since = False  # in the first join: a member came since the timer was set
+        self._story: deque[str] = deque(maxlen=STORY_LENGTH)
+
+    # ---- state
+
+    def transition_to(self, state: ClassicState) -> None:
+        """Change the state.
+
+        Raises:
+            InvalidTransitionError: the table does not have this transition.
+
+        """
+        self._story.append(f"{self.scheduler.now_ms}: {self.state.value} -> {state.value}, {self.generation_id}")
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"group {self.group_id!r}: " + "; ".join(self._story))
+        self.state = state
+
+    def is_forgettable(self) -> bool:
+        """Whether nothing of the group is stored and nobody is in it or about to be."""
+        return (
+            self.state is ClassicState.EMPTY
+            and self.generation_id == 0
+            and not self.roster.members
+            and not self.roster.pending
+        )
+
+    def restore(self, stored: StoredGroup) -> None:
+        """Go on from what another gateway, or this one before it ended, has stored."""
+        self.generation_id = stored.generation_id
+        self.protocol_name = stored.protocol_name
+        self.roster.protocol_type = stored.protocol_type
+        for member in stored.members:
+            self.roster.add(_restored(member))
+            self.start_session(self.roster.members[member.member_id])
+        self.roster.leader_id = stored.leader_id if stored.leader_id in self.roster.members else self.roster.leader_id
+        if not stored.members:
+            self._keep_for_a_while()
+        elif stored.is_assigned:
+            self.state = ClassicState.STABLE
+        else:
+            self.state = ClassicState.COMPLETING_REBALANCE
+            self.is_generation_stored = True
+            self._await_syncs()
+        if len(self.roster.members) > self.settings.group_max_size:
+            self.prepare_rebalance(f"the limit is now {self.settings.group_max_size} members")
+
+    def close(self, error: ErrorCode) -> None:
+        """End here: the group was deleted or is served elsewhere. Those who wait are told."""
+        for member in self.roster.members.values():
+            self.answer_join_error(member, error, member.member_id)
+            self.answer_sync(member, error)
+            self.cancel_session(member.member_id)
+        for member_id in self.roster.pending:
+            self.cancel_session(member_id)
+        for kind in (JOIN, SYNC, RETENTION, LIMIT):
+            self.scheduler.cancel_timer((self.group_id, kind, ""))
+        if self.state is not ClassicState.DEAD:
+            self.transition_to(ClassicState.DEAD)
+
+    # ---- the join phase
+
+    def note_newcomer(self) -> None:
+        """Let a member that comes during the first join extend it."""
+        self._came_since = self._came_since or self.is_first_join
+
+    def rebalance_or_complete_join(self, reason: str) -> None:
+        """Begin a rebalance, or, where one is being prepared, see whether it can go on."""
+        if self.state in CAN_REBALANCE:
+            self.prepare_rebalance(reason)
+        else:
+            self.maybe_complete_join()
+
+    def prepare_rebalance(self, reason: str) -> None:
+        """Call all members to join again. Members that wait for an assignment are told so."""
+        if self.state is ClassicState.COMPLETING_REBALANCE:
+            self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+        self.scheduler.cancel_timer((self.group_id, SYNC, ""))
+        self.scheduler.cancel_timer((self.group_id, RETENTION, ""))
+        self.is_first_join = self.state is ClassicState.EMPTY
+        self.is_assigning = False
+        self._came_since = False
+        self.transition_to(ClassicState.PREPARING_REBALANCE)
+        self.scheduler.report(self.group_id, f"rebalance after generation {self.generation_id}: {reason}")
+        if self.is_first_join:
+            delay_ms = self.settings.group_initial_rebalance_delay_ms
+            self._extend_first_join(delay_ms, max(self.roster.rebalance_timeout_ms() - delay_ms, 0))
+        elif self.roster.have_all_joined():
+            self.complete_join()
+        else:
+            self._start(JOIN, self.roster.rebalance_timeout_ms(), self.complete_join)
+
+    def _start(self, kind: str, delay_ms: int, wake: Callable[[], None]) -> None:
+        self.scheduler.start_timer((self.group_id, kind, ""), delay_ms, wake)
+
+    def _extend_first_join(self, delay_ms: int, remaining_ms: int) -> None:
+        def delay_is_over() -> None:
+            if self._came_since and remaining_ms:
+                self._came_since = False
+                next_delay_ms = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
+                self._extend_first_join(next_delay_ms, max(remaining_ms - delay_ms, 0))
+            else:
+                self.complete_join()
+
+        self._start(JOIN, delay_ms, delay_is_over)
+
+    def maybe_complete_join(self) -> None:
+        """Complete the join phase if all came; the first one always waits for its time."""
+        if self.state is ClassicState.PREPARING_REBALANCE and not self.is_first_join and self.roster.have_all_joined():
+            self.complete_join()
+
+    def complete_join(self) -> None:
+        """Go on without dynamic members that did not come: store the next generation, then answer the joins."""
+        self.scheduler.cancel_timer((self.group_id, JOIN, ""))
+        late = [m for m in self.roster.members.values() if m.join_ticket is None and m.group_instance_id is None]
+        for member in late:
+            self.remove(member)
+        if late:
+            self.scheduler.report(self.group_id, f"{len(late)} members did not join in time and were removed")
+        if self.roster.members and not self.roster.elect_joined_leader():
+            # Only static members are left, none of which joined: their sessions decide.
+            self._start(JOIN, self.roster.rebalance_timeout_ms(), self.complete_join)
+            return
+        self.generation_id += 1
+        if not self.roster.members:
+            self._become_empty()
+            return
+        self.protocol_name = self.roster.chosen_protocol()
+        self.is_generation_stored = False
+        self.transition_to(ClassicState.COMPLETING_REBALANCE)
+        generation_id = self.generation_id
+        content = self.stored_form({}, is_assigned=False)
+        self.scheduler.store(self.group_id, content, lambda error: self._generation_stored(generation_id, error))
+
+    def _become_empty(self) -> None:
+        self.protocol_name = None
+        self.transition_to(ClassicState.EMPTY)
+        self._keep_for_a_while()
+        self.scheduler.store(self.group_id, self.stored_form({}, is_assigned=True), self._emptiness_stored)
+
+    def _emptiness_stored(self, error: ErrorCode) -> None:
+        if error:  # harmless: the former generation, if it is read back, has members whose sessions end
+            self.scheduler.report(self.group_id, f"that it is empty could not be stored: {error.name}")
+
+    def _keep_for_a_while(self) -> None:
+        self._start(RETENTION, self.settings.empty_group_retention_ms, lambda: self.delete(lambda _error: None))
+
+    def delete(self, when_deleted: Callable[[ErrorCode], None]) -> None:
+        """Delete the group, which has no member."""
+
+        def deleted(error: ErrorCode) -> None:
+            self._when_gone()  # also if it failed: then the group is found empty when the bucket is loaded next
+            when_deleted(error)
+
+        self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.scheduler.store(self.group_id, None, deleted)
+
+    def _generation_stored(self, generation_id: int, error: ErrorCode) -> None:
+        if self.state is not ClassicState.COMPLETING_REBALANCE or generation_id != self.generation_id:
+            return
+        newcomers = [member for member in self.roster.members.values() if member.is_new]
+        if error is ErrorCode.GROUP_MAX_SIZE_REACHED and newcomers:
+            self._refuse_newcomers(newcomers)
+            return
+        if error:
+            for member in self.roster.members.values():
+                self.answer_join_error(member, error, member.member_id)
+            self.prepare_rebalance(f"generation {generation_id} could not be stored: {error.name}")
+            return
+        self.is_generation_stored = True
+        for member in self.roster.members.values():
+            self.answer_join(member)
+            self.start_session(member)
+            member.is_new = False
+        self._await_syncs()
+
+    def _refuse_newcomers(self, newcomers: list[ClassicMember]) -> None:
+        """Go on as before without those that made the group too large to be stored, and take none for a while."""
+        count = len(self.roster.members)
+        for member in newcomers:
+            self.answer_join_error(member, ErrorCode.GROUP_MAX_SIZE_REACHED, member.member_id)
+            self.remove(member)
+        self.max_size = len(self.roster.members) or max(1, count // 2)
+        self._start(LIMIT, self._limit_ms, self._end_limit)
+        self._limit_ms = min(2 * self._limit_ms, LONGEST_LIMIT_MS)
+        self.prepare_rebalance(f"{count} members are too many to be stored; at most {self.max_size} are taken")
+
+    def _end_limit(self) -> None:
+        self.max_size = self.settings.group_max_size
+
+    # ---- the sync phase
+
+    def _await_syncs(self) -> None:
+        self.roster.pending_sync = set(self.roster.members)
+        self._start(SYNC, self.roster.rebalance_timeout_ms(), self._syncs_are_late)
+
+    def note_sync(self, member_id: str) -> None:
+        """Note that a member's SyncGroup came."""
+        self.roster.pending_sync.discard(member_id)
+        if not self.roster.pending_sync:
+            self.scheduler.cancel_timer((self.group_id, SYNC, ""))
+
+    def _syncs_are_late(self) -> None:
+        late = list(self.roster.pending_sync)
+        for member_id in late:
+            self.remove(self.roster.members[member_id])
+        self.prepare_rebalance(f"{len(late)} members did not ask for their assignment in time and were removed")
+
+    def assign(self, assignments: dict[str, bytes]) -> None:
+        """Store what the leader assigned, then tell everybody; members that it left out get nothing."""
+        if self.is_assigning:  # the leader asked again; what it said first counts
+            return
+        self.is_assigning = True
+        generation_id = self.generation_id
+        content = self.stored_form(assignments, is_assigned=True)
+        self.scheduler.store(
+            self.group_id, content, lambda error: self._assignment_stored(generation_id, assignments, error)
+        )
+
+    def _assignment_stored(self, generation_id: int, assignments: dict[str, bytes], error: ErrorCode) -> None:
+        if self.state is not ClassicState.COMPLETING_REBALANCE or generation_id != self.generation_id:
+            return
+        self.is_assigning = False
+        if error:
+            self._refuse_syncs(error)
+            self.prepare_rebalance(f"the assignment of generation {generation_id} could not be stored: {error.name}")
+            return
+        self.transition_to(ClassicState.STABLE)
+        for member in self.roster.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_ticket is not None:
+                self.answer_sync(member, ErrorCode.NONE)
+                self.start_session(member)
+
+    def _refuse_syncs(self, error: ErrorCode) -> None:
+        for member in self.roster.members.values():
+            member.assignment = b""
+            if member.sync_ticket is not None:
+                self.answer_sync(member, error)
+                self.start_session(member)
+
+    # ---- sessions and departures
+
+    def start_session(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
+        """Expect the next sign of life within the session timeout."""
+        key = (self.group_id, SESSION, member.member_id)
+        delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self.scheduler.start_timer(key, delay_ms, lambda: self.session_ended(key[2]))
+
+    def cancel_session(self, member_id: str) -> None:
+        """Expect nothing of a member any more."""
+        self.scheduler.cancel_timer((self.group_id, SESSION, member_id))
+
+    def session_ended(self, member_id: str) -> None:
+        """Remove a member that was silent for too long, or an id with which nobody joined."""
+        if member_id in self.roster.pending:
+            self.roster.remove(member_id)
+            self.maybe_complete_join()
+            if self.is_forgettable():
+                self._when_gone()
+            return
+        member = self.roster.members.get(member_id)
+        if member is None or member.is_excused:
+            return
+        self.remove(member)
+        self.rebalance_after_departure(f"the session of {member_id} ended")
+
+    def remove(self, member: ClassicMember) -> None:
+        """Take a member out; a join of it that waits is refused, so that a client that is still there asks again."""
+        self.cancel_session(member.member_id)
+        self.answer_join_error(member, ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID)
+        self.answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.roster.remove(member.member_id)
+
+    def rebalance_after_departure(self, reason: str) -> None:
+        """Go on after members were removed."""
+        if self.state is ClassicState.PREPARING_REBALANCE:
+            self.maybe_complete_join()
+        elif self.state in {ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE}:
+            self.prepare_rebalance(reason)
+
+    # ---- answers, and the stored form
+
+    def answer_join(self, member: ClassicMember) -> None:
+        """Answer the join that waits with the present generation; the leader is shown all members."""
+        if member.join_ticket is None:
+            return
+        is_leader = member.member_id == self.roster.leader_id
+        self.scheduler.reply(member.join_ticket, self.join_answer(member, self.shown_members() if is_leader else ()))
+        self.roster.set_join_ticket(member, None)
+
+    def join_answer(
+        self, member: ClassicMember, members: tuple[JoinGroupMember, ...], *, skip_assignment: bool = False
+    ) -> JoinGroupAnswer:
+        """Return the present generation as a member is told it."""
+        return JoinGroupAnswer(
+            ErrorCode.NONE,
+            member.member_id,
+            self.generation_id,
+            self.roster.protocol_type,
+            self.protocol_name,
+            self.roster.leader_id or "",
+            skip_assignment,
+            members,
+        )
+
+    def shown_members(self) -> tuple[JoinGroupMember, ...]:
+        """Return the members as the leader is shown them."""
+        return tuple(
+            JoinGroupMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.roster.members.values()
+        )
+
+    def answer_join_error(self, member: ClassicMember, error: ErrorCode, member_id: str) -> None:
+        """Refuse the join that waits, if one does."""
+        if member.join_ticket is not None:
+            self.scheduler.reply(member.join_ticket, JoinGroupAnswer(error, member_id))
+            self.roster.set_join_ticket(member, None)
+
+    def answer_sync(self, member: ClassicMember, error: ErrorCode) -> None:
+        """Answer the sync that waits, if one does."""
+        if member.sync_ticket is None:
+            return
+        if error:
+            answer = SyncGroupAnswer(error)
+        else:
+            answer = SyncGroupAnswer(error, self.roster.protocol_type, self.protocol_name, member.assignment)
+        self.scheduler.reply(member.sync_ticket, answer)
+        member.sync_ticket = None
+
+    def stored_form(self, assignments: dict[str, bytes], *, is_assigned: bool) -> StoredGroup:
+        """Return the group as it is stored."""
+        return StoredGroup(
+            self.generation_id,
+            self.roster.protocol_type,
+            self.protocol_name,
+            self.roster.leader_id,
+            is_assigned,
+            tuple(_stored(member, assignments.get(member.member_id, b"")) for member in self.roster.members.values()),
+        )
+
+
+def _stored(member: ClassicMember, assignment: bytes) -> StoredMember:
+    return StoredMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        member.protocols,
+        assignment,
+    )
+
+
+def _restored(member: StoredMember) -> ClassicMember:
+    return ClassicMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        member.protocols,
+        member.assignment,
+    )

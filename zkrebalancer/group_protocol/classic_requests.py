@@ -1,0 +1,218 @@
+"""SyncGroup, Heartbeat and LeaveGroup in a classic group, and what it says of commits and of itself."""
+
+from __future__ import annotations
+
+from zkrebalancer.group_protocol.answers import (
+    DescribedGroup,
+    DescribedMember,
+    HeartbeatAnswer,
+    LeaveGroupAnswer,
+    LeaveGroupMember,
+    ListedGroup,
+    OffsetCheckAnswer,
+    OffsetDeleteAnswer,
+    SyncGroupAnswer,
+)
+from zkrebalancer.group_protocol.classic_group import ClassicGroup
+from zkrebalancer.group_protocol.classic_states import ClassicState
+from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE, SubscriptionError, read_subscription
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.requests import (
+    UNKNOWN_MEMBER_ID,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+
+HAS_MEMBERS = frozenset({ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE})
+
+
+def sync(group: ClassicGroup, ticket: int, request: SyncGroupRequest) -> None:
+    """Answer with the member's assignment, or let it wait until the leader has brought it."""
+    error = _sync_error(group, request)
+    if error:
+        group.scheduler.reply(ticket, SyncGroupAnswer(error))
+        return
+    member = group.roster.members[request.member_id]
+    group.answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)  # an older one that waits
+    member.sync_ticket = ticket
+    group.note_sync(member.member_id)
+    if group.state is ClassicState.STABLE:
+        group.answer_sync(member, ErrorCode.NONE)
+    elif member.member_id == group.roster.leader_id:
+        group.assign({given.member_id: given.assignment for given in request.assignments})
+
+
+def _sync_error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    if group.state is ClassicState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error := group.roster.check(request.member_id, request.group_instance_id):
+        return error
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    if _differs(request.protocol_type, group.roster.protocol_type) or _differs(
+        request.protocol_name, group.protocol_name
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    # A generation that is not stored yet is one that nobody was told of.
+    is_told = group.state is ClassicState.STABLE or group.is_generation_stored
+    is_joining = group.state is ClassicState.PREPARING_REBALANCE or not is_told
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.NONE
+
+
+def _differs(named: str | None, expected: str | None) -> bool:
+    return named is not None and expected is not None and named != expected
+
+
+def heartbeat(group: ClassicGroup, ticket: int, request: HeartbeatRequest) -> None:
+    """Renew the member's session, and say whether it is to join again."""
+    error = group.roster.check(request.member_id, request.group_instance_id)
+    if group.state is ClassicState.DEAD:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    elif not error and request.generation_id != group.generation_id:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if not error:
+        group.start_session(group.roster.members[request.member_id])
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+    group.scheduler.reply(ticket, HeartbeatAnswer(error))
+
+
+def leave(group: ClassicGroup, ticket: int, request: LeaveGroupRequest, *, is_one: bool) -> None:
+    """Remove the members that are named, then rebalance once. `is_one`: the answer has one error, the first's."""
+    if group.state is ClassicState.DEAD:
+        group.scheduler.reply(ticket, LeaveGroupAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    results = tuple(
+        LeaveGroupMember(member.member_id, member.group_instance_id, _let_go(group, member))
+        for member in request.members
+    )
+    error = results[0].error_code if is_one and results else ErrorCode.NONE
+    group.scheduler.reply(ticket, LeaveGroupAnswer(error, results))
+    gone = [result for result in results if not result.error_code]
+    if gone:
+        names = ", ".join(result.member_id or str(result.group_instance_id) for result in gone)
+        group.rebalance_after_departure(f"{names:.200} left")
+
+
+def _let_go(group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
+    roster = group.roster
+    member_id = identity.member_id
+    if member_id == UNKNOWN_MEMBER_ID and identity.group_instance_id is not None:  # an administrator removes it
+        member_id = roster.static_member_id(identity.group_instance_id) or UNKNOWN_MEMBER_ID
+    elif member_id in roster.pending:
+        group.cancel_session(member_id)
+        roster.remove(member_id)
+        return ErrorCode.NONE
+    if error := roster.check(member_id, identity.group_instance_id):
+        return error
+    group.remove(roster.members[member_id])
+    return ErrorCode.NONE
+
+
+# ---- offsets
+
+
+def check_commit(group: ClassicGroup, ticket: int, request: OffsetCommitRequest) -> None:
+    """Decide about an OffsetCommit; an allowed one also renews the session, unless partitions are being assigned."""
+    generation_id = request.generation_id_or_member_epoch
+    error = _commit_error(group, request, generation_id, is_transactional=False)
+    member = group.roster.members.get(request.member_id)
+    if not error and member is not None and group.state in {ClassicState.STABLE, ClassicState.PREPARING_REBALANCE}:
+        group.start_session(member)
+    group.scheduler.reply(ticket, OffsetCheckAnswer(error))
+
+
+def check_transactional_commit(group: ClassicGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:
+    """Decide about a TxnOffsetCommit."""
+    error = _commit_error(group, request, request.generation_id, is_transactional=True)
+    group.scheduler.reply(ticket, OffsetCheckAnswer(error))
+
+
+def _commit_error(
+    group: ClassicGroup,
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    generation_id: int,
+    *,
+    is_transactional: bool,
+) -> ErrorCode:
+    if group.state is ClassicState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = ErrorCode.NONE
+    if generation_id < 0 and group.state is ClassicState.EMPTY:
+        return error  # a tool, or a consumer that assigns its partitions itself
+    if generation_id >= 0 or request.member_id or request.group_instance_id is not None:
+        error = group.roster.check(request.member_id, request.group_instance_id)
+        if not error and generation_id != group.generation_id:
+            error = ErrorCode.ILLEGAL_GENERATION
+    elif not is_transactional:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+    if not error and not is_transactional and group.state is ClassicState.COMPLETING_REBALANCE:
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteRequest) -> None:
+    """Say which topics' offsets may be deleted: those to which no consumer of the group is subscribed."""
+    if group.state is ClassicState.DEAD:
+        answer = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
+    elif group.state is ClassicState.EMPTY:
+        answer = OffsetDeleteAnswer(ErrorCode.NONE)
+    elif group.roster.protocol_type != PROTOCOL_TYPE:
+        answer = OffsetDeleteAnswer(ErrorCode.NON_EMPTY_GROUP)
+    else:
+        topics = frozenset(request.topics)
+        subscribed = _subscribed(group)
+        answer = OffsetDeleteAnswer(ErrorCode.NONE, topics if subscribed is None else topics & subscribed)
+    group.scheduler.reply(ticket, answer)
+
+
+def _subscribed(group: ClassicGroup) -> set[str] | None:
+    """Return what the members of a group of consumers are subscribed to; None if one of them cannot be read."""
+    topics: set[str] = set()
+    try:
+        for member in group.roster.members.values():
+            name = group.protocol_name or member.protocols[0].name
+            topics.update(read_subscription(member.metadata(name)).topics)
+    except SubscriptionError:
+        return None
+    return topics
+
+
+# ---- what it looks like
+
+
+def describe(group: ClassicGroup) -> DescribedGroup:
+    """Return the group and its members."""
+    is_stable = group.state is ClassicState.STABLE
+    name = group.protocol_name if is_stable else None
+    members = tuple(
+        DescribedMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(name) if is_stable else b"",
+            member.assignment,
+        )
+        for member in group.roster.members.values()
+    )
+    return DescribedGroup(
+        ErrorCode.NONE, group.group_id, group.state.value, group.roster.protocol_type or "", name or "", members
+    )
+
+
+def listed(group: ClassicGroup) -> ListedGroup:
+    """Return the group as it appears in a list."""
+    return ListedGroup(group.group_id, group.roster.protocol_type or "", group.state.value, "classic")
+
+
+def delete_error(group: ClassicGroup) -> ErrorCode:
+    """Say whether the group may be deleted."""
+    if group.state is ClassicState.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    return ErrorCode.NON_EMPTY_GROUP if group.state in HAS_MEMBERS else ErrorCode.NONE

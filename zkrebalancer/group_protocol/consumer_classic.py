@@ -1,0 +1,283 @@
+"""Members of a KIP-848 group that still speak the classic protocol: their epoch is their generation.
+
+There is no leader. Each member joins and syncs alone, hears from its heartbeats to join again, and gets what is free.
+"""
+
+from __future__ import annotations
+
+from zkrebalancer.group_protocol.answers import (
+    HeartbeatAnswer,
+    JoinGroupAnswer,
+    LeaveGroupAnswer,
+    LeaveGroupMember,
+    SyncGroupAnswer,
+)
+from zkrebalancer.group_protocol.consumer_group import JOIN, SYNC, ConsumerGroup, Turn
+from zkrebalancer.group_protocol.consumer_heartbeat import RefusedError, replace_static
+from zkrebalancer.group_protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    Subscription,
+    SubscriptionError,
+    read_subscription,
+    write_assignment,
+)
+from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, by_topic
+from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
+from zkrebalancer.group_protocol.effects import Received
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.reconciliation import Partitions
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL
+from zkrebalancer.group_protocol.requests import (
+    MEMBER_ID_REQUIRED_FROM,
+    NO_TIMEOUT,
+    UNKNOWN_MEMBER_ID,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+)
+
+
+def refuse(error: ErrorCode) -> None:
+    """Refuse a request.
+
+    Raises:
+        RefusedError: if there is an error.
+
+    """
+    if error:
+        raise RefusedError(error, error.name)
+
+
+def handle(
+    group: ConsumerGroup,
+    received: Received,
+    request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest,
+) -> None:
+    """Answer a request of the classic protocol.
+
+    Raises:
+        RefusedError: with this error.
+
+    """
+    if group.is_dead:
+        refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    match request:
+        case JoinGroupRequest():
+            join(group, received, request)
+        case SyncGroupRequest():
+            sync(group, received.ticket, request)
+        case HeartbeatRequest():
+            heartbeat(group, received.ticket, request)
+        case LeaveGroupRequest():
+            leave(group, received, request)
+
+
+# ---- JoinGroup
+
+
+def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) -> None:
+    """Let a classic client in, or let it move on towards its target.
+
+    Raises:
+        RefusedError: it cannot be a member.
+
+    """
+    members = group.roster.members
+    if len(members) >= group.world.settings.consumer_group_max_size and request.member_id not in members:
+        refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    subscription = _subscription(group, request)
+    member_id = request.member_id
+    if member_id == UNKNOWN_MEMBER_ID:
+        member_id = f"{request.group_instance_id or received.client_id}-{received.fresh_id}"
+        if request.group_instance_id is None and received.api_version >= MEMBER_ID_REQUIRED_FROM:
+            group.scheduler.reply(received.ticket, JoinGroupAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            return
+    member = _member(group, request, member_id, is_claiming=any(subscription.owned.values()))
+    if _update(group, member, received, request, subscription):
+        group.bump(f"{member.member_id} subscribes")
+    names = group.world.topics.by_name
+    owned = frozenset(
+        (names[topic].topic_id, number)
+        for topic, numbers in subscription.owned.items()
+        if topic in names
+        for number in numbers
+    )
+    turn = Turn(
+        received.ticket,
+        member,
+        owned,
+        lambda _before: _joined(group, member, request),
+        lambda error: JoinGroupAnswer(error, member.member_id),
+    )
+    if group.central is not None and group.central.hold_join(member, turn):
+        group.advance()  # the member is stored, and reported
+    else:
+        group.take_turn(turn)
+
+
+def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
+    if request.protocol_type != PROTOCOL_TYPE or not group.roster.supports(p.name for p in request.protocols):
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    try:
+        return read_subscription(request.protocols[0].metadata)
+    except SubscriptionError as error:
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
+
+
+def _member(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, *, is_claiming: bool) -> ConsumerMember:
+    """Return the member, a new one if need be. As in Kafka, a dynamic member with an unknown id is a new one.
+
+    Not in a central group if it believes to own something: it was fenced, and has to hear of it first.
+    """
+    roster, instance_id = group.roster, request.group_instance_id
+    former = None if instance_id is None else roster.static_member(instance_id)
+    if instance_id is not None and request.member_id != UNKNOWN_MEMBER_ID:
+        refuse(roster.check(member_id, instance_id))
+    present = roster.members.get(member_id)
+    if present is not None:
+        return present
+    if former is not None:
+        return replace_static(group, former, member_id)
+    if group.central is not None and is_claiming:
+        refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+    member = ConsumerMember(member_id, instance_id)
+    roster.add(member)
+    if group.central is not None:
+        group.central.hasten(member, request.session_timeout_ms)
+    return member
+
+
+def _update(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    received: Received,
+    request: JoinGroupRequest,
+    subscription: Subscription,
+) -> bool:
+    """Take over what the request says; return whether the subscription changed."""
+    topics = tuple(sorted(set(subscription.topics)))
+    is_changed = (topics, "") != (member.topic_names, member.topic_regex)
+    classic = ClassicSide(request.session_timeout_ms, request.protocols)
+    timeout_ms = request.rebalance_timeout_ms
+    member.topic_names, member.topic_regex, member.rack_id = topics, "", subscription.rack_id
+    member.rebalance_timeout_ms = request.session_timeout_ms if timeout_ms == NO_TIMEOUT else timeout_ms
+    member.client_id, member.client_host = received.client_id, received.client_host
+    if classic != member.classic:
+        group.roster.set_classic(member, classic)
+        group.note_change()
+    group.start_session(member)
+    return is_changed
+
+
+def _joined(group: ConsumerGroup, member: ConsumerMember, request: JoinGroupRequest) -> JoinGroupAnswer:
+    group.cancel_timer(JOIN, member.member_id)
+    group.cancel_timer(SYNC, member.member_id)
+    group.start_timer(SYNC, member, "it did not ask for its assignment in time")
+    name = request.protocols[0].name
+    return JoinGroupAnswer(ErrorCode.NONE, member.member_id, member.position.epoch, PROTOCOL_TYPE, name)
+
+
+# ---- SyncGroup, Heartbeat, LeaveGroup
+
+
+def sync(group: ConsumerGroup, ticket: int, request: SyncGroupRequest) -> None:
+    """Answer with what the member has.
+
+    Raises:
+        RefusedError: it has to join first, or is no member.
+
+    """
+    member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
+    classic = member.classic
+    first = classic.protocols[0] if classic is not None else None
+    if first is None or request.protocol_type not in {None, PROTOCOL_TYPE}:
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    if request.protocol_name not in {None, first.name}:
+        raise RefusedError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+    is_behind = group.due_epoch(member, group.group_epoch) > member.position.epoch
+    if is_behind and member.position.state is not ConsumerMemberState.UNREVOKED:
+        _call_to_join(group, member)
+        raise RefusedError(ErrorCode.REBALANCE_IN_PROGRESS, "")
+    group.cancel_timer(SYNC, member.member_id)
+    group.start_session(member)
+    version = read_subscription(first.metadata).version
+    assignment = write_assignment(version, named(group, member.position.assigned))
+    group.scheduler.reply(ticket, SyncGroupAnswer(ErrorCode.NONE, PROTOCOL_TYPE, first.name, assignment))
+
+
+def named(group: ConsumerGroup, partitions: Partitions) -> dict[str, tuple[int, ...]]:
+    """Return topic -> partitions, without topics that are gone."""
+    names = group.world.topics.name_of
+    return {names[found]: numbers for found, numbers in by_topic(partitions).items() if found in names}
+
+
+def heartbeat(group: ConsumerGroup, ticket: int, request: HeartbeatRequest) -> None:
+    """Renew the session, and say whether there is something to join for.
+
+    Raises:
+        RefusedError: it is no member.
+
+    """
+    member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
+    group.start_session(member)
+    error = ErrorCode.NONE
+    if _has_to_join(group, member):
+        _call_to_join(group, member)
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+    group.scheduler.reply(ticket, HeartbeatAnswer(error))
+
+
+def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Whether there is a newer target, something to give up, or something to get that nobody holds any more."""
+    position = member.position
+    if position.epoch < group.due_epoch(member, group.group_epoch):  # also while it still has something to give up
+        return True
+    is_free = group.roster.is_free_for(member)
+    return position.state is ConsumerMemberState.UNRELEASED and all(map(is_free, member.target - position.assigned))
+
+
+def _call_to_join(group: ConsumerGroup, member: ConsumerMember) -> None:
+    group.start_timer(JOIN, member, "it did not join again in time")
+
+
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
+) -> ConsumerMember:
+    refuse(group.roster.check(member_id, instance_id))
+    member = group.roster.members[member_id]
+    if member.classic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_MEMBER_ID, "")
+    if generation_id != member.position.epoch:
+        raise RefusedError(ErrorCode.ILLEGAL_GENERATION, "")
+    return member
+
+
+def leave(group: ConsumerGroup, received: Received, request: LeaveGroupRequest) -> None:
+    """Remove the classic members that are named, and answer when that is stored."""
+    results = tuple(
+        LeaveGroupMember(member.member_id, member.group_instance_id, _let_go(group, member))
+        for member in request.members
+    )
+    is_one = received.api_version <= ONE_MEMBER_UNTIL and bool(results)
+    answer = LeaveGroupAnswer(results[0].error_code if is_one else ErrorCode.NONE, results)
+    if all(result.error_code for result in results):
+        group.scheduler.reply(received.ticket, answer)
+    else:
+        group.go_on_without("members left", Turn(received.ticket, None, None, lambda _: answer, LeaveGroupAnswer))
+
+
+def _let_go(group: ConsumerGroup, identity: MemberIdentity) -> ErrorCode:
+    roster = group.roster
+    member_id = identity.member_id
+    if member_id == UNKNOWN_MEMBER_ID and identity.group_instance_id is not None:
+        named_member = roster.static_member(identity.group_instance_id)
+        member_id = UNKNOWN_MEMBER_ID if named_member is None else named_member.member_id
+    if error := roster.check(member_id, identity.group_instance_id):
+        return error
+    member = roster.members[member_id]
+    if member.classic is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    group.remove(member)
+    return ErrorCode.NONE

@@ -1,0 +1,376 @@
+"""One KIP-848 group: epochs, the target, each member's way to it, and one write for all that changes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from zkrebalancer.group_protocol.answers import Answer
+from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR, Assignor, NamedPartition, Subscriber
+from zkrebalancer.group_protocol.central import FIRST_TARGET, CentralTargets, names_of
+from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster, from_stored, to_stored
+from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, ConsumerMemberState
+from zkrebalancer.group_protocol.effects import Standing, Targeted
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.reconciliation import NEW, Partitions, Position, next_position
+from zkrebalancer.group_protocol.scheduler import Scheduler
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredTopic
+from zkrebalancer.group_protocol.topics import Topic, Topics
+
+SESSION, REBALANCE, JOIN, SYNC = "session", "rebalance", "join", "sync"
+RETENTION, RETRY, PAUSE = "retention", "retry", "pause"
+MEMBER_TIMERS = (SESSION, REBALANCE, JOIN, SYNC, FIRST_TARGET)
+STORE_RETRY_MS = 1_000  # after a write that failed
+MEMBERS_PER_PAUSE_MS = 10  # a write costs processor time for each member: 1,000 members are stored every 100 ms at most
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request that is answered once what it changes is stored; before, it moves its member, if any, one step on.
+
+    `answer` gets the member's position before the step; `refuse` makes an answer of an error.
+    """
+
+    ticket: int
+    member: ConsumerMember | None
+    owned: Partitions | None
+    answer: Callable[[Position], Answer]
+    refuse: Callable[[ErrorCode], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What all groups of a gateway share."""
+
+    settings: GroupProtocolSettings
+    scheduler: Scheduler
+    topics: Topics
+    assignors: Mapping[str, Assignor]
+
+
+class ConsumerGroup:
+    """A group of KIP-848. `consumer_heartbeat` and `consumer_classic` decide what a request does to it."""
+
+    def __init__(
+        self, group_id: str, world: World, when_gone: Callable[[], None], downgrade: Callable[[Turn | None], bool]
+    ) -> None:
+        """Make an empty group.
+
+        `when_gone` is called once nothing of it has to be kept; `downgrade` when members went and all that are left
+        speak the classic protocol: it returns whether the group goes on as a classic one.
+        """
+        self.group_id = group_id
+        self.world = world
+        self.scheduler = world.scheduler
+        self.roster = ConsumerRoster()
+        self.group_epoch = 0
+        self.target_epoch = 0
+        self.central = CentralTargets(self) if world.settings.assigns_centrally else None
+        self.untold: set[str] = set()  # members that may not know their position, though they know its epoch
+        self.is_dead = False
+        self._when_gone = when_gone
+        self._downgrade = downgrade
+        self._seen: dict[str, Topic] = {}  # the topics of the target
+        self._waiting: list[Turn] = []
+        self._in_flight: list[tuple[Turn, Answer]] = []
+        self._is_writing = False
+        self._has_changed = False  # since the last write
+        self._being_stored: tuple[Standing, ...] = ()  # how members stand in the write under way
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """What the members' states add up to."""
+        if self.is_dead:
+            return ConsumerGroupState.DEAD
+        if not self.roster.members:
+            return ConsumerGroupState.EMPTY
+        is_settled = not self.roster.unsettled and self.group_epoch == self.target_epoch
+        return ConsumerGroupState.STABLE if is_settled else ConsumerGroupState.RECONCILING
+
+    def is_forgettable(self) -> bool:
+        """Whether nothing of the group is stored and nobody is in it."""
+        return self.group_epoch == 0 and not self.roster.members and not self.is_dead
+
+    # ---- beginning and end
+
+    def restore(self, stored: StoredConsumerGroup) -> None:
+        """Go on from what was stored."""
+        self.group_epoch, self.target_epoch = stored.group_epoch, stored.target_epoch
+        self._seen = {topic.name: Topic(UUID(bytes=topic.topic_id), topic.partition_count) for topic in stored.topics}
+        for kept in stored.members:
+            member = from_stored(kept)
+            self.roster.add(member)
+            self._note_progress(member)
+            self.start_session(member)
+            self._time_revocation(member)
+        self.untold = set(self.roster.members)
+        self._keep_while_empty()
+        self._report_members(self._standings())
+        self.topics_changed()
+
+    def close(self, error: ErrorCode) -> None:
+        """End here: the group was deleted, is served elsewhere, or goes on as a classic one. Who waits is told."""
+        for turn in (*self._waiting, *(turn for turn, _answer in self._in_flight)):
+            self.scheduler.reply(turn.ticket, turn.refuse(error))
+        self._waiting, self._in_flight = [], []
+        if self.central is not None:
+            self.central.close(error)
+        for member_id in self.roster.members:
+            self._cancel_timers(member_id)
+        for kind in (RETENTION, RETRY, PAUSE):
+            self.scheduler.cancel_timer((self.group_id, kind, ""))
+        self.is_dead = True
+
+    def delete(self, when_deleted: Callable[[ErrorCode], None]) -> None:
+        """Delete the group, which has no member."""
+
+        def deleted(error: ErrorCode) -> None:
+            self._when_gone()  # also if it failed: then the group is found empty when the bucket is loaded next
+            when_deleted(error)
+
+        self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.scheduler.store(self.group_id, None, deleted)
+
+    def _keep_while_empty(self) -> None:
+        key = (self.group_id, RETENTION, "")
+        if self.roster.members:
+            self.scheduler.cancel_timer(key)
+        elif not self.scheduler.has_timer(key):
+            delay_ms = self.world.settings.empty_group_retention_ms
+            self.scheduler.start_timer(key, delay_ms, lambda: self.delete(lambda _error: None))
+
+    # ---- what changes the target
+
+    def bump(self, reason: str) -> None:
+        """Ask for a new target."""
+        self.group_epoch += 1
+        self._has_changed = True
+        self._keep_while_empty()
+        self.scheduler.report(self.group_id, f"epoch {self.group_epoch}: {reason}")
+
+    def topics_changed(self) -> None:
+        """See whether topics of this group came, went, or have more partitions now."""
+        if not self.world.topics.is_known:
+            return
+        if self.roster.members and self._wanted() != self._seen:
+            self.bump("topics changed")
+        if self.group_epoch > self.target_epoch:
+            self.advance()
+
+    def subscription(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics that a member wants and that exist."""
+        topics = self.world.topics
+        named = frozenset(name for name in member.topic_names if name in topics.by_name)
+        return named | topics.matching(member.topic_regex) if member.topic_regex else named
+
+    def _wanted(self) -> dict[str, Topic]:
+        names = {name for member in self.roster.members.values() for name in self.subscription(member)}
+        return {name: self.world.topics.by_name[name] for name in names}
+
+    def give(self, targeted: Targeted) -> None:
+        """Let a member of a central group have these partitions, and no others."""
+        member = self.roster.members.get(targeted.member_id)
+        if member is None or self.central is None or self.is_dead:
+            return
+        if self.central.give(member, targeted):
+            self.bump(f"{member.member_id} is given {len(targeted.partitions)} partitions")
+        self._has_changed = True  # also if nothing is new: it is reported with the write
+        self.advance()
+
+    def due_epoch(self, member: ConsumerMember, newest: int) -> int:
+        """Return the epoch that a member has to reach: its own if the newest one is about others."""
+        return member.position.epoch if self.central is not None and member.has_its_target else newest
+
+    def _note_progress(self, member: ConsumerMember) -> None:
+        self.roster.note_progress(member, self.due_epoch(member, self.target_epoch))
+
+    def _compute_target(self) -> None:
+        """Bring everybody's target up to date."""
+        self._seen = self._wanted()
+        if self.central is None:
+            self._let_assignor_decide()
+        else:
+            for member in self.roster.members.values():
+                member.target = self.central.target_of(member)
+        self.target_epoch = self.group_epoch
+        for member in self.roster.members.values():
+            self._note_progress(member)
+
+    def _let_assignor_decide(self) -> None:
+        """Let the assignor decide. What it may not give is left out: a client would take it."""
+        name = self.roster.chosen_assignor(DEFAULT_ASSIGNOR)
+        members = {member.member_id: self._subscriber(member) for member in self.roster.members.values()}
+        counts = {topic: seen.partition_count for topic, seen in self._seen.items()}
+        given = self.world.assignors[name](members, counts) if members else {}
+        taken: set[NamedPartition] = set()
+        for member in self.roster.members.values():
+            wanted = members[member.member_id].topics
+            allowed = {
+                (topic, number)
+                for topic, number in given.get(member.member_id, ())
+                if topic in wanted and 0 <= number < counts[topic] and (topic, number) not in taken
+            }
+            taken |= allowed
+            member.target = frozenset((self._seen[topic].topic_id, number) for topic, number in allowed)
+        refused = sum(map(len, given.values())) - len(taken)
+        if refused:
+            self.scheduler.report(self.group_id, f"assignor {name}: {refused} partitions that it may not give")
+
+    def _subscriber(self, member: ConsumerMember) -> Subscriber:
+        names = self.world.topics.name_of
+        target = frozenset((names[topic_id], number) for topic_id, number in member.target if topic_id in names)
+        return Subscriber(self.subscription(member), target, member.instance_id, member.rack_id)
+
+    # ---- one step of everybody who asked, and one write for all of them
+
+    def take_turn(self, turn: Turn) -> None:
+        """Let a member's request move it on."""
+        self._waiting.append(turn)
+        self.advance()
+
+    def advance(self) -> None:
+        """Handle what waits, unless a write is under way, or was just now: then it is handled together, afterwards."""
+        pause = (self.group_id, PAUSE, "")
+        if self._is_writing or self.is_dead or self.scheduler.has_timer(pause):
+            return
+        if self.group_epoch > self.target_epoch and self.world.topics.is_known:
+            self._compute_target()
+        turns, self._waiting = self._waiting, []
+        if self.central is not None:
+            turns += self.central.due_joins()
+        answers = [(turn, self._step(turn)) for turn in turns]
+        if not self._has_changed:
+            self._answer(answers)
+            return
+        self._has_changed = False
+        self._is_writing = True
+        self._in_flight = answers
+        self._being_stored = self._standings()
+        self.scheduler.store(self.group_id, self.stored_form(), self._stored)
+
+    def _step(self, turn: Turn) -> Answer:
+        member = turn.member
+        if member is None:
+            return turn.answer(NEW)
+        if self.roster.members.get(member.member_id) is not member:
+            return turn.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+        before = member.position
+        is_free = self.roster.is_free_for(member)
+        due_epoch = self.due_epoch(member, self.target_epoch)
+        position = next_position(before, due_epoch, member.target, is_free, turn.owned)
+        if position != before:
+            self.move(member, position)
+        return turn.answer(before)
+
+    def move(self, member: ConsumerMember, position: Position) -> None:
+        """Let a member stand elsewhere, which has to be stored, and told to it."""
+        self.roster.move(member, position)
+        self._note_progress(member)
+        self._has_changed = True
+        self._time_revocation(member)
+
+    def note_change(self) -> None:
+        """Note that something has to be stored."""
+        self._has_changed = True
+
+    def _stored(self, error: ErrorCode) -> None:
+        if self.is_dead:
+            return
+        answers, self._in_flight = self._in_flight, []
+        self._is_writing = False
+        if error:
+            self._has_changed = True
+            self.scheduler.report(self.group_id, f"epoch {self.group_epoch} could not be stored: {error.name}")
+            for turn, _answer in answers:
+                self.untold.update(() if turn.member is None else (turn.member.member_id,))
+                self.scheduler.reply(turn.ticket, turn.refuse(error))
+            self.scheduler.start_timer((self.group_id, RETRY, ""), STORE_RETRY_MS, self.advance)
+            return
+        self._answer(answers)
+        self._report_members(self._being_stored)
+        pause_ms = len(self.roster.members) // MEMBERS_PER_PAUSE_MS
+        if pause_ms:
+            self.scheduler.start_timer((self.group_id, PAUSE, ""), pause_ms, self.advance)
+        elif self._waiting or self._has_changed or self.central is not None:
+            self.advance()
+
+    def _answer(self, answers: Iterable[tuple[Turn, Answer]]) -> None:
+        for turn, answer in answers:
+            if turn.member is not None:
+                self.untold.discard(turn.member.member_id)
+            self.scheduler.reply(turn.ticket, answer)
+
+    def _standings(self) -> tuple[Standing, ...]:
+        if self.central is None:
+            return ()
+        topics = self.world.topics
+        names = topics.name_of if topics.is_known else names_of(self._seen)
+        return self.central.standings(
+            self.roster.members.values(), names, self.world.settings.consumer_session_timeout_ms
+        )
+
+    def _report_members(self, members: tuple[Standing, ...]) -> None:
+        if self.central is not None:
+            self.scheduler.report_members(self.group_id, members)
+
+    def stored_form(self) -> StoredConsumerGroup:
+        """Return the group as it is stored."""
+        topics = tuple(
+            StoredTopic(name, topic.topic_id.bytes, topic.partition_count) for name, topic in sorted(self._seen.items())
+        )
+        members = tuple(to_stored(member) for member in self.roster.members.values())
+        return StoredConsumerGroup(self.group_epoch, self.target_epoch, topics, members)
+
+    # ---- members come and go
+
+    def start_session(self, member: ConsumerMember) -> None:
+        """Expect the next sign of life within the session timeout."""
+        key = (self.group_id, SESSION, member.member_id)
+        classic = member.classic
+        timeout_ms = self.world.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        self.scheduler.start_timer(key, timeout_ms, lambda: self.fence(member, "its session ended"))
+
+    def start_timer(self, kind: str, member: ConsumerMember, reason: str) -> None:
+        """Fence a member unless the timer is cancelled within its rebalance timeout. One that runs stays as it is."""
+        key = (self.group_id, kind, member.member_id)
+        if not self.scheduler.has_timer(key):
+            self.scheduler.start_timer(key, member.rebalance_timeout_ms, lambda: self.fence(member, reason))
+
+    def cancel_timer(self, kind: str, member_id: str) -> None:
+        """Expect this of a member no more."""
+        self.scheduler.cancel_timer((self.group_id, kind, member_id))
+
+    def _time_revocation(self, member: ConsumerMember) -> None:
+        if member.classic is not None:
+            return
+        self.cancel_timer(REBALANCE, member.member_id)
+        if member.position.state is ConsumerMemberState.UNREVOKED:
+            self.start_timer(REBALANCE, member, "it did not give its partitions up in time")
+
+    def _cancel_timers(self, member_id: str) -> None:
+        for kind in MEMBER_TIMERS:
+            self.cancel_timer(kind, member_id)
+
+    def remove(self, member: ConsumerMember) -> None:
+        """Take a member out."""
+        self._cancel_timers(member.member_id)
+        self.untold.discard(member.member_id)
+        if self.central is not None:
+            self.central.forget(member.member_id)
+        self.roster.remove(member)
+        self._has_changed = True
+
+    def fence(self, member: ConsumerMember, reason: str, turn: Turn | None = None) -> None:
+        """Take a member out, and give what it had to others; `turn` is the request that asked for it."""
+        self.remove(member)
+        self.go_on_without(f"{member.member_id} is out: {reason}", turn)
+
+    def go_on_without(self, reason: str, turn: Turn | None) -> None:
+        """Give what removed members had to others; a group in which all speak the classic protocol becomes one."""
+        self.bump(reason)
+        if 0 < self.roster.classic_count == len(self.roster.members) and self._downgrade(turn):
+            return
+        self._waiting += [turn] if turn is not None else []
+        self.advance()

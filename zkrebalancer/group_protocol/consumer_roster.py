@@ -1,0 +1,214 @@
+"""The members of a KIP-848 group: what they want, where they stand, and who holds each partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from zkrebalancer.group_protocol.consumer_states import MEMBER_TRANSITIONS, ConsumerMemberState
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.reconciliation import NEW, NOTHING, Partition, Partitions, Position
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.group_protocol.stored import StoredClassicSide, StoredConsumerMember, StoredPartitions
+
+
+class InvalidPositionError(Exception):
+    """A member was about to take what another holds, or a transition that the table does not have: a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What a member that speaks the classic protocol has of its own."""
+
+    session_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    """One member; `topic_regex` is empty for none, `classic` None for a client of KIP-848."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str = ""
+    client_host: str = ""
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = 0
+    topic_names: tuple[str, ...] = ()
+    topic_regex: str = ""
+    server_assignor: str | None = None
+    classic: ClassicSide | None = None
+    position: Position = NEW
+    target: Partitions = NOTHING
+
+    @property
+    def has_its_target(self) -> bool:
+        """Whether it has what it shall have, and was told so."""
+        position = self.position
+        is_stable = position.state is ConsumerMemberState.STABLE and position.epoch > 0
+        return is_stable and position.assigned == self.target
+
+
+class ConsumerRoster:
+    """The members of one group."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, ConsumerMember] = {}
+        self.unsettled: set[str] = set()  # have not reached the target
+        self.classic_count = 0  # members that speak the classic protocol
+        self._support: Counter[str] = Counter()  # classic protocol -> members that have it
+        self._static: dict[str, str] = {}
+        self._holders: dict[Partition, str] = {}
+
+    def add(self, member: ConsumerMember) -> None:
+        """Take a member in, with what it holds."""
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self._count_classic(member.classic, 1)
+        self._hold(member, member.position.held)
+
+    def remove(self, member: ConsumerMember) -> None:
+        """Take a member out; what it holds becomes free."""
+        self.move(member, Position(0, 0, ConsumerMemberState.GONE))
+        del self.members[member.member_id]
+        self.unsettled.discard(member.member_id)
+        self._count_classic(member.classic, -1)
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
+            del self._static[member.instance_id]
+
+    def move(self, member: ConsumerMember, position: Position) -> None:
+        """Let a member stand elsewhere.
+
+        Raises:
+            InvalidPositionError: the table has no such transition, or another member holds one of the partitions.
+
+        """
+        former = member.position
+        if position.state not in MEMBER_TRANSITIONS[former.state]:
+            raise InvalidPositionError(f"{member.member_id}: {former.state.value} -> {position.state.value}")
+        for partition in former.held - position.held:
+            del self._holders[partition]
+        self._hold(member, position.held)
+        member.position = position
+
+    def _hold(self, member: ConsumerMember, partitions: Partitions) -> None:
+        for partition in partitions:
+            if self._holders.setdefault(partition, member.member_id) != member.member_id:
+                raise InvalidPositionError(f"{member.member_id} and {self._holders[partition]} hold {partition}")
+
+    def is_free_for(self, member: ConsumerMember) -> Callable[[Partition], bool]:
+        """Return whether a partition is held by nobody but this member."""
+        return lambda partition: self._holders.get(partition, member.member_id) == member.member_id
+
+    def set_classic(self, member: ConsumerMember, classic: ClassicSide | None) -> None:
+        """Note which protocol a member speaks."""
+        self._count_classic(member.classic, -1)
+        self._count_classic(classic, 1)
+        member.classic = classic
+
+    def _count_classic(self, classic: ClassicSide | None, change: int) -> None:
+        if classic is not None:
+            self.classic_count += change
+            for name in {protocol.name for protocol in classic.protocols}:  # one that is listed twice counts once
+                self._support[name] += change
+
+    def supports(self, names: Iterable[str]) -> bool:
+        """Whether one of these classic protocols is one that all classic members have."""
+        return any(self._support[name] == self.classic_count for name in names)
+
+    def note_progress(self, member: ConsumerMember, target_epoch: int) -> None:
+        """Note whether the member has reached the target; one that is away is not waited for."""
+        if member.position.has_reached(target_epoch) or member.position.state is ConsumerMemberState.AWAY:
+            self.unsettled.discard(member.member_id)
+        else:
+            self.unsettled.add(member.member_id)
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        """Return who has this instance id."""
+        member_id = self._static.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Say whether this is a member; a static one that was replaced is fenced."""
+        if instance_id is not None:
+            current = self.static_member(instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current.member_id != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def chosen_assignor(self, default: str) -> str:
+        """Return the assignor that most members ask for."""
+        votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
+        return votes.most_common(1)[0][0] if votes else default
+
+
+# ---- the stored form
+
+
+def to_stored(member: ConsumerMember) -> StoredConsumerMember:
+    """Return a member as it is stored."""
+    classic, position = member.classic, member.position
+    return StoredConsumerMember(
+        member.member_id,
+        member.instance_id,
+        member.rack_id,
+        member.client_id,
+        member.client_host,
+        member.rebalance_timeout_ms,
+        member.topic_names,
+        member.topic_regex,
+        member.server_assignor,
+        position.epoch,
+        position.previous_epoch,
+        position.state.value,
+        _packed(position.assigned),
+        _packed(position.revoking),
+        _packed(member.target),
+        None if classic is None else StoredClassicSide(classic.session_timeout_ms, classic.protocols),
+    )
+
+
+def from_stored(stored: StoredConsumerMember) -> ConsumerMember:
+    """Return the member that was stored."""
+    classic = stored.classic
+    return ConsumerMember(
+        stored.member_id,
+        stored.instance_id,
+        stored.client_id,
+        stored.client_host,
+        stored.rack_id,
+        stored.rebalance_timeout_ms,
+        stored.topic_names,
+        stored.topic_regex,
+        stored.server_assignor,
+        None if classic is None else ClassicSide(classic.session_timeout_ms, classic.protocols),
+        Position(
+            stored.epoch,
+            stored.previous_epoch,
+            ConsumerMemberState(stored.state),
+            _unpacked(stored.assigned),
+            _unpacked(stored.revoking),
+        ),
+        _unpacked(stored.target),
+    )
+
+
+def by_topic(partitions: Partitions) -> dict[UUID, tuple[int, ...]]:
+    """Return topic id -> sorted partitions."""
+    found: dict[UUID, list[int]] = {}
+    for topic_id, number in sorted(partitions):
+        found.setdefault(topic_id, []).append(number)
+    return {topic_id: tuple(numbers) for topic_id, numbers in found.items()}
+
+
+def _packed(partitions: Partitions) -> tuple[StoredPartitions, ...]:
+    return tuple(StoredPartitions(topic_id.bytes, numbers) for topic_id, numbers in by_topic(partitions).items())
+
+
+def _unpacked(stored: tuple[StoredPartitions, ...]) -> Partitions:
+    return frozenset((UUID(bytes=topic.topic_id), number) for topic in stored for number in topic.partitions)

@@ -1,0 +1,163 @@
+"""The events that go into the machine and the effects that come out of it, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.group_protocol.answers import Answer
+from zkrebalancer.group_protocol.assignors import NamedPartition
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.requests import Request
+from zkrebalancer.group_protocol.stored import StoredContent
+from zkrebalancer.group_protocol.topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request came in; exactly one `Reply` with its `ticket` follows, at once or later.
+
+    `fresh_id`: random text that no other request has; a member id is made of it if one is needed.
+    """
+
+    ticket: int
+    request: Request
+    api_version: int
+    client_id: str
+    client_host: str
+    fresh_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The answer to a `Store`. An error is one that clients understand, such as NOT_COORDINATOR where a fence fell."""
+
+    write_id: int
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLoading:
+    """This gateway is about to serve a bucket of groups (`placement.bucket_of`), once they are read."""
+
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLoaded:
+    """What was stored of a bucket's groups; from now on they are served here."""
+
+    bucket: int
+    groups: Mapping[str, StoredContent]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoaded:
+    """What is stored of a group that had failed (None: nothing); from now on it is served again."""
+
+    group_id: str
+    content: StoredContent | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketLost:
+    """Another gateway serves this bucket now, or may: nobody is answered for its groups any more."""
+
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsRead:
+    """The topics of the cluster, all of them; sent once before KIP-848 groups are served, then after each change."""
+
+    topics: Mapping[str, Topic]
+
+
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """All that a member of a central group shall have from now on; ignored if the member is gone.
+
+    `number` comes back in the first `Standing` that takes this into account: what was reported before says nothing.
+    """
+
+    group_id: str
+    member_id: str
+    number: int
+    partitions: frozenset[NamedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A timer may be due (`Machine.next_deadline_ms`)."""
+
+
+Event = Received | Stored | BucketLoading | BucketLoaded | GroupLoaded | BucketLost | TopicsRead | Targeted | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send an answer."""
+
+    ticket: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write a group (None: delete it); the result comes back as `Stored`. Writes of a group keep their order."""
+
+    write_id: int
+    group_id: str
+    content: StoredContent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A member of a central group: who it is, what it wants, and what no other client may have.
+
+    `topic_regex`: an expression that has to match the whole name of a topic; empty for none. `number`: of the last
+    `Targeted` that is taken into account; 0 if there was none since the group was read.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rack_id: str | None
+    topic_names: tuple[str, ...]
+    topic_regex: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    number: int
+    held: frozenset[NamedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """All members of a central group as they are stored now; sent after each write, and when the group was read."""
+
+    group_id: str
+    members: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One log line for a person."""
+
+    group_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An exception ended a group, and no other one. `GroupLoaded` has to follow, after a pause.
+
+    `text`: where the error was raised, the event, and the group as it is: what is needed to reproduce it.
+    """
+
+    group_id: str
+    error: str
+    text: str
+
+
+Effect = Reply | Store | Reported | Report | Failed

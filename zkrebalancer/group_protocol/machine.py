@@ -1,0 +1,446 @@
+"""The group coordinator of a gateway: `step(event, now_ms) -> effects` is all of it."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from zkrebalancer.group_protocol import central, classic_requests, consumer_classic, consumer_requests, migration
+from zkrebalancer.group_protocol.answers import (
+    ConsumerGroupDescribeAnswer,
+    DeletedGroup,
+    DeleteGroupsAnswer,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsAnswer,
+    ListedGroup,
+    ListGroupsAnswer,
+    OffsetCheckAnswer,
+)
+from zkrebalancer.group_protocol.assignors import ASSIGNORS, Assignor
+from zkrebalancer.group_protocol.classic_group import ClassicGroup
+from zkrebalancer.group_protocol.classic_join import Join
+from zkrebalancer.group_protocol.classic_states import ClassicState
+from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn, World
+from zkrebalancer.group_protocol.consumer_heartbeat import Heartbeat, RefusedError, validate
+from zkrebalancer.group_protocol.effects import (
+    BucketLoaded,
+    BucketLoading,
+    BucketLost,
+    Effect,
+    Event,
+    GroupLoaded,
+    Received,
+    Stored,
+    Targeted,
+    TopicsRead,
+)
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.reconciliation import NEW
+from zkrebalancer.group_protocol.refusals import ONE_MEMBER_UNTIL, for_unknown_group, refused
+from zkrebalancer.group_protocol.requests import (
+    JOIN_EPOCH,
+    UNKNOWN_MEMBER_ID,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OneGroup,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+from zkrebalancer.group_protocol.scheduler import Scheduler
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
+from zkrebalancer.group_protocol.topics import Topics
+
+GROUP_NOT_FOUND_FROM = 6  # versions of DescribeGroups
+MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # Kafka takes the empty name for a group there
+MAX_SHOWN = 8_000  # characters of an event, and of a group, that are logged when the group fails
+AnyGroup = ClassicGroup | ConsumerGroup
+T = TypeVar("T")
+
+
+class Machine:
+    """All groups that one gateway serves."""
+
+    def __init__(self, settings: GroupProtocolSettings, assignors: Mapping[str, Assignor] = ASSIGNORS) -> None:
+        self._settings = settings
+        self._scheduler = Scheduler(self._contain)
+        self._topics = Topics()
+        self._world = World(settings, self._scheduler, self._topics, assignors)
+        self._groups: dict[str, AnyGroup] = {}
+        self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
+        self._failed: set[str] = set()  # groups that are not served until they are read again
+        self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> who waits for it
+        self._event: Event | None = None  # the one that is handled
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Handle one event. `now_ms`: of a clock that never jumps; timers that are due are woken first."""
+        self._scheduler.now_ms = now_ms
+        self._event = event
+        self._scheduler.wake_due()
+        match event:
+            case Received():
+                self._receive(event)
+            case Stored():
+                self._scheduler.stored(event.write_id, event.error_code)
+            case BucketLoading():
+                self._loaded[event.bucket] = False
+            case BucketLoaded():
+                self._load(event)
+            case GroupLoaded():
+                self._load_again(event)
+            case BucketLost():
+                self._lose(event.bucket)
+            case TopicsRead():
+                self._replace_topics(event)
+            case Targeted():
+                self._give(event)
+        return self._scheduler.take_effects()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when a `Tick` is needed at the latest; None: not before the next event."""
+        return self._scheduler.next_deadline_ms()
+
+    def group_names(self) -> frozenset[str]:
+        """Return the groups that are known here; the real broker's opinion of them does not count."""
+        return frozenset(self._groups)
+
+    def _replace_topics(self, event: TopicsRead) -> None:
+        self._topics.replace(event.topics)
+        for group in list(self._groups.values()):
+            if isinstance(group, ConsumerGroup):
+                self._contain(group.group_id, group.topics_changed)
+
+    def _give(self, event: Targeted) -> None:
+        group = self._groups.get(event.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._contain(event.group_id, lambda: group.give(event))
+
+    # ---- failures
+
+    def _contain(self, group_id: str, action: Callable[[], None]) -> None:
+        """Run what concerns one group. An exception ends this group, until it is read again, and nothing else."""
+        try:
+            action()
+        except MemoryError:
+            raise  # concerns the whole process
+        except Exception as error:  # noqa: BLE001  # any bug: the other groups go on
+            group = self._groups.pop(group_id, None)
+            self._failed.add(group_id)
+            self._scheduler.fail(group_id, f"{error!r:.200}", self._reproduction(error, group))
+            for key in [key for key in self._deletions if key[0] == group_id]:
+                self._deletions.pop(key)(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _reproduction(self, error: Exception, group: AnyGroup | None) -> str:
+        """Return all that is needed to see the same error again."""
+        try:
+            if isinstance(group, ClassicGroup):
+                state = f"{group.state.value} {group.stored_form({}, is_assigned=False)!r}"
+            else:
+                state = "none" if group is None else f"{group.state.value} {group.stored_form()!r}"
+        except Exception as unreadable:  # noqa: BLE001  # as above; the first error is the one to report
+            state = f"cannot be shown: {unreadable!r}"
+        where = "".join(traceback.format_exception(error))
+        now_ms = self._scheduler.now_ms
+        return f"{where}event at {now_ms} ms: {self._event!r:.{MAX_SHOWN}}\ngroup afterwards: {state:.{MAX_SHOWN}}"
+
+    def _load_again(self, event: GroupLoaded) -> None:
+        if event.group_id not in self._failed:
+            return
+        self._failed.discard(event.group_id)
+        content = event.content
+        if content is not None:
+            self._contain(event.group_id, lambda: self._restore(event.group_id, content))
+
+    # ---- buckets
+
+    def _load(self, event: BucketLoaded) -> None:
+        self._loaded[event.bucket] = True
+        for group_id, stored in event.groups.items():
+            self._contain(group_id, functools.partial(self._restore, group_id, stored))
+
+    def _restore(self, group_id: str, stored: StoredContent) -> None:
+        if isinstance(stored, StoredGroup):
+            self._create_classic(group_id).restore(stored)
+        else:
+            self._create_consumer(group_id).restore(stored)
+
+    def _lose(self, bucket: int) -> None:
+        self._loaded.pop(bucket, None)
+        for group_id in [name for name in self._groups if bucket_of(name) == bucket]:
+            group = self._groups.pop(group_id)
+            self._contain(group_id, functools.partial(group.close, ErrorCode.NOT_COORDINATOR))
+        self._failed = {name for name in self._failed if bucket_of(name) != bucket}
+
+    def _forget(self, group: AnyGroup) -> None:
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+
+    def _create_classic(self, group_id: str, generation_id: int = 0) -> ClassicGroup:
+        group = ClassicGroup(group_id, self._settings, self._scheduler, lambda: self._forget(group))
+        group.generation_id = generation_id
+        self._groups[group_id] = group
+        return group
+
+    def _create_consumer(self, group_id: str, epoch: int = 0) -> ConsumerGroup:
+        group = ConsumerGroup(
+            group_id, self._world, lambda: self._forget(group), lambda turn: self._downgrade(group, turn)
+        )
+        group.group_epoch = group.target_epoch = epoch
+        self._groups[group_id] = group
+        return group
+
+    def _upgrade(self, classic: ClassicGroup) -> ConsumerGroup:
+        """Let a classic group of consumers, in which the first one of KIP-848 joins, go on as one of KIP-848.
+
+        Raises:
+            RefusedError: it cannot.
+
+        """
+        stored = migration.upgraded(classic, self._topics)
+        if stored is None or len(stored.members) >= self._settings.consumer_group_max_size:
+            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group.")
+        classic.close(ErrorCode.REBALANCE_IN_PROGRESS)
+        group = self._create_consumer(classic.group_id)
+        group.restore(stored)
+        return group
+
+    def _downgrade(self, group: ConsumerGroup, turn: Turn | None) -> bool:
+        """Let a group whose last client of KIP-848 went go on as a classic one, with a rebalance; no central group."""
+        stored = None if self._settings.assigns_centrally else migration.downgraded(group)
+        if stored is None:
+            return False
+
+        def when_stored(error: ErrorCode) -> None:
+            if turn is not None:
+                self._scheduler.reply(turn.ticket, turn.refuse(error) if error else turn.answer(NEW))
+
+        group.close(ErrorCode.REBALANCE_IN_PROGRESS)
+        classic = self._create_classic(group.group_id)
+        self._scheduler.store(group.group_id, stored, when_stored)
+        classic.restore(stored)
+        classic.prepare_rebalance("the last member of KIP-848 is gone")
+        return True
+
+    def _serving_error(self, group_id: str) -> ErrorCode:
+        is_loaded = self._loaded.get(bucket_of(group_id))
+        if is_loaded is None:
+            return ErrorCode.NOT_COORDINATOR
+        if group_id in self._failed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE if is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    # ---- requests
+
+    def _receive(self, received: Received) -> None:
+        request = received.request
+        ticket = received.ticket
+        match request:
+            case DescribeGroupsRequest():
+                groups = tuple(self._describe(name, received.api_version) for name in request.groups)
+                self._scheduler.reply(ticket, DescribeGroupsAnswer(groups))
+            case ConsumerGroupDescribeRequest():
+                described = tuple(self._describe_consumer(name) for name in request.group_ids)
+                self._scheduler.reply(ticket, ConsumerGroupDescribeAnswer(described))
+            case ListGroupsRequest():
+                self._scheduler.reply(ticket, self._list(request))
+            case DeleteGroupsRequest():
+                self._delete(ticket, request.groups_names)
+            case _:
+                self._scheduler.note_request(ticket, request)
+                self._contain(request.group_id, lambda: self._receive_for_one(received, request))
+
+    def _receive_for_one(self, received: Received, request: OneGroup) -> None:
+        try:
+            if error := self._error_of(received, request):
+                raise RefusedError(error, error.name)
+            group = self._group_for(request)
+            if group is None:
+                self._scheduler.reply(received.ticket, for_unknown_group(request, received.api_version))
+            elif isinstance(group, ClassicGroup):
+                self._handle_classic(group, received, request)
+            else:
+                self._handle_consumer(group, received, request)
+        except RefusedError as refusal:
+            self._scheduler.reply(received.ticket, refused(request, refusal.code, refusal.text))
+        present = self._groups.get(request.group_id)
+        if present is not None and present.is_forgettable():
+            self._forget(present)
+
+    def _error_of(self, received: Received, request: OneGroup) -> ErrorCode:
+        """Say what is wrong with a request before its group is looked at."""
+        error = self._serving_error(request.group_id)
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            validate(request, received.api_version, self._world.assignors)
+            error = error if error or self._topics.is_known else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        elif not request.group_id and not isinstance(request, MAY_BE_UNNAMED):
+            return ErrorCode.INVALID_GROUP_ID
+        if not error and isinstance(request, JoinGroupRequest):
+            shortest, longest = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
+            is_legal = shortest <= request.session_timeout_ms <= longest
+            error = ErrorCode.NONE if is_legal else ErrorCode.INVALID_SESSION_TIMEOUT
+        if not error and self._settings.assigns_centrally:
+            return central.join_error(request, is_ready=self._topics.is_known)
+        return error
+
+    def _group_for(self, request: OneGroup) -> AnyGroup | None:
+        """Return the group that a request is for; one that has no member takes the protocol of the first to join."""
+        group = self._groups.get(request.group_id)
+        is_new = isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID
+        is_central = self._settings.assigns_centrally and central.is_consumers_join(request)
+        if is_central or (isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH):
+            if group is None:
+                group = self._create_consumer(request.group_id)
+            elif isinstance(group, ClassicGroup) and group.state is ClassicState.EMPTY:
+                group.close(ErrorCode.REBALANCE_IN_PROGRESS)
+                group = self._create_consumer(request.group_id, group.generation_id)
+            elif isinstance(group, ClassicGroup) and group.state is not ClassicState.DEAD:
+                group = self._upgrade(group)
+        elif is_new and group is None:
+            group = self._create_classic(request.group_id)
+        elif is_new and isinstance(group, ConsumerGroup) and not group.roster.members and not group.is_dead:
+            group.close(ErrorCode.REBALANCE_IN_PROGRESS)
+            group = self._create_classic(request.group_id, group.group_epoch)
+        return group
+
+    def _handle_classic(self, group: ClassicGroup, received: Received, request: OneGroup) -> None:
+        ticket = received.ticket
+        match request:
+            case JoinGroupRequest():
+                Join(group, received, request).handle()
+            case SyncGroupRequest():
+                classic_requests.sync(group, ticket, request)
+            case HeartbeatRequest():
+                classic_requests.heartbeat(group, ticket, request)
+            case LeaveGroupRequest():
+                classic_requests.leave(group, ticket, request, is_one=received.api_version <= ONE_MEMBER_UNTIL)
+            case OffsetCommitRequest():
+                classic_requests.check_commit(group, ticket, request)
+            case TxnOffsetCommitRequest():
+                classic_requests.check_transactional_commit(group, ticket, request)
+            case OffsetFetchRequest():
+                self._scheduler.reply(ticket, OffsetCheckAnswer(ErrorCode.NONE))
+            case OffsetDeleteRequest():
+                classic_requests.check_offset_delete(group, ticket, request)
+            case ConsumerGroupHeartbeatRequest():
+                is_dead = group.state is ClassicState.DEAD
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_dead else ErrorCode.GROUP_ID_NOT_FOUND
+                raise RefusedError(code, f"Group {group.group_id} is not a consumer group.")
+
+    def _handle_consumer(self, group: ConsumerGroup, received: Received, request: OneGroup) -> None:
+        ticket = received.ticket
+        match request:
+            case ConsumerGroupHeartbeatRequest():
+                Heartbeat(group, received, request).handle()
+            case OffsetCommitRequest():
+                consumer_requests.check_commit(group, ticket, request, received.api_version)
+            case TxnOffsetCommitRequest():
+                consumer_requests.check_transactional_commit(group, ticket, request)
+            case OffsetFetchRequest():
+                consumer_requests.check_fetch(group, ticket, request)
+            case OffsetDeleteRequest():
+                consumer_requests.check_offset_delete(group, ticket, request)
+            case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest():
+                consumer_classic.handle(group, received, request)
+
+    # ---- requests for several groups
+
+    def _shown(self, group_id: str, show: Callable[[], T], otherwise: T) -> T:
+        """Return what `show` does, or `otherwise` if that fails."""
+        shown: list[T] = []
+        self._contain(group_id, lambda: shown.append(show()))
+        return shown[0] if shown else otherwise
+
+    def _describe(self, group_id: str, api_version: int) -> DescribedGroup:
+        if error := self._serving_error(group_id):
+            return DescribedGroup(error, group_id)
+        group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            found = DescribedGroup(ErrorCode.COORDINATOR_NOT_AVAILABLE, group_id)
+            return self._shown(group_id, lambda: classic_requests.describe(group), found)
+        if api_version >= GROUP_NOT_FOUND_FROM:
+            text = f"Group {group_id} not found."
+            return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, ClassicState.DEAD.value, error_message=text)
+        return DescribedGroup(ErrorCode.NONE, group_id, ClassicState.DEAD.value)
+
+    def _describe_consumer(self, group_id: str) -> DescribedConsumerGroup:
+        if error := self._serving_error(group_id) if group_id else ErrorCode.INVALID_GROUP_ID:
+            return DescribedConsumerGroup(error, group_id, error.name)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            found = DescribedConsumerGroup(ErrorCode.COORDINATOR_NOT_AVAILABLE, group_id)
+            return self._shown(group_id, lambda: consumer_requests.describe(group), found)
+        text = f"Group {group_id} not found."
+        return DescribedConsumerGroup(ErrorCode.GROUP_ID_NOT_FOUND, group_id, text)
+
+    def _list(self, request: ListGroupsRequest) -> ListGroupsAnswer:
+        if not all(self._loaded.values()):
+            return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        states, types = _folded(request.states_filter), _folded(request.types_filter)
+        shown = [self._shown(name, functools.partial(_listed, one), None) for name, one in list(self._groups.items())]
+        listed = [one for one in shown if one is not None]
+        passing = (
+            group
+            for group in listed
+            if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
+        )
+        return ListGroupsAnswer(ErrorCode.NONE, tuple(passing))
+
+    def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
+        """Delete what can be, and answer when all of it is done."""
+        results: dict[str, ErrorCode] = {}
+        going: dict[str, AnyGroup] = {}
+        waiting: set[str] = set()
+
+        def answer_if_done() -> None:
+            if not waiting:
+                deleted = tuple(DeletedGroup(name, results[name]) for name in names)
+                self._scheduler.reply(ticket, DeleteGroupsAnswer(deleted))
+
+        def deleted(name: str, error: ErrorCode) -> None:
+            self._deletions.pop((name, ticket), None)
+            results[name] = error
+            waiting.discard(name)
+            answer_if_done()
+
+        for name in dict.fromkeys(names):
+            group = self._groups.get(name)
+            error = self._serving_error(name)
+            if not error:
+                error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else _delete_error(group)
+            if error or group is None:
+                results[name] = error
+            else:
+                going[name] = group
+        waiting.update(going)
+        for name, group in going.items():
+            when_deleted = self._deletions[name, ticket] = functools.partial(deleted, name)
+            self._contain(name, functools.partial(group.delete, when_deleted))
+        if not going:
+            answer_if_done()
+
+
+def _listed(group: AnyGroup) -> ListedGroup:
+    return classic_requests.listed(group) if isinstance(group, ClassicGroup) else consumer_requests.listed(group)
+
+
+def _folded(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.strip().lower() for name in names)
+
+
+def _delete_error(group: AnyGroup) -> ErrorCode:
+    if isinstance(group, ClassicGroup):
+        return classic_requests.delete_error(group)
+    return consumer_requests.delete_error(group)

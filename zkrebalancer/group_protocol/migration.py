@@ -1,0 +1,92 @@
+"""A group moves from one protocol to the other while its members go on: the other form of what is stored."""
+
+from __future__ import annotations
+
+from zkrebalancer.group_protocol.classic_group import ClassicGroup
+from zkrebalancer.group_protocol.classic_roster import ClassicMember
+from zkrebalancer.group_protocol.consumer_classic import named
+from zkrebalancer.group_protocol.consumer_group import ConsumerGroup
+from zkrebalancer.group_protocol.consumer_protocol import (
+    PROTOCOL_TYPE,
+    SubscriptionError,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from zkrebalancer.group_protocol.consumer_roster import ClassicSide, ConsumerMember, to_stored
+from zkrebalancer.group_protocol.consumer_states import ConsumerMemberState
+from zkrebalancer.group_protocol.reconciliation import Partition, Position
+from zkrebalancer.group_protocol.stored import StoredConsumerGroup, StoredGroup, StoredMember, StoredTopic
+from zkrebalancer.group_protocol.topics import Topics
+
+
+def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
+    """Return a classic group of consumers as one of KIP-848; None if it cannot become one.
+
+    Members have what they were assigned last, and their generation as their epoch.
+    """
+    if group.roster.protocol_type != PROTOCOL_TYPE:
+        return None
+    taken: set[Partition] = set()
+    try:
+        members = [_upgraded_member(group, member, topics, taken) for member in group.roster.members.values()]
+    except SubscriptionError:
+        return None
+    wanted = {name for member in members for name in member.topic_names if name in topics.by_name}
+    seen = tuple(
+        StoredTopic(name, topics.by_name[name].topic_id.bytes, topics.by_name[name].partition_count)
+        for name in sorted(wanted)
+    )
+    stored = tuple(to_stored(member) for member in members)
+    return StoredConsumerGroup(group.generation_id, group.generation_id, seen, stored)
+
+
+def _upgraded_member(
+    group: ClassicGroup, member: ClassicMember, topics: Topics, taken: set[Partition]
+) -> ConsumerMember:
+    subscription = read_subscription(member.metadata(group.protocol_name) or member.protocols[0].metadata)
+    assigned = frozenset(
+        (topics.by_name[topic].topic_id, number)
+        for topic, numbers in read_assignment(member.assignment).items()
+        if topic in topics.by_name
+        for number in numbers
+    ) - frozenset(taken)  # a leader may give a partition to two members; here it has one
+    taken |= assigned
+    return ConsumerMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        subscription.rack_id,
+        member.rebalance_timeout_ms,
+        tuple(sorted(set(subscription.topics))),
+        classic=ClassicSide(member.session_timeout_ms, member.protocols),
+        position=Position(group.generation_id, group.generation_id, ConsumerMemberState.STABLE, assigned),
+        target=assigned,
+    )
+
+
+def downgraded(group: ConsumerGroup) -> StoredGroup | None:
+    """Return a group all of whose members speak the classic protocol as a classic one; None if it is too large."""
+    members = list(group.roster.members.values())
+    if len(members) > group.world.settings.group_max_size:
+        return None
+    stored = tuple(_downgraded_member(group, member) for member in members)
+    common = set.intersection(*({protocol.name for protocol in member.protocols} for member in stored))
+    name = next(protocol.name for protocol in stored[0].protocols if protocol.name in common)
+    return StoredGroup(group.group_epoch, PROTOCOL_TYPE, name, stored[0].member_id, is_assigned=True, members=stored)
+
+
+def _downgraded_member(group: ConsumerGroup, member: ConsumerMember) -> StoredMember:
+    classic = member.classic or ClassicSide(0, ())
+    version = read_subscription(classic.protocols[0].metadata).version
+    return StoredMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        classic.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        classic.protocols,
+        write_assignment(version, named(group, member.position.assigned)),
+    )

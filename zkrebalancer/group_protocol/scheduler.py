@@ -1,0 +1,129 @@
+"""The desk of the machine: effects of this step, timers and writes with the method that each of them wakes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zkrebalancer.group_protocol.answers import Answer
+from zkrebalancer.group_protocol.effects import Effect, Failed, Reply, Report, Reported, Standing, Store
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.refusals import refused
+from zkrebalancer.group_protocol.requests import OneGroup
+from zkrebalancer.group_protocol.stored import StoredContent
+
+TimerKey = tuple[str, str, str]  # group, kind, member or ""
+Contain = Callable[[str, Callable[[], None]], None]  # runs what concerns a group, whatever it raises
+SPARE_QUEUE_ENTRIES = 64  # how many entries of cancelled timers the queue may have beside as many as are live
+
+
+@dataclass(slots=True)
+class _Timer:
+    deadline_ms: int
+    queued_ms: int  # where the queue has its entry: at the deadline, or earlier if that was put off
+    wake: Callable[[], None]
+
+
+class Scheduler:
+    """Time, effects, timers and writes of one machine. `now_ms`: of a clock that never jumps."""
+
+    def __init__(self, contain: Contain = lambda _group_id, action: action()) -> None:
+        """Begin at 0; `contain` runs what timers and writes wake."""
+        self.now_ms = 0
+        self._contain = contain
+        self._effects: list[Effect] = []
+        self._timers: dict[TimerKey, _Timer] = {}
+        self._queue: list[tuple[int, TimerKey]] = []
+        self._writes: dict[int, tuple[str, Callable[[ErrorCode], None]]] = {}  # id -> group, who waits
+        self._unanswered: dict[int, OneGroup] = {}  # ticket -> a request for one group
+        self._last_write_id = 0
+
+    def take_effects(self) -> list[Effect]:
+        """Return the effects of this step, and forget them."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def note_request(self, ticket: int, request: OneGroup) -> None:
+        """Note a request, which is refused if its group fails."""
+        self._unanswered[ticket] = request
+
+    def reply(self, ticket: int, answer: Answer) -> None:
+        """Send an answer."""
+        self._unanswered.pop(ticket, None)
+        self._effects.append(Reply(ticket, answer))
+
+    def report(self, group_id: str, text: str) -> None:
+        """Log one line."""
+        self._effects.append(Report(group_id, text))
+
+    def report_members(self, group_id: str, members: tuple[Standing, ...]) -> None:
+        """Say how the members of a central group stand."""
+        self._effects.append(Reported(group_id, members))
+
+    def store(self, group_id: str, content: StoredContent | None, when_stored: Callable[[ErrorCode], None]) -> None:
+        """Write a group, or delete it; `when_stored` gets the result."""
+        self._last_write_id += 1
+        self._writes[self._last_write_id] = group_id, when_stored
+        self._effects.append(Store(self._last_write_id, group_id, content))
+
+    def stored(self, write_id: int, error_code: ErrorCode) -> None:
+        """Wake the one who waits for this write; a write that nobody knows is ignored."""
+        found = self._writes.pop(write_id, None)
+        if found is not None:
+            group_id, when_stored = found
+            self._contain(group_id, lambda: when_stored(error_code))
+
+    def fail(self, group_id: str, error: str, text: str) -> None:
+        """Forget what a group that has failed waits for, and refuse the requests for it that are not answered."""
+        for key in [key for key in self._timers if key[0] == group_id]:
+            del self._timers[key]
+        for write_id in [number for number, (other, _wake) in self._writes.items() if other == group_id]:
+            del self._writes[write_id]
+        for ticket, request in [one for one in self._unanswered.items() if one[1].group_id == group_id]:
+            self.reply(ticket, refused(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        kept = [one for one in self._effects if not (isinstance(one, Store) and one.group_id == group_id)]
+        self._effects = [*kept, Failed(group_id, error, text)]  # what is half changed is not stored
+
+    def start_timer(self, key: TimerKey, delay_ms: int, wake: Callable[[], None]) -> None:
+        """Start a timer, or put it off. A heartbeat does so; it costs no entry in the queue."""
+        deadline_ms = self.now_ms + delay_ms
+        timer = self._timers.get(key)
+        if timer is not None and timer.queued_ms <= deadline_ms:
+            timer.deadline_ms = deadline_ms
+            timer.wake = wake
+            return
+        self._timers[key] = _Timer(deadline_ms, deadline_ms, wake)
+        self._push(deadline_ms, key)
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        """Stop a timer if it runs."""
+        self._timers.pop(key, None)
+
+    def has_timer(self, key: TimerKey) -> bool:
+        """Whether this timer runs."""
+        return key in self._timers
+
+    def next_deadline_ms(self) -> int | None:
+        """When `wake_due` is to be called next at the latest; None: never."""
+        return self._queue[0][0] if self._queue else None
+
+    def wake_due(self) -> None:
+        """Wake everything whose time has come."""
+        while self._queue and self._queue[0][0] <= self.now_ms:
+            queued_ms, key = heapq.heappop(self._queue)
+            timer = self._timers.get(key)
+            if timer is None or timer.queued_ms != queued_ms:
+                continue
+            if timer.deadline_ms > self.now_ms:
+                timer.queued_ms = timer.deadline_ms
+                self._push(timer.deadline_ms, key)
+                continue
+            del self._timers[key]
+            self._contain(key[0], timer.wake)
+
+    def _push(self, queued_ms: int, key: TimerKey) -> None:
+        if len(self._queue) > 2 * len(self._timers) + SPARE_QUEUE_ENTRIES:
+            self._queue = [(timer.queued_ms, other) for other, timer in self._timers.items() if other != key]
+            heapq.heapify(self._queue)
+        heapq.heappush(self._queue, (queued_ms, key))

@@ -1,0 +1,164 @@
+"""What is stored of a group, and its form in bytes."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+
+VERSION = 1
+MAX_CONTENT_BYTES = 256 * 1024 * 1024  # of one group, uncompressed; a guard against a damaged node
+
+
+class StoredGroupError(Exception):
+    """What is stored of a group cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member of a classic group."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A classic group: its generation, and, once the leader has assigned, what each member got (`is_assigned`)."""
+
+    generation_id: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader_id: str | None
+    is_assigned: bool
+    members: tuple[StoredMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartitions:
+    """Partitions of one topic."""
+
+    topic_id: bytes
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredClassicSide:
+    """What a classic member of a KIP-848 group has of its own."""
+
+    session_timeout_ms: int
+    protocols: tuple[JoinGroupProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConsumerMember:
+    """A member of a KIP-848 group; `state` is the value of its `ConsumerMemberState`."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    topic_names: tuple[str, ...]
+    topic_regex: str
+    server_assignor: str | None
+    epoch: int
+    previous_epoch: int
+    state: str
+    assigned: tuple[StoredPartitions, ...]
+    revoking: tuple[StoredPartitions, ...]
+    target: tuple[StoredPartitions, ...]
+    classic: StoredClassicSide | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic as the target was computed with it."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConsumerGroup:
+    """A KIP-848 group: its epoch, that of its target, and each member's way there."""
+
+    group_epoch: int
+    target_epoch: int
+    topics: tuple[StoredTopic, ...]
+    members: tuple[StoredConsumerMember, ...]
+
+
+StoredContent = StoredGroup | StoredConsumerGroup
+TYPES: dict[str, type[StoredGroup | StoredConsumerGroup]] = {"classic": StoredGroup, "consumer": StoredConsumerGroup}
+
+
+def to_bytes(group: StoredContent) -> bytes:
+    """Return the content of a group's node. Members' subscriptions are alike, so compression pays."""
+    name = next(name for name, kind in TYPES.items() if isinstance(group, kind))
+    content: bytes = msgpack.packb({"version": VERSION, "type": name, **_fields(group)}, default=_fields)
+    return zlib.compress(content, level=1)
+
+
+def _fields(value: Any) -> dict[str, object]:  # noqa: ANN401 -- any class of this module
+    """Return one level of a class of this module; `asdict` would copy all below it as well."""
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _hints(kind)}
+
+
+def from_bytes(content: bytes) -> StoredContent:
+    """Return the group that `to_bytes` wrote. Unknown keys are ignored.
+
+    Raises:
+        StoredGroupError: it cannot be read.
+
+    """
+    try:
+        found = _unpack(content)
+        group: StoredContent = _read(TYPES[found["type"]], found)
+    except (zlib.error, AttributeError, KeyError, TypeError, ValueError) as error:  # msgpack's own are ValueErrors
+        raise StoredGroupError(f"the stored group cannot be read: {error!r:.200}") from None
+    return group
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(content, MAX_CONTENT_BYTES)
+    if not inflater.eof:
+        raise ValueError("it is cut off, or too large")
+    found: dict[str, Any] = msgpack.unpackb(plain)
+    if found["version"] != VERSION:
+        raise ValueError(f"version {found['version']!r:.20} is not known")
+    return found
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401 -- the types of the fields decide
+    """Return `value` as `kind`: a class of this module, a tuple of one kind, a kind or None, or a plain value."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{name: _read(hint, value[name]) for name, hint in _hints(kind).items()})
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], part) for part in value)
+    if get_origin(kind) is UnionType:
+        return None if value is None else _read(get_args(kind)[0], value)
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value

@@ -1,0 +1,53 @@
+"""The cluster's topics, and what a subscription selects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from zkrebalancer.protocol.patterns import TopicFilter
+from zkrebalancer.protocol.registration import WHITE_LIST
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; created again under its name it has another id."""
+
+    topic_id: UUID
+    partition_count: int
+
+
+class Topics:
+    """What is known of the topics; `is_known` is False until they were read for the first time."""
+
+    def __init__(self) -> None:
+        self.by_name: Mapping[str, Topic] = {}
+        self.name_of: dict[UUID, str] = {}
+        self.is_known = False
+        self._matching: dict[str, frozenset[str]] = {}
+
+    def replace(self, by_name: Mapping[str, Topic]) -> None:
+        """Take over what was read."""
+        self.by_name = by_name
+        self.name_of = {topic.topic_id: name for name, topic in by_name.items()}
+        self.is_known = True
+        self._matching.clear()
+
+    def matching(self, expression: str) -> frozenset[str]:
+        """Return the topics whose whole name a checked regular expression matches; internal topics never match."""
+        if expression not in self._matching:
+            filter_ = TopicFilter(WHITE_LIST, f"^(?:{expression})$")
+            names = frozenset(name for name in self.by_name if filter_.matches(name))
+            self._matching[expression] = names
+        return self._matching[expression]
+
+
+def check_expression(expression: str) -> None:
+    """Say whether a regular expression is one by itself, before it is put in brackets.
+
+    Raises:
+        PatternError: RE2 rejects it.
+
+    """
+    TopicFilter(WHITE_LIST, expression)

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: frames to dictionaries and back, for the messages that the gateway reads or writes."""

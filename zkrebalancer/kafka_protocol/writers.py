@@ -1,0 +1,157 @@
+"""Writers of one message in one version, composed from its definition.
+
+A writer appends a value to a bytearray. Fields that are missing in a dictionary are written as their defaults; those
+that a version does not have are left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from zkrebalancer.kafka_protocol.errors import FrameError
+from zkrebalancer.kafka_protocol.readers import default_maker
+from zkrebalancer.kafka_protocol.schema import NUMBERS, Field, Form
+
+Writer = Callable[[bytearray, Any], None]
+MAX_INT16 = 0x7FFF
+_pack_int16 = struct.Struct(">h").pack
+_pack_int32 = struct.Struct(">i").pack
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def struct_writer(fields: Sequence[Field], form: Form, *, has_tags: bool) -> Writer:
+    """Return a writer of a dictionary of fields."""
+    here = [field for field in fields if form.version in field.versions]
+    plain = tuple(
+        (field.name, _field_writer(field, form), default_maker(field))
+        for field in here
+        if not field.is_tagged(form.version)
+    )
+    tagged = sorted(
+        (field.tag or 0, field.name, _field_writer(field, form), default_maker(field))
+        for field in here
+        if field.is_tagged(form.version)
+    )
+
+    def write(out: bytearray, fields: Mapping[str, Any]) -> None:
+        for name, writer, make_default in plain:
+            writer(out, fields[name] if name in fields else make_default())
+        if has_tags:
+            contents = []
+            for tag, name, writer, make_default in tagged:
+                default = make_default()
+                value = fields.get(name, default)
+                if value != default:
+                    content = bytearray()
+                    writer(content, value)
+                    contents.append((tag, content))
+            _write_tags(out, contents)
+
+    return write
+
+
+def _write_tags(out: bytearray, contents: Sequence[tuple[int, bytearray]]) -> None:
+    write_varint(out, len(contents))
+    for tag, content in contents:
+        write_varint(out, tag)
+        write_varint(out, len(content))
+        out += content
+
+
+def _field_writer(field: Field, form: Form) -> Writer:
+    flexible = form.is_flexible(field)
+    nullable = form.version in field.nullable
+    if field.is_array:
+        return _array_writer(_field_writer(field.element(), form), _length_writer(flexible, "int32"), nullable=nullable)
+    if field.kind == "struct":
+        writer = struct_writer(field.fields, form, has_tags=flexible)
+        return _nullable(writer) if nullable else writer
+    if field.kind == "string":
+        return _text_writer(_length_writer(flexible, "int16"), nullable=nullable)
+    if field.kind in {"bytes", "records"}:
+        return _bytes_writer(_length_writer(flexible, "int32"), nullable=nullable)
+    return _write_uuid if field.kind == "uuid" else _number_writer(field.kind)
+
+
+def _number_writer(kind: str) -> Writer:
+    pack = struct.Struct(f">{NUMBERS[kind]}").pack
+
+    def write(out: bytearray, value: int) -> None:
+        out += pack(value)
+
+    return write
+
+
+def _length_writer(flexible: bool, kind: str) -> Callable[[bytearray, int], None]:
+    """Return a writer of lengths; -1 stands for null."""
+    if flexible:
+        return lambda out, length: write_varint(out, length + 1)
+
+    def write(out: bytearray, length: int) -> None:
+        if kind == "int32":
+            out += _pack_int32(length)
+        elif length <= MAX_INT16:
+            out += _pack_int16(length)
+        else:
+            raise FrameError(f"a text of {length} bytes is too long for this version")
+
+    return write
+
+
+def _text_writer(write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
+    write_content = _bytes_writer(write_length, nullable=nullable)
+    return lambda out, value: write_content(out, None if value is None else value.encode())
+
+
+def _bytes_writer(write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
+    def write(out: bytearray, value: bytes | None) -> None:
+        if value is None:
+            _check_null(nullable)
+            write_length(out, -1)
+        else:
+            write_length(out, len(value))
+            out += value
+
+    return write
+
+
+def _array_writer(write_one: Writer, write_length: Callable[[bytearray, int], None], *, nullable: bool) -> Writer:
+    def write(out: bytearray, values: Sequence[Any] | None) -> None:
+        if values is None:
+            _check_null(nullable)
+            write_length(out, -1)
+            return
+        write_length(out, len(values))
+        for value in values:
+            write_one(out, value)
+
+    return write
+
+
+def _nullable(writer: Writer) -> Writer:
+    def write(out: bytearray, value: Mapping[str, Any] | None) -> None:
+        if value is None:
+            out.append(0xFF)
+        else:
+            out.append(1)
+            writer(out, value)
+
+    return write
+
+
+def _check_null(nullable: bool) -> None:
+    if not nullable:
+        raise FrameError("null in a field that cannot be null in this version")
+
+
+def _write_uuid(out: bytearray, value: Any) -> None:  # noqa: ANN401  # a UUID
+    out += value.bytes
