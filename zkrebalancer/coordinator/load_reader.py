@@ -50,9 +50,9 @@ class LoadReader:
                     answer = self._ask({**self._servers, "group": effect.group, "topics": dict(effect.topics)})
             except gevent.Timeout:
                 answer = {"error": f"not read within {READ_TIMEOUT_S:g} s"}
+                self._end_process()
             except (OSError, EOFError):
                 answer = {"error": "the process that reads them has ended"}
-            if "error" in answer:
                 self._end_process()
             self._take(loads_read(effect.group, answer))
 

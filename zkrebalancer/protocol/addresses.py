@@ -19,6 +19,14 @@ def servers_fault(text: str) -> str | None:
     return None
 
 
+def server_fault(text: str) -> str | None:
+    """Return what is wrong with one `HOST:PORT`, None if it is valid."""
+    if "," in text:
+        return f"expected one HOST:PORT, but {text!r:.80} names several"
+    fault = servers_fault(text)
+    return None if fault is None else fault.replace("HOST:PORT[,…]", "HOST:PORT", 1)
+
+
 def zookeeper_fault(text: str) -> str | None:
     """Return what is wrong with `HOST:PORT[,…][/CHROOT]`, None if it is valid."""
     servers, slash, chroot = text.partition("/")

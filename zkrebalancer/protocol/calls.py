@@ -97,6 +97,10 @@ class Refusal(Enum):
     SESSION_EXPIRED = "session expired"  # writes may have been applied; ephemeral nodes are gone
 
 
+ABSENT = frozenset({Refusal.NO_NODE})  # what most reads expect
+CHANGED = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION})  # another client was faster
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     """A node's metadata; `ephemeral_owner` is a session id, 0 for a persistent node."""
@@ -105,6 +109,7 @@ class Stat:
     created_zxid: int
     modified_zxid: int
     ephemeral_owner: int
+    created_ms: int = 0  # by ZooKeeper's clock, since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ Reply = Content | Children | Done | Refused
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The session is usable; all watches are gone, so read again whatever you watch."""
+    """The session is usable; all watches are gone, so watched nodes must be read again."""
 
     session_id: int
     session_timeout_ms: int  # granted by the server

@@ -13,22 +13,29 @@ from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
 MAX_NAMES = 4  # of an incarnation; two today
+_CREATION = "czxid-"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
-MAX_MISSING_PARTITIONS = 1_000  # Kafka leaves no partition out, and strategies loop up to the highest one
+MAX_MISSING_PARTITIONS = 1_000  # Kafka numbers partitions without gaps, and strategies loop up to the highest one
 MAX_COUNTER = 10**18 - 1  # so that a counter can still be incremented and stored
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of Kafka; `incarnation`: its identifiers (topic id, creation of its node), see `is_same_topic`."""
+    """A topic of Kafka; `incarnation`: its identifiers (topic id, creation of its node), see `is_same_topic`.
+
+    Without an incarnation: its node exists but was never readable.
+    """
 
     partitions: frozenset[int]
     incarnation: str
     count: int = field(init=False)  # highest partition + 1
 
     def __post_init__(self) -> None:
-        """Count once: every rebalance of every group that reads the topic needs the count."""
+        """Count once, because every rebalance of every group that reads the topic needs the count."""
         object.__setattr__(self, "count", max(self.partitions, default=-1) + 1)
+
+
+UNREAD = Topic(frozenset(), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,11 @@ def decode_topic(content: bytes, created_zxid: int) -> Topic:
     partitions = _partitions(document)
     topic_id = fields.optional_text("topic", document, "topic_id")
     names = [topic_id] if topic_id is not None and _NAME.fullmatch(topic_id) else []
-    return Topic(frozenset(map(int, partitions)), " ".join([*names, f"czxid-{created_zxid}"]))
+    return Topic(frozenset(map(int, partitions)), " ".join([*names, f"{_CREATION}{created_zxid}"]))
 
 
 def decode_mark(content: bytes) -> str:
-    """Decode what `offsets/<topic>` says of the incarnation that the offsets belong to; "" if it says nothing.
+    """Decode the mark in `offsets/<topic>`, the incarnation that the offsets belong to; "" if it is empty.
 
     Raises:
         NodeContentError: the content is no mark.
@@ -69,6 +76,11 @@ def decode_mark(content: bytes) -> str:
     return " ".join(names)
 
 
+def names_creation(mark: str) -> bool:
+    """Whether a mark names the creation of a topic's node, as every mark of a coordinator does."""
+    return any(name.startswith(_CREATION) for name in mark.split())
+
+
 def merged_names(now: str, before: str) -> str:
     """Return `before` if it has all names of `now`; else the names of `now`, then of `before`, at most MAX_NAMES."""
     if set(now.split()) <= set(before.split()):
@@ -77,9 +89,9 @@ def merged_names(now: str, before: str) -> str:
 
 
 def is_same_topic(one: str, other: str) -> bool:
-    """Whether two incarnations are one topic: they have a name in common.
+    """Whether two incarnations are the same topic, by a common name.
 
-    A topic that gets an id keeps its node; one whose node is copied keeps its id; one created again has neither.
+    A topic that gets an id keeps its node; a copied node keeps its id; a recreated topic keeps neither.
     """
     return not set(one.split()).isdisjoint(other.split())
 
@@ -100,7 +112,9 @@ def _partitions(document: Mapping[str, Any]) -> dict[str, Any]:
     for name in partitions:
         if decimal(name, limit - 1) is None:
             raise NodeContentError(f"topic: partition {name!r:.80} is not a number below {limit}")
-    highest = max(map(int, partitions), default=-1)
+    if not partitions:
+        raise NodeContentError("topic: has no partitions")  # every topic has some: another program wrote this node
+    highest = max(map(int, partitions))
     if highest >= len(partitions) + MAX_MISSING_PARTITIONS:
         raise NodeContentError(f"topic: partition {highest} of only {len(partitions)}: too many are missing")
     return partitions

@@ -20,7 +20,7 @@ SURE_TO_FIT = 200  # so many partitions always fit: each needs at most MAX_TOPIC
 VERSION = 1
 START_FETCHER = "start-fetcher"
 STOP_FETCHER = "stop-fetcher"
-INSTANCE_FENCED = "instance-fenced"  # kind of cause: a newer consumer has the same instance id; stop all and leave
+INSTANCE_FENCED = "instance-fenced"  # kind of cause: a newer consumer has the same instance id: stop all and leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,16 @@ class ZooKeeperUnavailableError(RebalancerError):
     retriable = True
 
 
+class ZooKeeperRefusedError(RebalancerError):
+    """ZooKeeper refused a call for a reason that the caller does not expect, such as a missing right."""
+
+    def __init__(self, text: str, path: str, right: str | None) -> None:
+        """Name the refused call and a remedy; `right`: the missing right, None if the cause is another."""
+        super().__init__(text)
+        self.path = path
+        self.right = right
+
+
 class RequestTooLargeError(RebalancerError):
     """A transaction exceeds ZKREBALANCER_MAX_REQUEST_BYTES; it was not sent."""
 

@@ -14,6 +14,7 @@ from zkrebalancer.protocol.numbers import decimal
 MAX_NODE_BYTES = 1_000_000  # just under ZooKeeper's limit (jute.maxbuffer)
 MAX_PARTITION = 2**31 - 1  # int32 in Kafka
 MAX_THREAD = 999_999
+MAX_EPOCH_MS = 10**14  # a time in the year 5138; later ones than in 9999 cannot be shown
 MAX_PARTITIONS_PER_NODE = 1_000_000  # a short range must not expand until memory is exhausted
 MAX_ABSENT_PARTITIONS = 10_000  # of deleted topics: a consumer owns them until it has acknowledged a stop
 
@@ -63,6 +64,11 @@ def integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int = 
     if not minimum <= value <= maximum:
         raise NodeContentError(f"{what}: {key} is {value!r:.80}, must be {minimum} to {maximum}")
     return value
+
+
+def optional_integer(what: str, document: Mapping[str, Any], key: str, *, minimum: int, maximum: int) -> int | None:
+    """Return the integer under `key`, None if absent or null."""
+    return None if document.get(key) is None else integer(what, document, key, minimum=minimum, maximum=maximum)
 
 
 def text(what: str, document: Mapping[str, Any], key: str) -> str:
@@ -186,7 +192,7 @@ def threads_from_ranges(what: str, threads: object, bound: Bound | None = None) 
         if not found.keys().isdisjoint(partitions):
             twice = min(found.keys() & partitions.keys())
             raise NodeContentError(f"{what}: {twice} is listed under two consumer threads")
-        found |= partitions
+        found = found | partitions if found else partitions
         if len(found) > MAX_PARTITIONS_PER_NODE:
             raise NodeContentError(f"{what}: more than {MAX_PARTITIONS_PER_NODE} partitions")
     return found

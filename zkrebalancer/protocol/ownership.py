@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
+from zkrebalancer.protocol.registration import MAX_SESSION_TIMEOUT_MS, MAX_STATIC_GRACE_MS
 
 VERSION = 1
 
@@ -38,11 +39,16 @@ class EvictionRecord:
 
 @dataclass(frozen=True, slots=True)
 class StaticMember:
-    """The last partitions of a static member, reserved for it until `deadline_ms` (epoch; None while it is alive)."""
+    """The last partitions of a static member, reserved for it until `deadline_ms` (epoch; None while it is alive).
+
+    `grace_ms`: how long it is waited for if it registered so: then its partitions go to no other member before, because
+    somebody may still read them (a client of a gateway that ended).
+    """
 
     consumer: str
     partitions: frozenset[TopicPartition]
     deadline_ms: int | None
+    grace_ms: int | None = None
 
 
 def encode_owners(record: OwnersRecord) -> bytes:
@@ -71,7 +77,7 @@ def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
 def encode_given(partitions: AbstractSet[TopicPartition], *, is_coarse: bool = False) -> bytes:
     """Encode the record of what the coordinator gave a consumer.
 
-    `is_coarse`: with one range for each topic, from the first to the last partition, which says more than was given.
+    `is_coarse`: as one range per topic, from the first to the last partition, which may include more than was given.
     """
     topics = fields.topics_to_ranges(frozenset(partitions))
     if is_coarse:
@@ -111,8 +117,8 @@ def decode_eviction(content: bytes, bound: Bound | None = None) -> EvictionRecor
     return EvictionRecord(
         generation=fields.integer("evicted", document, "generation"),
         partitions=fields.threads_from_ranges("evicted", document.get("threads"), bound),
-        evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms"),
-        lease_ms=fields.integer("evicted", document, "lease_ms"),
+        evicted_at_ms=fields.integer("evicted", document, "evicted_at_ms", maximum=fields.MAX_EPOCH_MS),
+        lease_ms=fields.integer("evicted", document, "lease_ms", maximum=MAX_SESSION_TIMEOUT_MS),
         topics=tuple(fields.topic_name("evicted", name) for name in topics),
     )
 
@@ -125,6 +131,7 @@ def encode_static(member: StaticMember) -> bytes:
             "consumer": member.consumer,
             "partitions": fields.topics_to_ranges(member.partitions),
             "deadline_ms": member.deadline_ms,
+            "grace_ms": member.grace_ms,
         }
     )
 
@@ -138,6 +145,7 @@ def decode_static(content: bytes, bound: Bound | None = None) -> StaticMember:
         consumer=fields.text("static", document, "consumer"),
         partitions=frozenset(fields.topics_from_ranges("static", document.get("partitions"), bound)),
         deadline_ms=deadline,
+        grace_ms=fields.optional_integer("static", document, "grace_ms", minimum=1, maximum=MAX_STATIC_GRACE_MS),
     )
 
 

@@ -12,7 +12,9 @@ BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+COORDINATOR_HINDRANCES = "/consumers/coordinator_hindrances"
 GROUPS = "/consumers/groups"
+SERVED = "/consumers/served"
 
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")
@@ -52,6 +54,11 @@ def topic(name: str) -> str:
 def group(name: str) -> str:
     """The settings node of a group."""
     return f"{GROUPS}/{name}"
+
+
+def served(name: str) -> str:
+    """The node that exists if a group of this name was ever served."""
+    return f"{SERVED}/{name}"
 
 
 def generation(name: str) -> str:
@@ -103,6 +110,16 @@ def offsets(group_name: str, topic_name: str | None = None, partition: int | Non
     """The offsets of a group, of one topic, or of one partition."""
     path = _child(group_name, "offsets", topic_name)
     return path if partition is None else f"{path}/{partition}"
+
+
+def incarnations(group_name: str, topic_name: str | None = None) -> str:
+    """The records of the topics that a group's offsets belong to, or that of one topic."""
+    return _child(group_name, "incarnations", topic_name)
+
+
+def deleted_offsets(group_name: str, copy: str | None = None) -> str:
+    """The copies of a group's deleted offsets, or one of them."""
+    return _child(group_name, "deleted_offsets", copy)
 
 
 def _child(group_name: str, kind: str, name: str | None) -> str:

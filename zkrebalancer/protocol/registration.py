@@ -15,6 +15,8 @@ WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 MAX_THREADS = 1_000
 MAX_SESSION_TIMEOUT_MS = 24 * 3_600_000
+MAX_STOP_TIMEOUT_MS = 3_600_000  # the longest that one member can delay others
+MAX_STATIC_GRACE_MS = 3_600_000  # how long a static member that ended can keep its partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,23 @@ class Registration:
     instance_id: str | None = None
     rack: str | None = None
     capacity: float = 1.0
+    stop_timeout_ms: int | None = None  # how long a stop may take, if longer than `rebalance_timeout_ms` of the group
+    static_grace_ms: int | None = None  # how long a static member is waited for, whatever its group says
 
     @property
     def lease_ms(self) -> int:
-        """How long the consumer may deliver records after it sent its last renewal."""
+        """The time for which the consumer may deliver records after sending its last renewal."""
         return lease_ms(self.session_timeout_ms)
 
 
 def lease_ms(session_timeout_ms: int) -> int:
     """Return two thirds of the granted session timeout, so that the lease ends before ZooKeeper expires the session."""
     return session_timeout_ms * 2 // 3
+
+
+def stop_limit_ms(stop_timeout_ms: int | None, rebalance_timeout_ms: int) -> int:
+    """Return the time limit for acknowledging a stop: the member's, but at least its group's."""
+    return max(rebalance_timeout_ms, stop_timeout_ms or 0)
 
 
 def encode(registration: Registration) -> bytes:
@@ -56,6 +65,8 @@ def encode(registration: Registration) -> bytes:
             "capacity": registration.capacity,
             "host": registration.host,
             "session_timeout_ms": registration.session_timeout_ms,
+            "stop_timeout_ms": registration.stop_timeout_ms,
+            "static_grace_ms": registration.static_grace_ms,
         }
     )
 
@@ -77,6 +88,8 @@ def decode(content: bytes) -> Registration:
     for name, threads in subscription.items():
         if pattern == STATIC:
             fields.topic_name(what, name)
+        if type(threads) is int and 1 <= threads <= MAX_THREADS:
+            continue  # there may be forty thousand, and the text for an error takes most of the time
         fields.integer(f"{what}: {name!r:.80}", {"threads": threads}, "threads", minimum=1, maximum=MAX_THREADS)
     if pattern != STATIC and len(subscription) != 1:
         raise NodeContentError(f"{what}: {pattern} needs one regular expression, not {len(subscription)}")
@@ -92,6 +105,12 @@ def decode(content: bytes) -> Registration:
         instance_id=_instance_id(what, fields.optional_text(what, document, "instance_id")),
         rack=fields.optional_text(what, document, "rack"),
         capacity=_capacity(what, document.get("capacity", 1.0)),
+        stop_timeout_ms=fields.optional_integer(
+            what, document, "stop_timeout_ms", minimum=1, maximum=MAX_STOP_TIMEOUT_MS
+        ),
+        static_grace_ms=fields.optional_integer(
+            what, document, "static_grace_ms", minimum=1, maximum=MAX_STATIC_GRACE_MS
+        ),
     )
 
 

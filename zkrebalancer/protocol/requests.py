@@ -1,6 +1,6 @@
 """The size of a transaction as a ZooKeeper request, with all its paths and contents. Pure.
 
-A server closes the connection if a request exceeds its `jute.maxbuffer`, without telling the client why. Hence every
+A server closes the connection without a reason if a request exceeds its `jute.maxbuffer`. Hence every
 transaction is measured before it is sent.
 """
 

@@ -15,7 +15,7 @@ INCREMENTAL = "incremental"
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a group is rebalanced. Times are in milliseconds."""
+    """The settings of a group's rebalances. Times are in milliseconds."""
 
     strategy: str = "sticky"
     """The assignment strategy: `sticky`, `cooperative_sticky`, `range`, `round_robin` or `balanced`."""
@@ -26,7 +26,7 @@ class GroupSettings:
     starts_paused: bool = False
     """If true, no starts are sent. Set while offsets are being reset."""
     paused_by: str = ""
-    """Names the reset that pauses starts, and changes while it goes on; if it stays the same, the pause is ended."""
+    """The reset that pauses starts; it keeps changing this, or the coordinator ends the pause."""
     rebalance_timeout_ms: int = 30_000
     """Time for a member to acknowledge one command before it is evicted."""
     max_rebalance_retries: int = 4
@@ -34,7 +34,7 @@ class GroupSettings:
     rebalance_debounce_ms: int = 50
     """Quiet time after a change during a rebalance, so that one plan covers several changes."""
     rebalance_debounce_cap_ms: int = 500
-    """Longest delay of a plan by further changes."""
+    """Longest time that further changes can delay a plan."""
     static_grace_ms: int = 30_000
     """How long the partitions of a static member stay reserved after it is gone."""
     options: Mapping[str, object] = field(default_factory=dict)
@@ -67,8 +67,14 @@ def changed(content: bytes, values: Mapping[str, object]) -> bytes:
 
 
 def paused(content: bytes, by: str) -> bytes:
-    """Pause starts; `by` differs from that of every other reset, and from the last time. Raises as `changed`."""
+    """Pause starts; `by` must be different at every call. Raises as `changed`."""
     return changed(content, {"starts_paused": True, "paused_by": by})
+
+
+def is_paused_by(content: bytes, prefix: str) -> bool:
+    """Whether starts are paused by an operation whose name begins so; raises as `changed`."""
+    by = fields.read_document("group settings", content).get("paused_by") if content else None
+    return isinstance(by, str) and by.startswith(prefix)
 
 
 def resumed(content: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """A group's weights in the node `/consumers/groups/<group>/weights`: the expected rate of each partition.
 
 `{"version": 1, "slot_count": 24, "rates": {"orders": [[…24 numbers…], …]}}`: for each partition of a topic, in order,
-the records per second in each time slot. Of 168 slots, each is an hour of the week, beginning on Monday; of 24, an
-hour of the day; a single slot covers all time. Hours are UTC.
+the records per second in each time slot. 168 slots are the hours of the week, beginning on Monday; 24 are the hours of
+the day; a single slot covers all time. Hours are UTC.
 """
 
 from __future__ import annotations

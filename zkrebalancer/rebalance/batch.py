@@ -1,44 +1,42 @@
-"""One transaction of commands: as many as fit, with everything that has to be written together with them."""
+"""What the leader writes for a group's members: transactions of commands, and records of what each member was given.
+
+A claim beyond `given/<consumer>` is false, also after a failover. Each start writes its consumer's record in the same
+transaction (`Batch`), so a record never says less than what was given. `GivenRecords` makes it say no more: when
+partitions were let go, and for a group whose records cannot be relied on, since another version led it: then what its
+members claim is recorded once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
-from zkrebalancer.protocol import cluster_nodes, command, paths
-from zkrebalancer.protocol.calls import Check, Create, Operation, SetContent
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol.calls import Check, Create, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import Command, StartFetcher
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
-from zkrebalancer.rebalance import given as given_records
-from zkrebalancer.rebalance import static_members
+from zkrebalancer.rebalance import static_members, topic_reset
 from zkrebalancer.rebalance.plan import Plan
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 GROUP_INDEX = 0  # of the operation that checks the settings
+DELAY_US = 1_000_000  # so that the releases of a rebalance share a transaction, and delay none of its starts
+MAX_RECORDS = 64  # of one transaction: other groups wait meanwhile
+MAX_RECORDED = 20_000  # partitions in them
 
 
-@dataclass(frozen=True, slots=True)
 class Batch:
-    """The commands of one transaction, in the order of its `Create` operations, which begin at `first_index`."""
-
-    plan: Plan
-    commands: tuple[tuple[str, Command], ...]
-    first_index: int
-    generation_index: int | None  # of the operation that stores the generation
-    incarnations: Mapping[str, str]  # of topics that are started for the first time
-    operations: tuple[Operation, ...]  # all of them
-    recorded: frozenset[str]  # consumers for which it is recorded what they were given
-
-
-class BatchBuilder:
-    """Gathers commands until one transaction is full: the whole request is measured."""
+    """The commands of one transaction, and all that has to be written with them: the whole request is measured."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, plan: Plan) -> None:
         """Begin with the check of the settings, and with the plan's generation if it is not stored yet."""
+        self.plan = plan
         self._limit = scheduler.limit
-        self._view, self._plan = view, plan
+        self._view = view
         self._first: list[Operation] = [Check(paths.group(view.group), view.settings_version)]
+        self.generation_index = None if plan.stored else len(self._first)  # of the operation that stores it
         if not plan.stored:
             content = cluster_nodes.encode_counter(plan.generation)
             self._first.append(SetContent(paths.generation(view.group), content, view.generation_version))
@@ -47,9 +45,10 @@ class BatchBuilder:
         self._room = self._whole_room = scheduler.room(self._first)
         self._beside: list[Operation] = []
         self._creates: list[Operation] = []
-        self.commands: list[tuple[str, Command]] = []
-        self.recorded_count = 0  # partitions in the records of what was given
-        self.incarnations: dict[str, str] = {}
+        self.commands: list[tuple[str, Command]] = []  # in the order of the `Create` operations
+        self.recorded: set[str] = set()  # consumers for which it is recorded what they were given
+        self.recorded_count = 0  # partitions in these records
+        self.incarnations: dict[str, str] = {}  # of topics, stored in their marks and records
         self.statics: dict[str, StaticMember] = {}  # by instance, as they are once the transaction has succeeded
         self.left_out: list[str] = []  # instances whose records are too large to be stored
 
@@ -58,25 +57,35 @@ class BatchBuilder:
         """The size of what was added."""
         return self._whole_room - self._room
 
+    @property
+    def first_index(self) -> int:
+        """The position of the first command among the operations."""
+        return len(self._first) + len(self._beside)
+
+    def operations(self) -> list[Operation]:
+        """Return the transaction."""
+        return [*self._first, *self._beside, *self._creates]
+
     def add(self, consumer: str, wanted: Command) -> bool:
         """Add a command, or as much of it as one transaction takes; False: it has to go into the next transaction."""
-        record = self._record(consumer, wanted)
+        static = self._static_record(consumer, wanted)
         while True:  # ends: a start of one partition fits into any limit
             marks = self._marks(wanted)
-            create = Create(self._prefix(consumer), command.encode(wanted), sequence=True)
-            beside = [self._mark(topic, incarnation) for topic, incarnation in marks.items()]
+            prefix = f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
+            create = Create(prefix, command.encode(wanted), sequence=True)
+            beside = [write for of in marks.items() for write in topic_reset.stores(self._view, *of)]
             if isinstance(wanted, StartFetcher):
                 beside.append(self._given_record(consumer, wanted))
-            if record is not None:
-                beside.append(static_members.stores(self._view, *record))
+            if static is not None:
+                beside.append(static_members.stores(self._view, *static))
             size = sum(map(self._limit.operation_size, (*beside, create)))
             if size <= self._room:
                 break
             if self.commands:
                 return False
-            if record is not None and self._limit.operation_size(beside[-1]) > self._room // 2:
-                self.left_out.append(record[0])
-                record = None
+            if static is not None and self._limit.operation_size(beside[-1]) > self._room // 2:
+                self.left_out.append(static[0])
+                static = None
             elif isinstance(wanted, StartFetcher) and len(wanted.partitions) > 1:
                 kept = sorted(wanted.partitions)[: len(wanted.partitions) // 2]
                 wanted = replace(wanted, partitions={partition: wanted.partitions[partition] for partition in kept})
@@ -88,45 +97,101 @@ class BatchBuilder:
         self.commands.append((consumer, wanted))
         self.incarnations |= marks
         if isinstance(wanted, StartFetcher):
+            self.recorded.add(consumer)
             self.recorded_count += len(self._view.held_by(consumer)) + len(wanted.partitions)
-        if record is not None:
-            self.statics[record[0]] = record[1]
+        if static is not None:
+            self.statics[static[0]] = static[1]
         return True
 
-    def operations(self) -> list[Operation]:
-        """Return the transaction."""
-        return [*self._first, *self._beside, *self._creates]
-
-    def batch(self) -> Batch:
-        """Return the transaction, with all that its reply needs."""
-        generation_index = None if self._plan.stored else GROUP_INDEX + 1
-        first_index = len(self._first) + len(self._beside)
-        commands, operations = tuple(self.commands), tuple(self.operations())
-        started = frozenset(consumer for consumer, sent in commands if isinstance(sent, StartFetcher))
-        return Batch(self._plan, commands, first_index, generation_index, self.incarnations, operations, started)
-
-    def _prefix(self, consumer: str) -> str:
-        return f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
-
-    def _record(self, consumer: str, wanted: Command) -> tuple[str, StaticMember] | None:
-        instance = self._view.members[consumer].instance
-        if instance is None or not isinstance(wanted, StartFetcher):
+    def _static_record(self, consumer: str, wanted: Command) -> tuple[str, StaticMember] | None:
+        registration = self._view.members[consumer].registration
+        if registration is None or registration.instance_id is None or not isinstance(wanted, StartFetcher):
             return None
-        return instance, static_members.record(self._plan, consumer, wanted)
+        record = static_members.record(self.plan, consumer, wanted, registration.static_grace_ms)
+        return registration.instance_id, record
 
     def _given_record(self, consumer: str, wanted: StartFetcher) -> Operation:
         given = {*(self._view.members[consumer].given or ()), *wanted.partitions}
-        return given_records.record(self._view, consumer, given, self._whole_room // 2)
+        return _record(self._view, consumer, given, self._whole_room // 2)
 
     def _marks(self, wanted: Command) -> dict[str, str]:
-        """Return the incarnations of topics that are started for the first time, to be stored with the start."""
+        """Return the incarnations to store with the start: a consumer may read the mark as soon as it is started."""
         if not isinstance(wanted, StartFetcher):
             return {}
         topics = {topic for topic, _number in wanted.partitions} - self.incarnations.keys()
-        unmarked = sorted(topic for topic in topics if not self._view.incarnations.get(topic))
-        return {topic: self._view.topics[topic].incarnation for topic in unmarked}
+        unmarked = sorted(topic for topic in topics if not self._view.is_marked(topic))
+        names = {topic: self._view.names_to_store(topic) for topic in unmarked}
+        return {topic: incarnation for topic, incarnation in names.items() if incarnation is not None}
 
-    def _mark(self, topic: str, incarnation: str) -> Operation:
-        path = paths.offsets(self._view.group, topic)
-        write = Create if topic not in self._view.incarnations else SetContent
-        return write(path, incarnation.encode())
+
+class GivenRecords:
+    """The records of one group that say something else than what is known."""
+
+    def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
+        """Have nothing to write."""
+        self._scheduler = scheduler
+        self._view = view
+        self._is_writing = False
+
+    def reset(self) -> None:
+        """Everything is read anew."""
+        self._is_writing = False
+
+    def look(self) -> None:
+        """See to it that records which say something else are written soon."""
+        is_due = bool(self._view.unrecorded) or not self._view.is_recorded
+        if is_due and not self._is_writing and not self._scheduler.has_timer("given"):
+            self._scheduler.wake("given", self._scheduler.now.mono_us + DELAY_US, self._write)
+
+    def _write(self) -> None:
+        names: list[str] = []
+        operations: list[Operation] = []
+        count = 0
+        while self._view.unrecorded and len(names) < MAX_RECORDS and count < MAX_RECORDED:
+            consumer, _ = self._view.unrecorded.popitem(last=False)
+            member = self._view.members.get(consumer)
+            if member is None or member.given is None or not (member.given or consumer in self._view.recorded):
+                continue
+            names.append(consumer)
+            operations.append(_record(self._view, consumer, member.given.keys(), self._scheduler.room() // 2))
+            count += len(member.given)
+        fitting = self._scheduler.fitting(operations)
+        self._view.unrecorded.update(dict.fromkeys(names[fitting:]))
+        if operations:
+            self._is_writing = True
+            self._scheduler.write(operations[:fitting], self._written, names[:fitting])
+        elif not self._view.is_recorded:
+            self._mark()
+
+    def _written(self, reply: Reply, names: list[str]) -> None:
+        self._is_writing = False
+        if isinstance(reply, Refused):
+            self._view.unrecorded.update(dict.fromkeys(names))
+            if reply.index is not None and reply.refusal in {Refusal.NO_NODE, Refusal.NODE_EXISTS}:
+                self._view.recorded ^= {names[reply.index]}  # somebody else has removed or made it
+        else:
+            self._view.recorded.update(names)
+        self.look()
+
+    def _mark(self) -> None:
+        """Every member has a record: from now on they tell, as long as no other version raises the generation."""
+        if any(member.given is None for member in self._view.members.values()):
+            return  # until it can be read, or is gone; then the group is read anew
+        group = self._view.group
+        mark = SetContent(paths.given(group), cluster_nodes.encode_counter(self._view.generation))
+        self._is_writing = True
+        self._scheduler.write([Check(paths.generation(group), self._view.generation_version), mark], self._marked)
+
+    def _marked(self, reply: Reply) -> None:
+        self._is_writing = False
+        self._view.is_recorded = not isinstance(reply, Refused)
+        self.look()
+
+
+def _record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:
+    """Return what stores the record of what a consumer was given: a coarser one if it would be larger than this."""
+    content = ownership.encode_given(given)
+    if len(content) > max_bytes:
+        content = ownership.encode_given(given, is_coarse=True)
+    write = SetContent if consumer in view.recorded else Create
+    return write(paths.given(view.group, consumer), content)

@@ -7,15 +7,23 @@ Keeps the names of the legacy design: `coordinator_elector`, `coordinator_startu
 
 from __future__ import annotations
 
+from collections import deque
+
 from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
 from zkrebalancer.protocol.errors import InvalidNameError
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Computed, Effect, Event, LoadsRead, Now, ShutDown, Stopped, Tick
+from zkrebalancer.rebalance.election import OWNER as ELECTION
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
-from zkrebalancer.rebalance.group import Group, Leadership
+from zkrebalancer.rebalance.former_lives import FormerLives
+from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US, Group
+from zkrebalancer.rebalance.hindrances import Hindrances
+from zkrebalancer.rebalance.leadership import Leadership
+from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.quarantine import Quarantine
-from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
+from zkrebalancer.rebalance.rubbish import Rubbish
+from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler, Turns
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
@@ -23,9 +31,10 @@ from zkrebalancer.rebalance.topics import TopicListener
 OWNER = "/coordinator"  # no group has such a name
 MAX_PLANNING = 4  # strategies that compute at once; the others wait in the queue
 MAX_SLOW_PLANS = 12  # strategies that have computed for longer than PLAN_PATIENCE_US, and keep no other group waiting
-PLAN_PATIENCE_US = 5_000_000
+PLAN_PATIENCE_US = 1_000_000
+WORK_OF_A_DROP = 10  # units of `scheduler.MAX_WORK_PER_STEP`
 MAX_LOADING = 200  # groups that are read at once after an election or a reconnect
-MAX_LOADS_PER_STEP = 20  # groups that begin to be read in one step, so that other events have their turn
+MAX_LOADS_PER_STEP = 5  # groups that begin to be read in one step, so that other events have their turn
 _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF})
 
 
@@ -44,20 +53,27 @@ class Coordinator:
         self.scheduler = Scheduler(limit)
         self._own = self.scheduler.part(OWNER)
         self.quarantine = Quarantine(self.scheduler, self._drop, self._serve_again)
-        self.scheduler.contain = self.quarantine.run
+        self.hindrances = Hindrances(self.scheduler, self.quarantine)
+        self.scheduler.contain = self.quarantine.contain
+        self.scheduler.note_waiting = self._note_waiting
         self.coordinator_elector = CoordinatorElector(
             self.scheduler, identity, self.coordinator_startup, self._resigned
         )
         self.subscriptions = Subscriptions()
-        self.rebalance_request_queue: dict[str, None] = {}
+        self.rebalance_request_queue = Turns()
         self.topic_listener = TopicListener(self.scheduler, self.subscriptions, self._topic_changed)
+        self.former_lives = FormerLives(self.scheduler)
         self.groups: dict[str, Group] = {}
         self.leadership: Leadership | None = None
         self._planning: dict[str, int] = {}  # group -> since when
         self._waits_for_topics = False  # groups are read after the topics, which bound what the groups' nodes may name
-        self.groups_to_load: dict[str, str] = {}  # group -> trigger; a few begin at a time
-        self._loading: set[str] = set()
-        self._groups_known = False
+        self.groups_to_load = Turns()
+        self._listing = Listing(self._own, self._groups_seen, self._groups_missing, self._groups_compared)
+        self._is_listing = False
+        self._listed: dict[str, None] = {}  # the groups that are there, in order
+        self._is_listed = False  # all of them are, under this leadership
+        self._to_drop: deque[str] = deque()  # groups that were deleted
+        self._rubbish = Rubbish(self.scheduler)  # what a leadership leaves
         self._stopping = False
         self._refused_groups: set[str] = set()
 
@@ -80,7 +96,7 @@ class Coordinator:
         """Handle one event; return what has to be done, in order."""
         self.scheduler.now = now
         self.quarantine.event = event
-        self.scheduler.run_due()
+        self.scheduler.run_next_due()
         if isinstance(event, calls.Replied):
             self.scheduler.answer(event.call_id, event.reply)
         elif isinstance(event, calls.Watched):
@@ -100,6 +116,9 @@ class Coordinator:
             raise TypeError(f"not an event: {event!r}")
         self._maybe_load()
         self.request_handler()
+        if self.scheduler.is_news:
+            self.scheduler.is_news = False
+            self.hindrances.look()
         return self.scheduler.take_effects()
 
     def _answered(self, event: Computed | LoadsRead) -> None:
@@ -108,9 +127,9 @@ class Coordinator:
         if group is None:
             return
         if isinstance(event, Computed):
-            self.quarantine.run(group.name, group.computed, event)
+            self.scheduler.run(group.name, group.computed, event)
         else:
-            self.quarantine.run(group.name, group.loads.handle, event)
+            self.scheduler.run(group.name, group.loads.handle, event)
 
     # Leading and not leading ----------------------------------------------------------------------------------------
 
@@ -131,7 +150,9 @@ class Coordinator:
             scheduler=self.scheduler,
             epoch=epoch,
             subscriptions=self.subscriptions,
+            former_lives=self.former_lives,
             rebalance_request_queue=self.rebalance_request_queue,
+            groups_to_load=self.groups_to_load,
             weighing=self._weighing,
         )
         self._own.emit("leader_elected", None, None, epoch=epoch, brokerid=self.identity.brokerid)
@@ -142,10 +163,25 @@ class Coordinator:
 
         The election has made a `sync` before: what is read here is no older than the last write of the last connection.
         """
+        if self.leadership is not None:
+            self.hindrances.begin(self.leadership.epoch)
         self.topic_listener.read_all()
+        self.former_lives.read()
+        self._own.wake("reconcile", self.scheduler.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
         self._waits_for_topics = True
-        self.groups_to_load = dict.fromkeys(self.groups, "reconnected")
-        self._loading.clear()
+        self._is_listing = False
+        self.groups_to_load.become(self.groups, "reconnected")
+        if self.leadership is not None:
+            self.leadership.loading.clear()
+        self._listing.stop()
+        self._listed = dict.fromkeys(self.groups)  # what was listed and not read yet has to be found once more
+
+    def _reconcile(self) -> None:
+        """List the groups and read the topics again, in case that ZooKeeper withheld the news of a change."""
+        self._own.wake("reconcile", self.scheduler.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
+        if not self._is_listing:
+            self.list_groups()
+        self.topic_listener.read_again()
 
     def _maybe_load(self) -> None:
         """Read the groups once the topics are known: at most MAX_LOADING at once, MAX_LOADS_PER_STEP in one step.
@@ -155,25 +191,30 @@ class Coordinator:
         """
         if self.leadership is None:
             return
-        if self._waits_for_topics and self.subscriptions.are_topics_known:
+        if self._waits_for_topics and self.subscriptions.are_topics_known and self.former_lives.is_known:
             self._waits_for_topics = False
             self.list_groups()
-        if self._waits_for_topics or not self.groups_to_load or self._own.is_awake_planned("load"):
+        if self._waits_for_topics or not self.groups_to_load or self._own.has_timer("load"):
             return
-        self._loading = {name for name in self._loading if self._is_in(name, GroupState.LOADING)}
+        loading = self.leadership.loading
         begun = 0
-        while self.groups_to_load and len(self._loading) < MAX_LOADING and begun < MAX_LOADS_PER_STEP:
-            name = next(iter(self.groups_to_load))
-            self._load(name, self.groups_to_load.pop(name), self.leadership)
+        while self.groups_to_load and len(loading) < MAX_LOADING and begun < MAX_LOADS_PER_STEP:
+            self._load(*self.groups_to_load.next(), self.leadership)
             begun += 1
         if begun == MAX_LOADS_PER_STEP:
             self._own.wake_soon("load", _in_a_step_of_its_own)
 
     def _load(self, name: str, trigger: str, leadership: Leadership) -> None:
+        if self.quarantine.is_out(name) or not self._is_legal(name):
+            return
         if name not in self.groups:
             self.groups[name] = Group(name, leadership)
-        self._loading.add(name)
-        self.quarantine.run(name, self.groups[name].load, trigger)
+        self.scheduler.run(name, self.groups[name].load, trigger)
+
+    def _note_waiting(self, owner: str) -> None:
+        """Let another group be read meanwhile: this one waits for rights."""
+        if self.leadership is not None:
+            self.leadership.loading.discard(owner)
 
     def _is_in(self, name: str, state: GroupState) -> bool:
         return name in self.groups and self.groups[name].state is state
@@ -188,19 +229,17 @@ class Coordinator:
             reason=reason,
         )
         self.leadership = None
-        for name in self.groups:
-            self.scheduler.forget(name)
-        self._own.forget()
-        self.quarantine.clear()
-        self.topic_listener.forget()
-        self.groups.clear()
+        self.hindrances.end()
+        groups, listed, self.groups, self._listed = self.groups, self._listed, {}, {}
+        rubbish = [*self.scheduler.forget_all_but(ELECTION), *self.quarantine.clear(), *self.subscriptions.clear()]
+        rubbish += self.topic_listener.end()
+        self.former_lives.forget()
         self._planning.clear()
-        self._waits_for_topics = False
-        self.groups_to_load.clear()
-        self._loading.clear()
-        self._groups_known = False
-        self.subscriptions.clear()
-        self.rebalance_request_queue.clear()
+        self._waits_for_topics = self._is_listed = False
+        self.groups_to_load.become((), "")
+        self._to_drop.clear()
+        self.rebalance_request_queue.become((), "")
+        self._rubbish.add(groups, listed, *rubbish)
         if self._stopping:
             self._own.do(Stopped())
 
@@ -212,21 +251,22 @@ class Coordinator:
     # The request handler --------------------------------------------------------------------------------------------
 
     def request_handler(self) -> None:
-        """Plan the groups that wait in `rebalance_request_queue`, as many at once as may compute."""
+        """Plan the groups that wait in `rebalance_request_queue`: one in each step, as many at once as may compute."""
         if self.leadership is None or not self.subscriptions.are_topics_known:
             return
         now_us = self.scheduler.now.mono_us
         self._planning = {n: at for n, at in self._planning.items() if self._is_in(n, GroupState.PLANNING)}
         in_time = [since_us for since_us in self._planning.values() if now_us < since_us + PLAN_PATIENCE_US]
         free = min(MAX_PLANNING - len(in_time), MAX_PLANNING + MAX_SLOW_PLANS - len(self._planning))
-        while free > 0 and self.rebalance_request_queue:
-            waiting = next(iter(self.rebalance_request_queue))
-            del self.rebalance_request_queue[waiting]
-            self.quarantine.run(waiting, self.groups[waiting].begin_planning)
+        if free > 0 and self.rebalance_request_queue:
+            waiting, _ = self.rebalance_request_queue.next()
+            self.scheduler.run(waiting, self.groups[waiting].begin_planning)
             self._planning[waiting] = now_us
             in_time.append(now_us)
             free -= 1
-        if self.rebalance_request_queue and in_time:
+        if self.rebalance_request_queue and free > 0:
+            self._own.wake_soon("patience", _in_a_step_of_its_own)
+        elif self.rebalance_request_queue and in_time:
             self._own.wake("patience", min(in_time) + PLAN_PATIENCE_US, _in_a_step_of_its_own)
 
     # The listeners --------------------------------------------------------------------------------------------------
@@ -246,39 +286,70 @@ class Coordinator:
     def _group_watched(self, event: calls.Watched) -> None:
         name, *rest = event.path.removeprefix(paths.GROUPS + "/").split("/")
         if name in self.groups:
-            self.quarantine.run(name, self.groups[name].watched, tuple(rest))
+            self.scheduler.run(name, self.groups[name].watched, tuple(rest))
 
     def _topic_changed(self, group: str, kind: str) -> None:
-        self.quarantine.run(group, self.groups[group].topics_changed, kind)
+        if group in self.groups:
+            self.scheduler.run(group, self.groups[group].topics_changed, kind)
 
     def list_groups(self) -> None:
         """`register_group_change_listener`: groups may have come or gone."""
+        self._is_listing = True
         self._own.ask(ListChildren(paths.GROUPS, watch=True), self._groups_listed, expected=OF_A_ROOT)
 
     def _groups_listed(self, reply: Reply) -> None:
-        if not isinstance(reply, Children) or self.leadership is None:
+        self._is_listing = False
+        if isinstance(reply, Children) and self.leadership is not None:
+            self._listing.compare(reply.names, self._listed)
+
+    def _groups_seen(self, names: list[str]) -> None:
+        if self.leadership is None:
             return
-        for name in sorted((self.groups.keys() | self.groups_to_load.keys()) - set(reply.names)):
+        new = [name for name in names if name not in self._listed]
+        self._listed.update(dict.fromkeys(new))
+        self.groups_to_load.extend(new, "group-created" if self._is_listed else "leader-elected")
+        if gone := self.leadership.gone:
+            self.groups_to_load.extend(sorted(gone.intersection(names)), "group-created")
+
+    def _groups_missing(self, names: list[str]) -> None:
+        for name in names:
+            del self._listed[name]
+        self._to_drop.extend(names)
+
+    def _groups_compared(self) -> None:
+        self._is_listed = True
+        self._drop_some()
+        self.former_lives.keep(self._listed)
+
+    def _drop_some(self) -> None:
+        """Forget as many of the deleted groups as one step allows."""
+        while self._to_drop and self._own.has_time:
+            self._own.spend(WORK_OF_A_DROP)
+            name = self._to_drop.popleft()
+            if name in self._listed:
+                continue  # it is there again, and is read anew
+            if name in self.groups:
+                self.former_lives.wait_us(name, self.groups[name].view)
             self._drop(name)
-        self.quarantine.keep(frozenset(reply.names))
-        for name in reply.names:
-            if name not in self.groups and not self.quarantine.is_out(name) and self._is_legal(name):
-                self.groups_to_load.setdefault(name, "group-created" if self._groups_known else "leader-elected")
-            elif name in self.groups and self.groups[name].is_gone:
-                self.groups_to_load.setdefault(name, "group-created")
-        self._groups_known = True
+            self.quarantine.forget(name)
+        if self._to_drop:
+            self._own.wake_soon("drop", self._drop_some)
 
     def _drop(self, name: str) -> list[str]:
         """Forget a group, whatever state it is in; return the lines of its story."""
         self.scheduler.forget(name)
+        self.scheduler.part(name).hinder(None)
         self.subscriptions.forget_group(name)
-        self.groups_to_load.pop(name, None)
-        self.rebalance_request_queue.pop(name, None)
+        self.groups_to_load.remove(name)
+        self.rebalance_request_queue.remove(name)
+        if self.leadership is not None:
+            self.leadership.loading.discard(name)
+            self.leadership.gone.discard(name)
         group = self.groups.pop(name, None)
         return [] if group is None else group.story.lines()
 
     def _serve_again(self, name: str) -> None:
-        self.groups_to_load.setdefault(name, "retry")
+        self.groups_to_load.add(name, "retry")
 
     def _is_legal(self, name: str) -> bool:
         try:

@@ -21,17 +21,20 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Reply,
+    SetContent,
 )
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import lease_ms
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # at removing nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
-UNKNOWN_SESSION_TIMEOUT_MS = 60_000  # of a consumer whose registration cannot be read
+UNKNOWN_LEASE_MS = lease_ms(60_000)  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
 ANY_VERSION = -1
@@ -46,11 +49,13 @@ class Departures:
         self._scheduler = scheduler
         self._view = view
         self._report = report
+        self._in_the_way: set[str] = set()  # nodes of somebody else, or with such below them, found when evicting
 
     def adopt(self, dead: Collection[str]) -> None:
         """After loading: remove what the dead have left, and wait for the leases of the evicted."""
+        self._in_the_way.clear()
         for consumer in sorted(dead):
-            self._emit_ended(consumer, "expired")  # it may have died while no coordinator led
+            self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer)
         for consumer, record in self._view.evicted.items():
             self._await_lease(consumer, record)
@@ -64,12 +69,14 @@ class Departures:
     def end(self, consumer: str) -> None:
         """The consumer's session is over, and with it what it owned: free at once."""
         member = self._view.members[consumer]
-        self._emit_ended(consumer, "expired")
+        wait_us = lease_wait_us(member.registration.lease_ms if member.registration else None)
+        self._view.lease_until_us = max(self._view.lease_until_us, self._scheduler.now.mono_us + wait_us)
+        self._emit("ownership_ended", consumer, reason="expired")
         self.sweep(consumer, announce=True)
         self._report(facts.Left(member, self._view.remove(consumer), "member-left"))
 
-    def _emit_ended(self, consumer: str, reason: str) -> None:
-        self._scheduler.emit("ownership_ended", self._view.generation, None, member=consumer, reason=reason)
+    def _emit(self, kind: str, consumer: str, **fields: EventField) -> None:
+        self._scheduler.emit(kind, self._view.generation, None, member=consumer, **fields)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
         """Remove what the dead has left; if there is no channel, the consumer closed in good order."""
@@ -79,7 +86,7 @@ class Departures:
     def _dead_channel_listed(self, reply: Reply, consumer: str, tries: int, announce: bool) -> None:
         if announce:
             reason = "expired" if isinstance(reply, Children) else "closed"
-            self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason=reason)
+            self._emit("member_left", consumer, reason=reason)
         left = [Delete(paths.given(self._view.group, consumer))] if consumer in self._view.recorded else []
         if isinstance(reply, Children):
             channel = paths.channel(self._view.group, consumer)
@@ -87,9 +94,12 @@ class Departures:
         deletes = left[:MAX_DELETES_PER_TRANSACTION]
         deletes = deletes[: self._scheduler.fitting(deletes)]
         if deletes:
-            self._scheduler.write(deletes, self._swept, consumer, tries, len(deletes) == len(left))
+            self._scheduler.write(deletes, self._swept, consumer, tries, deletes, len(deletes) == len(left))
 
-    def _swept(self, reply: Reply, consumer: str, tries: int, is_last: bool) -> None:
+    def _swept(self, reply: Reply, consumer: str, tries: int, deletes: list[Delete], is_last: bool) -> None:
+        given = paths.given(self._view.group, consumer)
+        if reply == Refused(Refusal.NO_NODE, len(deletes) - 1) and deletes[-1].path == given:
+            self._view.recorded.discard(consumer)  # gone with its group, or deleted by hand
         if isinstance(reply, Refused) and tries == 0:
             self._scheduler.warn(f"what {consumer} has left could not be removed")
         elif isinstance(reply, Refused) or not is_last:
@@ -100,7 +110,7 @@ class Departures:
     # Eviction -------------------------------------------------------------------------------------------------------
 
     def evict_broken(self, member: Member) -> None:
-        """Evict a consumer whose nodes are not what its own doing, or its end, would have made them."""
+        """Evict a consumer that was removed, or whose record was, or whose record claims what it was never given."""
         if not member.registered:
             self.evict(member.consumer, UNREGISTERED)
         elif member.is_record_gone:
@@ -109,13 +119,7 @@ class Departures:
             claims = sorted(member.false_claims)[:MAX_CLAIMS_SHOWN]
             shown = ", ".join(f"{topic}-{number}" for topic, number in claims)
             more = "" if len(claims) == len(member.false_claims) else ", …"
-            self._scheduler.emit(
-                "false_claim",
-                self._view.generation,
-                None,
-                member=member.consumer,
-                partition_count=len(member.false_claims),
-            )
+            self._emit("false_claim", member.consumer, partition_count=len(member.false_claims))
             self.evict(member.consumer, f"it claims what it was never given: {shown}{more}")
 
     def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
@@ -144,22 +148,26 @@ class Departures:
         if member.registered:
             operations.append(Delete(paths.ids(group, consumer)))
         record = self._eviction_record(member)
-        create = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
+        store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
+        create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
         # An acknowledgement must not be lost. One by a consumer that claims what it likes may be: it was given no less.
         version = ANY_VERSION if member.false_claims else member.owners_version
         last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
-        last += [Delete(paths.given(group, consumer))] if consumer in self._view.recorded else []
+        given = paths.given(group, consumer)
+        last += [Delete(given)] if consumer in self._view.recorded and given not in self._in_the_way else []
         if self._scheduler.room([*operations, *last, create]) < 0:
             record = replace(record, partitions={}, topics=_topics_of(record))
-            create = Create(paths.evicted(group, consumer), ownership.encode_eviction(record))
+            create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
         last.append(create)
         if isinstance(reply, Children):
             channel = paths.channel(group, consumer)
             inside = [Delete(f"{channel}/{node}") for node in reply.names]
+            if not self._in_the_way.isdisjoint(delete.path for delete in inside):
+                inside, channel = [], ""  # it stays: without `owners` nothing in it can be acknowledged
             if inside and self._scheduler.room([*operations, *inside, Delete(channel), *last]) < 0:
                 self._empty_channel(inside, consumer, tries, late)
                 return
-            operations += [*inside, Delete(channel)]
+            operations += [*inside, Delete(channel)] if channel else []
         operations += last
         written = [operation.path for operation in operations]
         self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
@@ -167,13 +175,27 @@ class Departures:
     def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
         """Delete as many commands as one transaction takes: there are too many to delete them with the consumer."""
         fitting = self._scheduler.fitting(inside)
-        self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, tries, late)
+        written = [delete.path for delete in inside[:fitting]]
+        self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, written, tries, late)
 
-    def _channel_emptied(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
+    def _channel_emptied(
+        self, reply: Reply, consumer: str, written: list[str], tries: int, late: PendingCommand | None
+    ) -> None:
+        self._note_in_the_way(reply, consumer, written)
         if isinstance(reply, Done) or tries > 0:
             self._list_channel(consumer, tries - isinstance(reply, Refused), late)
         else:
             self._give_way(consumer)
+
+    def _note_in_the_way(self, reply: Reply, consumer: str, written: list[str]) -> None:
+        """Remember what somebody else has made, so that the next try goes without it."""
+        if not isinstance(reply, Refused) or reply.index is None:
+            return
+        path = written[reply.index]
+        is_race = path == paths.channel(self._view.group, consumer)  # a command was sent meanwhile
+        if reply.refusal in {Refusal.NOT_EMPTY, Refusal.NODE_EXISTS} and not is_race:
+            self._in_the_way.add(path)
+            self._scheduler.warn(f"{path} is in the way of an eviction: {reply.refusal.value}")
 
     def _give_way(self, consumer: str) -> None:
         member = self._view.members.get(consumer)
@@ -195,10 +217,26 @@ class Departures:
             topics = tuple(sorted(self._view.topics.keys() | self._view.incarnations.keys()))
         return EvictionRecord(
             generation=self._view.generation,
-            partitions=member.held(),
+            partitions=self._really_held(member),
             evicted_at_ms=self._scheduler.now.epoch_ms,
-            lease_ms=known.lease_ms if known else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS),
+            lease_ms=known.lease_ms if known else UNKNOWN_LEASE_MS,
             topics=topics,
+        )
+
+    def _really_held(self, member: Member) -> dict[TopicPartition, int]:
+        """Return what it holds: of one that cannot be read, not what it has let go, and somebody else owns by now."""
+        held = member.held()
+        if member.is_readable:
+            return held
+        return {tp: thread for tp, thread in held.items() if not self._is_of_another(tp, member)}
+
+    def _is_of_another(self, partition: TopicPartition, member: Member) -> bool:
+        """Whether another member is known to hold a partition: by all that it has, or by its record alone."""
+        others = [self._view.members.get(name) for name in self._view.holders(partition) if name != member.consumer]
+        return any(
+            other.is_readable or (other.owners is not None and partition in other.owners.partitions)
+            for other in others
+            if other is not None
         )
 
     def _evicted(
@@ -217,10 +255,11 @@ class Departures:
             self._view.evicted[consumer] = record
             self._view.recorded.discard(consumer)
             released = self._view.remove(consumer)
-            self._scheduler.emit("member_left", self._view.generation, None, member=consumer, reason="evicted")
+            self._emit("member_left", consumer, reason="evicted")
             self._await_lease(consumer, record)
             self._report(facts.Left(member, released, "member-evicted"))
         elif isinstance(reply, Refused):
+            self._note_in_the_way(reply, consumer, written)
             path = written[reply.index] if reply.index is not None else ""
             is_missing = reply.refusal is Refusal.NO_NODE
             if is_missing and path == paths.ids(self._view.group, consumer):
@@ -238,13 +277,11 @@ class Departures:
 
     def _await_lease(self, consumer: str, record: EvictionRecord | None) -> None:
         """Wait one whole lease from now, when this leader first saw the eviction record."""
-        wait_ms = record.lease_ms if record else lease_ms(UNKNOWN_SESSION_TIMEOUT_MS)
-        wait_us = wait_ms * 1_000 + wait_ms * 1_000 // CLOCK_DRIFT_ALLOWANCE
-        at_us = self._scheduler.now.mono_us + wait_us
+        at_us = self._scheduler.now.mono_us + lease_wait_us(record.lease_ms if record else None)
         self._scheduler.wake(("lease", consumer), at_us, self._lease_over, consumer)
 
     def _lease_over(self, consumer: str) -> None:
-        self._emit_ended(consumer, "evicted")
+        self._emit("ownership_ended", consumer, reason="evicted")
         self._scheduler.write([Delete(paths.evicted(self._view.group, consumer))], self._record_removed, consumer)
 
     def _record_removed(self, reply: Reply, consumer: str) -> None:
@@ -253,6 +290,23 @@ class Departures:
             return
         self._view.evicted.pop(consumer, None)
         self._report(facts.LeaseOver(self._view.refresh(consumer)))
+
+
+def lease_wait_us(known_ms: int | None) -> int:
+    """Return how long to wait until a lease that may just have begun is over; None: it is not known how long it is."""
+    wait_us = 1_000 * (UNKNOWN_LEASE_MS if known_ms is None else known_ms)
+    return wait_us + wait_us // CLOCK_DRIFT_ALLOWANCE
+
+
+def longest_wait_us(view: GroupView, now_us: int) -> int:
+    """Return how long to wait until nobody who is, or was, in a group can have a lease.
+
+    Also of those that seem to be dead: where somebody deletes the whole group, so does everybody.
+    """
+    registrations = [member.registration for member in view.members.values()]
+    leases = [*(known.lease_ms if known else None for known in registrations)]
+    leases += [record.lease_ms if record else None for record in view.evicted.values()]
+    return max([view.lease_until_us - now_us, *map(lease_wait_us, leases)])
 
 
 def _topics_of(record: EvictionRecord) -> tuple[str, ...]:

@@ -31,9 +31,10 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler
 
 OWNER = "/election"  # no group has such a name
+LOOK_INTERVAL_US = 60_000_000  # of a standby: of a change that it may not read at the moment nobody is told
 RETRY_US = 200_000  # after an answer that should not be, such as a node that changed between two reads
 
 
@@ -71,6 +72,7 @@ class CoordinatorElector:
         self.session_id = 0
         self.epoch = 0
         self._epoch_version = -1
+        self._stored_epoch = 0  # as it was read; `epoch` is that of the leadership
         self._epoch_stat: Stat | None = None
         self._last_problem = ""  # logged once, not at every try
 
@@ -104,7 +106,8 @@ class CoordinatorElector:
         self._scheduler.forget()
         if was_leading:
             fence = Check(paths.COORDINATOR_EPOCH, self._epoch_version)
-            self._scheduler.ask_whatever_comes(Multi((fence, Delete(paths.COORDINATOR))), self._resigned)
+            resignation = Multi((fence, Delete(paths.COORDINATOR)))
+            self._scheduler.ask(resignation, self._resigned, expected=ANY, whatever_comes=True)
         return was_leading
 
     def watched(self) -> None:
@@ -131,7 +134,7 @@ class CoordinatorElector:
     def _epoch_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self.epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
+                self._stored_epoch = cluster_nodes.decode_counter("coordinator_epoch", reply.content)
             except NodeContentError as error:
                 self._try_again(f"{paths.COORDINATOR_EPOCH}: {error}; no election until an operator corrects it")
                 return
@@ -163,22 +166,39 @@ class CoordinatorElector:
     def _coordinator_read(self, reply: Reply) -> None:
         stat = self._epoch_stat
         if isinstance(reply, Content) and stat is not None:
-            if reply.stat.ephemeral_owner != self.session_id:
+            if reply.stat.ephemeral_owner == 0:
+                self._remove_copy(stat)
+            elif reply.stat.ephemeral_owner != self.session_id:
                 self._end("another coordinator leads", ElectionState.STANDBY)
+                self._scheduler.wake("look", self._scheduler.now.mono_us + LOOK_INTERVAL_US, self.elect)
             elif reply.stat.created_zxid != stat.modified_zxid:
                 self._scheduler.ask(Multi((Delete(paths.COORDINATOR),)), self._stale_node_deleted)
             elif self.state is not ElectionState.LEADING:
-                self._lead(self.epoch, stat.version)
+                self._lead(self._stored_epoch, stat.version)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE and stat is not None:
             self._end("its node was deleted", ElectionState.ELECTING)
             self._run(stat)
+
+    def _remove_copy(self, stat: Stat) -> None:
+        """Remove a node that belongs to no session, such as one that came with a copied tree: nobody leads."""
+        self._scheduler.warn(f"{paths.COORDINATOR} belongs to no session; it is removed")
+        removal = Multi((Check(paths.COORDINATOR_EPOCH, stat.version), Delete(paths.COORDINATOR)))
+        self._scheduler.ask(removal, self._copy_removed)
+
+    def _copy_removed(self, reply: Reply) -> None:
+        self._end("its node was replaced", ElectionState.ELECTING)
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NOT_EMPTY:
+            self._scheduler.note_refused(Delete(paths.COORDINATOR), reply.refusal)
+            self._scheduler.wake("retry", self._scheduler.now.mono_us + MAX_PAUSE_US, self.elect)
+        else:
+            self.elect()
 
     def _stale_node_deleted(self, _reply: Reply) -> None:
         self._end("its node belongs to another election", ElectionState.ELECTING)
         self.elect()
 
     def _run(self, stat: Stat) -> None:
-        epoch = self.epoch + 1
+        epoch = self._stored_epoch + 1
         address = CoordinatorAddress(
             self._identity.brokerid, self._identity.host, epoch, self._identity.http, str(self._scheduler.now.epoch_ms)
         )

@@ -45,11 +45,32 @@ class CameAndWent(Fact):
 
 @dataclass(frozen=True, slots=True)
 class OwnersRead(Fact):
-    """`owners/<consumer>` was read again; `before`: what it said before. `missing`: see `OwnersInDoubt`."""
+    """`owners/<consumer>` was read again; `before`: what it said before."""
 
     member: Member
     before: OwnersRecord | None
-    missing: PendingCommand | None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Fact):
+    """A consumer's nodes are not what its own doing, or its end, would have made them: it has to be evicted."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGone(Fact):
+    """A command is not there any more, and the record of its consumer was read again since."""
+
+    consumer: str
+    missing: PendingCommand
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsRead(Fact):
+    """What a consumer has to answer is known, after ZooKeeper had refused to show it."""
+
+    member: Member
 
 
 @dataclass(frozen=True, slots=True)

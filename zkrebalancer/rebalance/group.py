@@ -6,7 +6,7 @@ a group do not know one another: they report facts, and `handle` says what each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from zlib import crc32
 
 from zkrebalancer.assignment.transition import Transition
@@ -17,6 +17,7 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.departures import Departures
 from zkrebalancer.rebalance.effects import Computed
+from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.loading import Loading
 from zkrebalancer.rebalance.loads import Loads
 from zkrebalancer.rebalance.membership import Membership
@@ -25,10 +26,9 @@ from zkrebalancer.rebalance.pause import Pause
 from zkrebalancer.rebalance.plan import Vacancies, make_plan
 from zkrebalancer.rebalance.planning import Planning
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
-from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topic_reset import TopicReset
 from zkrebalancer.rebalance.view import GroupView, Released, Story
 
@@ -37,17 +37,7 @@ MAX_BACKOFF_US = 10_000_000
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
-
-
-@dataclass(slots=True)
-class Leadership:
-    """What the groups of one leader share."""
-
-    scheduler: Scheduler
-    epoch: int
-    subscriptions: Subscriptions
-    rebalance_request_queue: dict[str, None]  # groups that wait to be planned, each once, first come first served
-    weighing: frozenset[str]  # strategies for which `ReadLoads` are performed
+RECONCILIATION = "reconciliation"  # the trigger
 
 
 class Group:
@@ -62,14 +52,13 @@ class Group:
         self.view = view
         self._scheduler = scheduler
         self._subscriptions = subscriptions
-        self._rebalance_request_queue = leadership.rebalance_request_queue
+        self._leadership = leadership
         self.story = Story(name)
         self.cause: Cause | None = None  # set: something changed since the last plan began
         self._requested_us = 0
         self._planning_cause: tuple[Cause, int] | None = None
         self._planning_error: str | None = None  # why the last try gave no assignment
         self._ticket = 0  # of the computation whose answer is waited for
-        self.is_gone = False  # its node was missing when it was read; it may exist again when groups are listed next
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
@@ -79,7 +68,7 @@ class Group:
         self._outdated = 0  # readings in a row after which the view was still contradicted
         self._outdated_us = 0
         self._vacancies = Vacancies()
-        self._loading = Loading(scheduler, view, self._loaded, self._note_gone)
+        self._loading = Loading(scheduler, view, leadership, self._loaded)
         self._membership = Membership(scheduler, view, subscriptions, self.handle)
         self._departures = Departures(scheduler, view, self.handle)
         self._static_members = StaticMembers(scheduler, view, self.handle)
@@ -106,15 +95,15 @@ class Group:
         match fact:
             case facts.Changed(kind):
                 self.request(kind)
-            case facts.Joined(member):
-                self._moving.expect_readable(member)
-                self.request("member-joined")
-                self._departures.evict_broken(member)
-            case facts.OwnersRead(member, before, missing):
+            case facts.Joined(member) | facts.CommandsRead(member):
+                self._moving.adopt_member(member)
+                self.request("member-joined" if isinstance(fact, facts.Joined) else "retry")
+            case facts.OwnersRead(member, before):
                 self._moving.owners_read(member, before)
+            case facts.Broken(member):
                 self._departures.evict_broken(member)
-                if missing is not None:
-                    self._moving.drop_cancelled(member.consumer, missing)
+            case facts.CommandGone(consumer, missing):
+                self._moving.drop_cancelled(consumer, missing)
             case facts.OwnersInDoubt(consumer, missing):
                 self._membership.read_owners(consumer, missing)
             case facts.SessionOver(consumer):
@@ -151,8 +140,8 @@ class Group:
         """Note who let go of the partitions, and make the consumers that wait for them candidates for a command."""
         self._vacancies.note(released.consumer, released.partitions, self._scheduler.now.mono_us)
         self._moving.serve(released)
-        if released.partitions or released.unblocked:
-            self._maybe_reset_topics()
+        if any(map(self.view.is_stale, {topic for topic, _number in released.partitions})):
+            self._maybe_reset_topics()  # otherwise at rest: to look at all topics takes long
 
     def _plan_without(self, released: Released, kind: str) -> None:
         """Request a plan without a consumer that is gone; until it is made, the present plan continues."""
@@ -162,8 +151,8 @@ class Group:
         self.maybe_finish()
 
     def _maybe_reset_topics(self) -> None:
-        view = self.view
-        if view.stale_topics() or view.renamed_topics() or view.absent_topics() or self._topic_reset.absent_since_us:
+        view, waits = self.view, self._topic_reset.absent_since_us
+        if view.stale_topics() or view.renamed_topics() or view.absent_topics() or waits:
             self._topic_reset.maybe_begin()
 
     # Loading ----------------------------------------------------------------------------------------------------
@@ -171,12 +160,14 @@ class Group:
     def load(self, trigger: str) -> None:
         """Read the group anew, because of `trigger`, and forget every reply that is still awaited.
 
-        A leader loads by this path at any time.
+        A leader loads by this path at any time, and reconciles if the group is still at rest when its turn has come.
         """
+        if trigger == RECONCILIATION and self.state not in REST:
+            return
         self._scheduler.forget()
-        self._rebalance_request_queue.pop(self.name, None)
+        self._leadership.rebalance_request_queue.remove(self.name)
         self._drop_interest()
-        self.is_gone = False
+        self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
         self._moving.reset()
@@ -197,23 +188,17 @@ class Group:
             self._go(GroupState.BACKING_OFF, "outdated again")
         self._scheduler.wake("back-off", now_us + pause_us(tries - 1), self.load, "outdated")
 
-    def _note_gone(self) -> None:
-        self.is_gone = True
-
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, adopt pending commands and the nodes of departed consumers, and request a rebalance."""
         for problem in reader.problems:
             self._scheduler.warn(problem)
         view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
-        for consumer, member in new.members.items():
-            if consumer in view.members:
-                member.failed_tries = view.members[consumer].failed_tries
-                member.registration = member.registration or view.members[consumer].registration
-            self._subscriptions.replace(self.name, None, member.registration)
         self._vacancies.keep_unheld(new)
         for consumer in sorted(view.members.keys() - new.members.keys()):
             self._vacancies.note(consumer, (tp for tp in view.held_by(consumer) if not new.holders(tp)), now_us)
         view.become(new)
+        for member in view.members.values():
+            self._subscriptions.replace(self.name, None, member.registration)
         self.planning.touch_all()
         self._last_generation = max(self._last_generation, view.generation)
         self._end_plan("superseded")
@@ -286,7 +271,7 @@ class Group:
         self._scheduler.cancel_wake("back-off")
         if self.cause is not None:
             self._go(GroupState.QUEUED, self.cause.kind)
-            self._rebalance_request_queue.setdefault(self.name)
+            self._leadership.rebalance_request_queue.add(self.name, self.cause.kind)
 
     # Planning ---------------------------------------------------------------------------------------------------
 
@@ -367,8 +352,8 @@ class Group:
         if plan is not None:
             self._end_plan("finished")
             self._failures = self._outdated = 0
-            if plan.transition.withholds:
-                self.request("released")  # the next plan assigns the partitions that this one has only revoked
+            if plan.transition.withholds or self.planning.gives_back:
+                self.request("released")  # the next plan assigns what this one has only revoked, or only given back
         if self.state is GroupState.MOVING:
             self._rest("all commands acknowledged")
 
@@ -394,26 +379,26 @@ class Group:
         )
 
     def _rest(self, reason: str) -> None:
-        """Have nothing to do; a group that was found empty is read again when a watch tells of a change."""
+        """Have nothing to do; a group that was found empty is read again when it has members."""
         self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
+        self._scheduler.hinder(None)
         self._maybe_reset_topics()
-        if self.view.members or self.view.evicted or self._load_trigger != "reconciliation":
-            self._scheduler.wake("reconcile", self._scheduler.now.mono_us + self._reconcile_after_us(), self._reconcile)
+        seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()  # so that groups are not all read again at once
+        pause_us = RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
+        if self.view.members or self.view.evicted or self._load_trigger != RECONCILIATION:
+            self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._reconcile)
+        else:
+            self._membership.look_ever_more_rarely(pause_us)
         if self.cause is not None:
             self._queue_debounced()
 
-    def _reconcile_after_us(self) -> int:
-        """Return a time that varies by group and by call, so that groups are not all read again at once."""
-        seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()
-        return RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
-
     def _reconcile(self) -> None:
-        if self.state in REST:
-            self.load("reconciliation")
+        self._leadership.groups_to_load.add(self.name, RECONCILIATION)
 
     def _back_off(self, reason: str) -> None:
         self._failures += 1
         self._go(GroupState.BACKING_OFF, reason)
+        self._scheduler.hinder(reason)
         delay_us = min(MAX_BACKOFF_US, MIN_BACKOFF_US * 2 ** min(self._failures - 1, 10))
         if self.cause is None:
             self._note_cause("retry")
@@ -446,4 +431,4 @@ class Group:
                 self._end_plan("superseded")  # what it would still send was decided under other settings
             self.request("settings-changed" if changed else "operator-request")
         else:
-            self.is_gone = True
+            self._leadership.gone.add(self.name)

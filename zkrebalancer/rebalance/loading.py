@@ -1,4 +1,7 @@
-"""Loads a group into the coordinator: creates missing nodes, then drives a `GroupReader` in limited steps."""
+"""Loads a group into the coordinator: creates missing nodes, then drives a `GroupReader` in limited steps.
+
+A group that was deleted in use, and created again, is read once the leases of its former members are over.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 
 from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Children, Create, ListChildren, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import Children, Content, Create, Get, ListChildren, Reply
+from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader, LazyRead, Stage, expected_refusals
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
@@ -18,13 +22,18 @@ class Loading:
     """One reading at a time; each stage is pipelined, the next begins when every reply is there."""
 
     def __init__(
-        self, scheduler: PartScheduler, view: GroupView, done: Callable[[GroupReader], None], gone: Callable[[], None]
+        self,
+        scheduler: PartScheduler,
+        view: GroupView,
+        leadership: Leadership,
+        done: Callable[[GroupReader], None],
     ) -> None:
-        """`done(reader)` is called with what was read, `gone()` if the group's node is not there."""
+        """`done(reader)` is called with what was read."""
         self._scheduler = scheduler
         self._view = view
+        self._leadership = leadership
+        self._former_lives = leadership.former_lives
         self._done = done
-        self._gone = gone
         self._stages: deque[Stage] = deque()
         self._reads: deque[LazyRead] = deque()  # of this stage, not asked for yet
         self._missing_replies = 0
@@ -35,6 +44,7 @@ class Loading:
         self._reader = GroupReader(self._view.group, self._view.topics, self._view.settings, watch=True)
         self._stages = deque(self._reader.stages())
         self._missing_replies = 0
+        self._leadership.loading.add(self._view.group)
         self._list()
 
     def _list(self) -> None:
@@ -44,14 +54,39 @@ class Loading:
         """Create the child nodes that are missing, then begin to read."""
         group = self._view.group
         if not isinstance(reply, Children):
-            if reply == Refused(Refusal.NO_NODE):
-                self._gone()  # the list of groups shows whether it comes back
-            return
+            self._note_gone()
+        elif "generation" in reply.names:
+            self._former_lives.begin(group)
+            self._complete(reply, 0)
+        elif wait_us := self._former_lives.wait_us(group, self._view):
+            text = "was deleted while it may have had members, and created again; it waits for their leases"
+            self._scheduler.warn(f"{text} ({wait_us / 1e6:.1f} s)")
+            self._leadership.loading.discard(group)  # another one can be read meanwhile
+            self._scheduler.wake("former-life", self._scheduler.now.mono_us + wait_us, self._list)
+        elif self._former_lives.was_served(group):
+            self._scheduler.ask(Get(paths.group(group)), self._created_again, reply)
+        else:
+            self._complete(reply, 0)
+
+    def _note_gone(self) -> None:
+        self._leadership.gone.add(self._view.group)  # the list of groups shows whether it comes back
+
+    def _created_again(self, reply: Reply, children: Children) -> None:
+        """Count on from the transaction that created the group: every plan of its former life had one of its own."""
+        if isinstance(reply, Content):
+            self._complete(children, reply.stat.created_zxid)
+        else:
+            self._note_gone()
+
+    def _complete(self, reply: Children, generation: int) -> None:
+        group = self._view.group
         nodes = [Create(f"{paths.group(group)}/{c}") for c in paths.GROUP_CHILDREN if c not in reply.names]
         if "generation" not in reply.names:
-            nodes.append(Create(paths.generation(group), cluster_nodes.encode_counter(0)))
+            nodes.append(Create(paths.generation(group), cluster_nodes.encode_counter(generation)))
+        if "incarnations" not in reply.names:
+            nodes.append(Create(paths.incarnations(group)))
         if "given" not in reply.names:
-            nodes.append(Create(paths.given(group), cluster_nodes.encode_counter(0)))
+            nodes.append(Create(paths.given(group), cluster_nodes.encode_counter(generation)))
         if nodes:
             self._scheduler.write(nodes, self._created)
         else:
@@ -66,8 +101,9 @@ class Loading:
             self._ask()
             return
         self._reader.finish()
+        self._leadership.loading.discard(self._view.group)
         if not self._reader.exists:
-            self._gone()
+            self._note_gone()
         self._done(self._reader)
 
     def _ask(self) -> None:
@@ -88,5 +124,5 @@ class Loading:
         self._maybe_go_on()
 
     def _maybe_go_on(self) -> None:
-        if not self._missing_replies and not self._scheduler.is_awake_planned("loading"):
+        if not self._missing_replies and not self._scheduler.has_timer("loading"):
             self._next_stage()

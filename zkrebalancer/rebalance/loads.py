@@ -54,7 +54,7 @@ class Loads:
     def weigh(self, problem: Problem) -> Problem:
         """Add what is known to the problem of a plan that is being made; begin to read, unless that is under way."""
         self._counts = problem.topics
-        if not self._is_reading and not self._scheduler.is_awake_planned("loads"):
+        if not self._is_reading and not self._scheduler.has_timer("loads"):
             self._read()
         options = dict(problem.options)
         if not self.are_known:

@@ -12,6 +12,8 @@ from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import RECORD_GONE, GroupView, Member, PendingCommand
 
+MAX_LOOK_PAUSE_US = 3_600_000_000
+
 
 class Membership:
     """Keeps `view.members` equal to what ZooKeeper says, one consumer at a time."""
@@ -42,6 +44,41 @@ class Membership:
             self.read_registration(consumer)
         for consumer in owners:
             self.read_owners(consumer)
+        for member in self._view.members.values():
+            self._read_commands(member)
+
+    def _read_commands(self, member: Member) -> None:
+        """Read what the consumer has to answer and nobody showed yet; once it is answered, it is gone."""
+        for path in sorted(member.refused_commands):
+            self._scheduler.ask(Get(path), self._command_read, member.consumer, path)
+
+    def _command_read(self, reply: Reply, consumer: str, path: str) -> None:
+        member = self._view.members.get(consumer)
+        if member is None or path not in member.refused_commands:
+            return
+        if isinstance(reply, Content):
+            member.refused_commands.discard(path)
+            self._warn(member.read_command(reply, path, self._view.bound()))
+            self._view.refresh(consumer)
+            self._report(facts.CommandsRead(member))
+            self._report_broken(member)
+        else:
+            owners = Get(paths.owners(self._view.group, consumer), watch=True)  # what came of it
+            self._scheduler.ask(owners, self._owners_read_after, consumer, path)
+
+    def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:
+        member = self._view.members.get(consumer)
+        if member is not None and isinstance(reply, Content):
+            member.refused_commands.discard(path)
+        self._owners_read(reply, consumer, None)
+
+    def look_ever_more_rarely(self, pause_us: int) -> None:
+        """See whether somebody came of whom no watch told: nobody is told of changes at a node that he may not read."""
+        self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
+
+    def _look(self, pause_us: int) -> None:
+        self.look_ever_more_rarely(min(2 * pause_us, MAX_LOOK_PAUSE_US))
+        self.list_ids()
 
     def list_ids(self) -> None:
         """Consumers came or went: list them again."""
@@ -91,6 +128,7 @@ class Membership:
         self._view.refresh(consumer)
         self._scheduler.emit("member_joined", self._view.generation, None, member=consumer)
         self._report(facts.Joined(member))
+        self._report_broken(member)
 
     def read_registration(self, consumer: str) -> None:
         """A consumer changed its registration."""
@@ -122,7 +160,11 @@ class Membership:
         if isinstance(reply, Content):
             before = member.owners
             self._warn(member.read_owners(reply, self._view.bound()))
-            self._report(facts.OwnersRead(member, before, missing))
+            self._report(facts.OwnersRead(member, before))
+            self._report_broken(member)
+            if missing is not None:
+                self._report(facts.CommandGone(consumer, missing))
+            self._read_commands(member)
         elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
             if member.registered:
                 registration = Get(paths.ids(self._view.group, consumer), watch=True)
@@ -141,6 +183,10 @@ class Membership:
             self._report(facts.Unanswered(consumer, RECORD_GONE))
         elif reply == Refused(Refusal.NO_NODE):
             self._report(facts.SessionOver(consumer))
+
+    def _report_broken(self, member: Member) -> None:
+        if member.state in {MemberState.UNREGISTERED, MemberState.BROKEN}:
+            self._report(facts.Broken(member))
 
     def _warn(self, problem: str | None) -> None:
         if problem is not None:

@@ -11,21 +11,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from zkrebalancer.protocol import command
-from zkrebalancer.protocol.calls import (
-    Delete,
-    Done,
-    Refusal,
-    Refused,
-    Reply,
-)
+from zkrebalancer.protocol.calls import Delete, Done, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance import plan as plans
-from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, BatchBuilder
+from zkrebalancer.rebalance.batch import GROUP_INDEX, Batch, GivenRecords
 from zkrebalancer.rebalance.effects import Warn
-from zkrebalancer.rebalance.given import GivenRecords
 from zkrebalancer.rebalance.plan import Plan, Start, Stop, Vacancies
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.states import MemberState
@@ -76,12 +70,16 @@ class Moving:
 
     def adopt(self) -> None:
         """After loading: adopt the commands that are pending, with a new time limit for each."""
-        for consumer, member in self._view.members.items():
-            if member.pending:
-                self.outstanding.add(consumer)
-                self.limit(member)
-            self.expect_readable(member)
+        for member in self._view.members.values():
+            self.adopt_member(member)
         self._given.look()
+
+    def adopt_member(self, member: Member) -> None:
+        """Adopt the commands that one consumer has to answer."""
+        if member.pending:
+            self.outstanding.add(member.consumer)
+            self.limit(member)
+        self.expect_readable(member)
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -100,24 +98,24 @@ class Moving:
         plan = self.plan
         if plan is None or self._is_sending or self.is_held_back:
             return
-        builder = BatchBuilder(self._scheduler, self._view, plan)
+        batch = Batch(self._scheduler, self._view, plan)
         looks = 0
         while self._candidates:
             consumer, _ = self._candidates.popitem(last=False)
             next_command, looked = self._next_command(plan, consumer)
             looks += 1 + looked
-            if next_command is not None and not builder.add(consumer, next_command):
+            if next_command is not None and not batch.add(consumer, next_command):
                 self._candidates[consumer] = None
                 break
             if (
-                len(builder.commands) >= MAX_COMMANDS_PER_TRANSACTION
+                len(batch.commands) >= MAX_COMMANDS_PER_TRANSACTION
                 or looks >= MAX_LOOKS_PER_TRANSACTION
-                or builder.recorded_count >= MAX_RECORDED_PER_TRANSACTION
-                or builder.size_bytes >= MAX_TRANSACTION_BYTES
+                or batch.recorded_count >= MAX_RECORDED_PER_TRANSACTION
+                or batch.size_bytes >= MAX_TRANSACTION_BYTES
             ):
                 break
-        if builder.commands:
-            self._send(builder)
+        if batch.commands:
+            self._send(batch)
         elif self._candidates:
             self._advance_later()
 
@@ -149,22 +147,24 @@ class Moving:
             return StopFetcher(*identity, cause, None)
         return command.fitting_stop(*identity, plan.cause, step.partitions)
 
-    def _send(self, builder: BatchBuilder) -> None:
+    def _send(self, batch: Batch) -> None:
         view = self._view
-        for consumer, sent in builder.commands:
+        for consumer, sent in batch.commands:
             view.members[consumer].pending.append(PendingCommand(sent, None))
             self.outstanding.add(consumer)
             view.refresh(consumer)
             if isinstance(sent, StartFetcher):
                 view.unrecorded.pop(consumer, None)  # the transaction records it
-        view.statics.update({instance: (record, -1) for instance, record in builder.statics.items()})
-        for instance in builder.left_out:
+        for instance, record in batch.statics.items():
+            view.statics[instance] = record, -1
+            for partition in record.partitions & view.waiting_for.keys():
+                del view.waiting_for[partition]
+        for instance in batch.left_out:
             self._scheduler.warn(
                 f"static member {instance}: its record is too large, its partitions will not wait for it"
             )
         self._is_sending = True
-        batch = builder.batch()
-        self._scheduler.write(batch.operations, self._sent, batch, expected=ANY)
+        self._scheduler.write(batch.operations(), self._sent, batch, expected=ANY)
 
     def _sent(self, reply: Reply, batch: Batch) -> None:
         self._is_sending = False
@@ -183,6 +183,7 @@ class Moving:
             version = reply.results[batch.generation_index]
             view.generation_version = version if isinstance(version, int) else view.generation_version + 1
         view.incarnations.update(batch.incarnations)
+        view.recorded_incarnations.update(batch.incarnations)
         view.recorded.update(batch.recorded)
         if any(map(view.is_stale, batch.incarnations)):
             self._report(facts.Changed("topic-recreated"))  # while the transaction was under way
@@ -218,19 +219,28 @@ class Moving:
                 self._unsent(member)
         index = reply.index
         if index is not None and index >= batch.first_index and reply.refusal not in RACES:
-            self._scheduler.note_refused(batch.operations[index], reply.refusal)
+            self._scheduler.note_refused(batch.operations()[index], reply.refusal)
             self._leave_out_for_now(batch.commands[index - batch.first_index][0])
         elif index is not None and index >= batch.first_index:
             consumer = batch.commands[index - batch.first_index][0]
             self.leave_out(consumer)  # one dead consumer must not delay the others
+            self._note_without_channel(consumer)
             self._report(facts.OwnersInDoubt(consumer))
         elif index == GROUP_INDEX and reply.refusal in RACES:
             self._report(facts.SettingsInDoubt())
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
             self._report(facts.Outdated())
         else:
-            self._scheduler.note_refused(batch.operations[index or 0], reply.refusal)
+            self._scheduler.note_refused(batch.operations()[index or 0], reply.refusal)
             self._report(facts.Failed(reply.refusal.value))
+
+    def _note_without_channel(self, consumer: str) -> None:
+        """Its session is over, or somebody has removed its channel: then it leaves by itself, or is evicted."""
+        member = self._view.members.get(consumer)
+        if member is not None:
+            member.unreadable_commands = True
+            self._report(facts.LetGo(self._view.refresh(consumer)))
+            self.expect_readable(member)
 
     def _leave_out_for_now(self, consumer: str) -> None:
         """Commands to one consumer are refused: it takes no part for a while, and the others go on."""
@@ -334,28 +344,50 @@ class Moving:
     # Consumers that do not answer -----------------------------------------------------------------------------------
 
     def limit(self, member: Member) -> None:
-        """Give the consumer `rebalance_timeout_ms` for the oldest command that it has to answer, if there is one."""
+        """Limit the time for the oldest command that the consumer has to answer, if there is one."""
         if member.pending:
-            self._scheduler.wake(("command", member.consumer), self._limit_us(), self._late, member.consumer)
+            is_stop = isinstance(member.pending[0].command, StopFetcher)
+            late_us = self._limit_us(member.stop_timeout_ms if is_stop else None)
+            self._await_answer(member.consumer, late_us)
+
+    def _await_answer(self, consumer: str, late_us: int) -> None:
+        """Wait until an answer is late; look earlier whether the consumer has anything to answer."""
+        at_us = min(late_us, self._limit_us())
+        self._scheduler.wake(("command", consumer), at_us, self._look, consumer, late_us)
 
     def expect_readable(self, member: Member) -> None:
-        """A consumer whose record or commands cannot be read blocks every topic: it has a time limit too."""
+        """A consumer whose record or commands cannot be read gets no command: it has a time limit too."""
         key = ("unreadable", member.consumer)
-        if not member.blocked_topics():
+        if member.is_readable:
             self._scheduler.cancel_wake(key)
-        elif not self._scheduler.is_awake_planned(key):
-            unreadable = facts.Unanswered(member.consumer, "what it holds cannot be read")
-            self._scheduler.wake(key, self._limit_us(), self._report, unreadable)
+        elif not self._scheduler.has_timer(key):
+            what = "what it holds" if member.owners is None else "its commands"
+            unreadable = facts.Unanswered(member.consumer, f"{what} cannot be read")
+            stop_timeout_ms = member.stop_timeout_ms if member.refused_commands else None  # one may be a stop
+            self._scheduler.wake(key, self._limit_us(stop_timeout_ms), self._report, unreadable)
 
-    def _limit_us(self) -> int:
-        return self._scheduler.now.mono_us + self._view.settings.rebalance_timeout_ms * 1_000
+    def _limit_us(self, stop_timeout_ms: int | None = None) -> int:
+        limit_ms = stop_limit_ms(stop_timeout_ms, self._view.settings.rebalance_timeout_ms)
+        return self._scheduler.now.mono_us + limit_ms * 1_000
 
-    def _late(self, consumer: str) -> None:
-        """A stop that is not acknowledged means eviction; a start is cancelled and tried again."""
+    def _look(self, consumer: str, late_us: int) -> None:
         member = self._view.members.get(consumer)
-        if member is None or not member.pending or member.pending[0].node is None:
+        pending = member.pending[0] if member is not None and member.pending else None
+        if pending is None or pending.node is None:
             return
-        late = member.pending[0]
+        if self._scheduler.now.mono_us < late_us:
+            self._scheduler.ask(Get(pending.node), self._looked, consumer, pending, late_us)
+        else:
+            self._late(consumer, pending)
+
+    def _looked(self, reply: Reply, consumer: str, pending: PendingCommand, late_us: int) -> None:
+        if reply == Refused(Refusal.NO_NODE):
+            self._report(facts.OwnersInDoubt(consumer, pending))
+        elif (member := self._view.members.get(consumer)) is not None and member.pending[:1] == [pending]:
+            self._await_answer(consumer, late_us)
+
+    def _late(self, consumer: str, late: PendingCommand) -> None:
+        """A stop that is not acknowledged means eviction; a start is cancelled and tried again."""
         if self.plan is not None:
             self.plan.late_members.add(consumer)
         if isinstance(late.command, StopFetcher):
@@ -368,6 +400,8 @@ class Moving:
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
+        elif isinstance(reply, Refused):  # somebody has made a node below it: nor can the consumer acknowledge it
+            self._report(facts.Unanswered(consumer, f"{late.node} cannot be removed: {reply.refusal.value}", late))
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
         """A command is gone, and was never applied: try again, unless that was the last try."""
@@ -381,7 +415,7 @@ class Moving:
             self._answered(member)
             error = ConsumerRebalanceFailedError(self._view.group, (consumer,), member.failed_tries)
             self._scheduler.do(Warn(str(error)))
-            self._report(facts.Unanswered(consumer, "start-fetcher was not acknowledged in time"))
+            self._report(facts.Unanswered(consumer, f"{late.command.option} was not acknowledged in time"))
             self._report(facts.Failed("a consumer did not acknowledge"))
         else:
             self._unsent(member)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from itertools import chain
 
 from zkrebalancer.assignment.columns import Columns, Strategy
 from zkrebalancer.assignment.model import Member as ProblemMember
 from zkrebalancer.assignment.model import Problem
 from zkrebalancer.assignment.transition import Transition, place
+from zkrebalancer.protocol.cluster_nodes import UNREAD
 from zkrebalancer.protocol.errors import PatternError, UnknownStrategyError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import Registration
@@ -40,7 +42,7 @@ class Planning:
         self._warn = warn
         self._members: dict[str, ProblemMember] = {}  # those that take part
         self._outside: set[str] = set()  # registered, but given nothing
-        self._stale_holders: set[str] = set()  # hold what does not exist
+        self._odd_holders: set[str] = set()  # hold what no topic that was read has
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
@@ -48,6 +50,8 @@ class Planning:
         self._fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
         self._former_names: dict[str, str] = {}  # of static members that have come back -> their consumers now
         self._absent: dict[str, ProblemMember] = {}
+        self._reserved: dict[str, dict[TopicPartition, int]] = {}  # consumer -> what no other one may have
+        self._reserved_for: dict[TopicPartition, str] = {}
         self._columns: Columns | None = None  # of the last answer
         self._is_all_touched = True
         self._changed: set[str] = set()  # consumers that are different since `_columns`
@@ -65,9 +69,9 @@ class Planning:
     # The problem --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a plan: look at all members again if other topics wait for a reset of their offsets than before."""
+        """Begin a plan: look at all members again if topics have changed, or wait for a reset of their offsets."""
         resetting = self._view.stale_topics()
-        if resetting != self._resetting:
+        if resetting != self._resetting or not self._subscriptions.are_changes_reported:
             self._resetting = resetting
             self.touch_all()
 
@@ -80,14 +84,27 @@ class Planning:
             self._is_all_touched = False
             looks = len(view.touched)
         while view.touched and looks < MAX_LOOKS_PER_STEP:
-            consumer, _ = view.touched.popitem(last=False)
-            looks += LOOKS_PER_MEMBER + len(view.held_by(consumer))
-            self._look_at(consumer)
-        if view.touched:
+            consumer = next(iter(view.touched))
+            looks += self._resolve_some(view.members.get(consumer), MAX_LOOKS_PER_STEP - looks)
+            if looks < MAX_LOOKS_PER_STEP:
+                del view.touched[consumer]
+                looks += LOOKS_PER_MEMBER + len(view.held_by(consumer))
+                self._look_at(consumer)
+        for member in view.away.values():
+            looks += self._resolve_some(member, max(0, MAX_LOOKS_PER_STEP - looks))
+        if view.touched or looks >= MAX_LOOKS_PER_STEP:
             return False
         if self._consumers_of or self._fenced or view.statics or self._absent:
             self._look_at_static_members()
         return True
+
+    def _resolve_some(self, member: Member | None, limit: int) -> int:
+        """Look for the topics that a member wants; return how many were looked at."""
+        if member is None or member.registration is None:
+            return 0
+        with suppress(PatternError):  # logged when its topics are needed
+            return self._subscriptions.resolve_some(member.registration, limit)
+        return 0
 
     def _look_at_static_members(self) -> None:
         """Look at static members at every plan: what a returning one may claim depends on what others hold."""
@@ -96,6 +113,8 @@ class Planning:
         self._former_names = static_members.former_names(self._view, self._consumers_of, self._fenced)
         for consumer in sorted(before.union(self._fenced, self._former_names.values())):
             self._look_at(consumer)
+        self._reserved = static_members.reserved(self._view, self._consumers_of, self._fenced)
+        self._reserved_for = {tp: consumer for consumer, reserved in self._reserved.items() for tp in reserved}
         absent, self._absent = self._absent, static_members.absent(self._view, self._subscriptions)
         for consumer in absent.keys() | self._absent.keys():
             if absent.get(consumer) != self._absent.get(consumer):
@@ -127,13 +146,18 @@ class Planning:
         self._columns = columns
         self._changed.clear()
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether a member that returned gets what it had, whatever the strategy says."""
+        return not self._reserved.keys().isdisjoint(self._view.members)
+
     # One consumer -------------------------------------------------------------------------------------------------
 
     def _look_at(self, consumer: str) -> None:
         member = self._view.members.get(consumer)
         before, after = self._members.get(consumer), None
         self._outside.discard(consumer)
-        self._stale_holders.discard(consumer)
+        self._odd_holders.discard(consumer)
         self._note_instance(consumer, None)
         if member is not None:
             if member.takes_part:
@@ -141,8 +165,8 @@ class Planning:
                 after = self._describe(member)
             else:
                 self._outside.add(consumer)
-            if any(not self._view.exists(partition) for partition in self._view.held_by(consumer)):
-                self._stale_holders.add(consumer)
+            if not all(map(self._view.is_known, self._view.held_by(consumer))):
+                self._odd_holders.add(consumer)
         if after == before:
             return
         self._changed.add(consumer)
@@ -170,8 +194,11 @@ class Planning:
 
     def _describe(self, member: Member) -> ProblemMember | None:
         registration = member.registration
-        if registration is None or member.consumer in self._fenced:
+        if member.consumer in self._fenced:
             return None
+        if registration is None:  # it may not be read: until it may, it wants what it has
+            held = self._view.held_by(member.consumer)
+            return ProblemMember({topic: 1 for topic, _number in held}, held)
         threads = self._threads(member, registration)
         if not self._resetting.isdisjoint(threads):
             threads = {topic: count for topic, count in threads.items() if topic not in self._resetting}
@@ -221,9 +248,9 @@ class Planning:
         if self._is_all_touched or transition.columns.is_contradicted or self._has_gaps or is_other_mode:
             names = set(view.members)
         else:
-            names = view.touched.keys() | outstanding | self._outside | self._stale_holders
+            names = view.touched.keys() | outstanding | self._outside | self._odd_holders
             names = names.union(self._fenced, self._former_names.values())
-            if view.settings.frozen or transition.everything:
+            if view.settings.frozen or transition.everything or self._reserved:
                 names |= transition.changing
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
@@ -251,14 +278,19 @@ class Planning:
     def admissible(self, consumer: str, transition: Transition) -> Share:
         """Return a consumer's share, without what cannot be.
 
-        That is: partitions that do not exist, and in a frozen group whatever is held by others.
+        That is: partitions that do not exist, and in a frozen group whatever is held by others. Of a topic that could
+        never be read, of which the strategy knows nothing, it keeps what it holds.
         """
-        view = self._view
+        view, held = self._view, self._view.held_by(consumer)
         wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
+        if consumer in self._odd_holders and consumer not in self._fenced:
+            wanted.update({tp: thread for tp, thread in held.items() if view.topics.get(tp[0]) is UNREAD})
+        if self._reserved:
+            wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}
+            wanted.update({tp: 0 for tp in self._reserved.get(consumer, {}) if view.exists(tp)})
         if not view.settings.frozen:
             return wanted
         result = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
-        held = view.held_by(consumer)
         result.update({tp: thread for tp, thread in held.items() if view.exists(tp) and not view.is_stale(tp[0])})
         return result
 

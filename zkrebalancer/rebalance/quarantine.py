@@ -2,7 +2,8 @@
 
 An exception in a step ends the process, and then every standby that takes over and comes to the same step. In a step of
 one group it has a cause in that group: so the group is dropped with all that it waits for, and read from ZooKeeper
-again after a pause that grows; other groups go on. What the step would have done is not done, so its state, which may
+again after a pause that grows; other groups go on. `Scheduler.run` catches the exception and drops the effects of the
+step. What the step would have done is not done, so its state, which may
 be half changed, has no effect.
 
 An exception outside of any group's step (in the election, the topic listener, the scheduler) still ends the process:
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Handler, Scheduler, pause_us
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
 
 OWNER = "/quarantine"  # no group has such a name
 MAX_SHOWN = 4_000  # characters of each part of a report
@@ -29,7 +30,6 @@ class Entry:
     error: str
     tries: int
     until_us: int
-    is_out: bool = True  # not served now
 
 
 class Quarantine:
@@ -41,25 +41,15 @@ class Quarantine:
         """`drop(group)` forgets a group and returns the lines of its story; `serve_again(group)` loads it anew."""
         self.event: object = None  # that is being handled
         self.entries: dict[str, Entry] = {}  # at most one for each group that there is
+        self.out: dict[str, str] = {}  # groups that are not served now -> the error
         self.failures = 0
         self._scheduler = scheduler
         self._own = scheduler.part(OWNER)
         self._drop = drop
         self._serve_again = serve_again
 
-    def run(self, group: str, step: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
-        """Run a step of one group."""
-        effects = self._scheduler.effects
-        done_before = len(effects)
-        try:
-            step(*arguments)
-        except MemoryError:
-            raise  # concerns the whole process
-        except Exception as error:  # noqa: BLE001  # any bug: the only place that catches all, see the module's text
-            del effects[done_before:]
-            self._take_out(group, error, f"{step.__qualname__}{arguments!r}")
-
-    def _take_out(self, group: str, error: Exception, step: str) -> None:
+    def contain(self, group: str, error: Exception, step: str) -> None:
+        """Drop a group of which a step has failed, until its pause is over."""
         story = self._drop(group)
         now_us = self._scheduler.now.mono_us
         before = self.entries.get(group)
@@ -69,29 +59,33 @@ class Quarantine:
         until_us = now_us + pause_us(tries - 1)
         self.failures += 1
         self.entries[group] = Entry(text, tries, until_us)
+        self.out[group] = text
+        self._scheduler.is_news = True
         self._scheduler.part(OWNER, group).emit("group_quarantined", None, None, reason=text, tries=tries)
         if before is None or before.error != text:
             self._own.warn(_report(group, text, step, repr(self.event), error, story))
         self._own.wake(group, until_us, self._let_in, group)
 
     def _let_in(self, group: str) -> None:
-        self.entries[group].is_out = False
+        self.out.pop(group, None)
+        self._scheduler.is_news = True
         self._serve_again(group)
 
     def is_out(self, group: str) -> bool:
         """Whether the group is not served now."""
-        return group in self.entries and self.entries[group].is_out
+        return group in self.out
 
-    def keep(self, groups: frozenset[str]) -> None:
-        """Forget all but these groups: the others were deleted."""
-        for group in self.entries.keys() - groups:
+    def forget(self, group: str) -> None:
+        """Forget a group that was deleted."""
+        if self.entries.pop(group, None) is not None:
+            self.out.pop(group, None)
             self._own.cancel_wake(group)
-            del self.entries[group]
 
-    def clear(self) -> None:
-        """Forget all groups: the leadership is over."""
-        self._own.forget()
-        self.entries.clear()
+    def clear(self) -> list[dict[str, Any]]:
+        """Forget all groups: the leadership is over. Return what has to be freed."""
+        rubbish: list[dict[str, Any]] = [self.entries, self.out]
+        self.entries, self.out = {}, {}
+        return rubbish
 
 
 def _report(group: str, text: str, step: str, event: str, error: Exception, story: list[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply, Stat
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
@@ -51,9 +51,12 @@ class GroupReader:
         self._unreadable_channels: set[str] = set()
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
+        self._is_generation_known = True
+        self._seen_generation = 0  # by members
         self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
         self.refused_registrations: list[str] = []  # of consumers that are there, but whose node may not be read
         self.refused_owners: list[str] = []
+        self.refused_commands: dict[str, set[str]] = {}  # consumer -> paths
         self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
 
     def stages(self) -> list[Stage]:
@@ -62,7 +65,8 @@ class GroupReader:
             self._node_names,
             self._commands_incarnations_and_statics,
             self._command_contents,
-            self._consumer_names,
+            self._names_of_owners,
+            self._names_of_ids,
             self._registrations,
             self._owners,
             self._registrations_without_owners,
@@ -77,13 +81,16 @@ class GroupReader:
             self.view.unrecorded.update(dict.fromkeys(self.view.members))
         for consumer in self.view.evicted:
             self.view.refresh(consumer)
-        self.view.generation = max([self.view.generation, *self._generations_of_members()])
+        self.view.generation = max(self.view.generation, self._seen_generation)
 
-    def _generations_of_members(self) -> list[int]:
-        """Return the generations that members have seen: the group's own cannot be below, whatever its node says."""
-        records = [member.owners for member in self.view.members.values()]
-        commands = [pending.command for member in self.view.members.values() for pending in member.pending]
-        return [known.generation for known in (*records, *commands) if known is not None]
+    def _note_generation(self, generation: int, stat: Stat) -> None:
+        """Note a generation that a member has seen: the group's own cannot be below, whatever its node says.
+
+        A member writes what it likes. Every plan had a transaction of its own, so no generation is above the number of
+        the transaction that wrote of it: one that is forged leaves numbers to count on.
+        """
+        if generation <= stat.modified_zxid:
+            self._seen_generation = max(self._seen_generation, generation)
 
     def dead_channels(self) -> set[str]:
         """Return the consumers that have a channel and no record of what they own: their sessions are over."""
@@ -98,6 +105,7 @@ class GroupReader:
             partial(self._list, paths.channel, (), self._channels_listed),
             partial(self._list, paths.offsets, (), self._offset_topics_listed),
             partial(self._list, paths.static, (), self._statics_listed),
+            *([partial(self._list, paths.incarnations, (), self._incarnations_listed)] if self._watch else ()),
             *([partial(self._get, paths.given, (), self._mark_read)] if self._watch else ()),
             *([partial(self._list, paths.given, (), self._given_listed)] if self._watch else ()),
         ]
@@ -106,6 +114,10 @@ class GroupReader:
         return [
             *(partial(self._list, paths.channel, (name,), self._commands_listed) for name in sorted(self.channels)),
             *(partial(self._get, paths.offsets, (name,), self._incarnation_read) for name in self.view.incarnations),
+            *(
+                partial(self._get, paths.incarnations, (name,), self._recorded_incarnation_read)
+                for name in self.view.recorded_incarnations
+            ),
             *(partial(self._get, paths.static, (name,), self._static_read) for name in self._statics),
             *(partial(self._get, paths.given, (name,), self._given_read) for name in sorted(self.view.recorded)),
         ]
@@ -114,11 +126,12 @@ class GroupReader:
         nodes = [(consumer, node) for consumer, nodes in self.commands.items() for node in nodes]
         return [partial(self._get, _command_path, of, self._command_read) for of in nodes]
 
-    def _consumer_names(self) -> list[LazyRead]:
-        return [
-            partial(self._list, paths.owners, (), self._owners_listed),
-            partial(self._list, paths.ids, (), self._ids_listed, self._watch),
-        ]
+    def _names_of_owners(self) -> list[LazyRead]:
+        return [partial(self._list, paths.owners, (), self._owners_listed)]
+
+    def _names_of_ids(self) -> list[LazyRead]:
+        """List them in a stage of their own: a refused listing of owners may be answered after it."""
+        return [partial(self._list, paths.ids, (), self._ids_listed, self._watch)]
 
     def _registrations(self) -> list[LazyRead]:
         names = sorted(member.consumer for member in self.view.members.values() if member.registered)
@@ -163,13 +176,18 @@ class GroupReader:
             try:
                 self.view.generation = cluster_nodes.decode_counter("generation", reply.content)
             except NodeContentError as error:
-                self.problems.append(f"{error}; counting on from what was known")
+                self._is_generation_known = False
+                self.view.generation = reply.stat.modified_zxid  # above all before: each had a write of its own
+                self.problems.append(f"{error}; counting on from {self.view.generation}")
 
     def _channels_listed(self, reply: Reply) -> None:
         self.channels = {consumer: [] for consumer in _names(reply)}
 
     def _offset_topics_listed(self, reply: Reply) -> None:
         self.view.incarnations = dict.fromkeys(_names(reply), "")
+
+    def _incarnations_listed(self, reply: Reply) -> None:
+        self.view.recorded_incarnations = dict.fromkeys(_names(reply), "")
 
     def _statics_listed(self, reply: Reply) -> None:
         self._statics = _names(reply)
@@ -199,7 +217,16 @@ class GroupReader:
             try:
                 self.view.incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
-                self.problems.append(f"topic {topic}: {error}; the offsets count as those of the topic")
+                self.problems.append(f"topic {topic}: {error}; the record in `incarnations` counts")
+
+    def _recorded_incarnation_read(self, topic: str, reply: Reply) -> None:
+        if isinstance(reply, Content):
+            try:
+                self.view.recorded_incarnations[topic] = cluster_nodes.decode_mark(reply.content)
+            except NodeContentError as error:
+                self.problems.append(f"topic {topic}: record: {error}; the mark of the offsets counts")
+        else:
+            self.view.recorded_incarnations.pop(topic, None)
 
     def _static_read(self, instance: str, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -215,12 +242,14 @@ class GroupReader:
     def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
-                self.channels[consumer].append(PendingCommand(command.decode(reply.content, self._bound()), node))
+                found = command.decode(reply.content, self._bound())
+                self.channels[consumer].append(PendingCommand(found, node, reply.stat.created_ms))
+                self._note_generation(found.generation, reply.stat)
             except CommandError as error:
                 self._unreadable_channels.add(consumer)
                 self.problems.append(f"{node}: {error}; its consumer has to refuse it")
         elif self._is_unreadable(reply, node):
-            self._unreadable_channels.add(consumer)
+            self.refused_commands.setdefault(consumer, set()).add(node)
 
     def _owners_listed(self, reply: Reply) -> None:
         """Names of records: one without a registration, listed later, belongs to the dead or was struck off by hand."""
@@ -238,6 +267,7 @@ class GroupReader:
             member.joined_zxid = reply.stat.created_zxid
         elif self._is_unreadable(reply, paths.ids(self._group, consumer)):
             self.refused_registrations.append(consumer)
+            member.is_registration_refused = True
         else:
             member.registered = False
 
@@ -246,12 +276,13 @@ class GroupReader:
             member = self.view.members[consumer]
             member.given = self._given_to(consumer)
             self._note(member.read_owners(reply, self._bound()))
-            member.adopt(_not_applied(self.channels.get(consumer, []), member))
-            member.unreadable_commands = consumer in self._unreadable_channels
-            self.view.refresh(consumer)
+            if member.owners is not None:
+                self._note_generation(member.owners.generation, reply.stat)
+            self._adopt_commands(member)
         elif self._is_unreadable(reply, paths.owners(self._group, consumer)):
             self.refused_owners.append(consumer)
-            self.view.refresh(consumer)
+            self.view.members[consumer].given = self._given_to(consumer)
+            self._adopt_commands(self.view.members[consumer])
         elif self.view.members[consumer].registered:
             self._without_record.append(consumer)
         else:
@@ -272,14 +303,22 @@ class GroupReader:
         member.is_record_gone = True
         if member.given is not None:
             member.owners = OwnersRecord(0, None, member.given)
-        member.pending = self.channels.get(consumer, [])
-        self.view.refresh(consumer)
+        self._adopt_commands(member)
+
+    def _adopt_commands(self, member: Member) -> None:
+        """Take over what it has to answer; while its record may not be read, that is all that was found."""
+        member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
+        member.unreadable_commands = member.consumer in self._unreadable_channels
+        member.refused_commands = self.refused_commands.get(member.consumer, set())
+        self.view.refresh(member.consumer)
 
     def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:
         """Return what a consumer may own; None: no record tells, because another version may have led since."""
         return self._given.get(consumer, {}) if self._is_recorded() else None
 
     def _is_recorded(self) -> bool:
+        if not self._is_generation_known:
+            return self._mark is not None  # of two marks one is left
         return self._mark == cluster_nodes.encode_counter(self.view.generation)
 
     def _evicted_listed(self, reply: Reply) -> None:

@@ -11,31 +11,18 @@ what is awaited is plain data: (method, arguments). Three rules hold for all par
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import (
-    Call,
-    Check,
-    Create,
-    Delete,
-    Done,
-    Get,
-    ListChildren,
-    Multi,
-    Operation,
-    Refusal,
-    Refused,
-    Reply,
-    SetContent,
-    Sync,
-)
+from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refusal, Refused, Reply, Sync
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
+from zkrebalancer.rebalance.refusals import Refusable, Refusals
 
 _NAMESPACE = UUID("6f4c1f5e-4f0b-5d7e-9a53-4f3a6f1f2a0c")
 Handler = Callable[..., None]
@@ -46,7 +33,8 @@ OF_A_ROOT = RACES - {Refusal.NO_NODE}  # for a node that has to exist: while it 
 ANY = frozenset(Refusal)
 FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
 MAX_PAUSE_US = 30_000_000
-_RIGHTS = {Create: "CREATE of its parent", SetContent: "WRITE", Delete: "DELETE of its parent", Check: "READ"}
+MAX_WORK_PER_STEP = 1_000  # units of about 2 us; the rest has steps of its own, so that other events have their turn
+MAX_ENDED_TIMERS = 50  # that are cleared away at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,7 @@ class Awaited:
     expected: frozenset[Refusal] = RACES
     tries: int = 0
     is_fenced: bool = False
-    whatever_comes: bool = False  # handle even a reply that only reports a broken connection
+    whatever_comes: bool = False
 
 
 class Scheduler:
@@ -74,24 +62,29 @@ class Scheduler:
         self.awaited: dict[int, Awaited] = {}
         self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
         self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
-        self.refused: dict[str, Refusal] = {}  # path -> what was refused there, and was logged
+        self.refusals = Refusals()
+        self.hindered: dict[str, str] = {}  # group -> why it backs off
+        self.is_news = False  # `refusals` or `hindered` have changed
         self._last_call_id = 0
-        self._id_seed = ""
-        self._last_id = 0
-        self._last_ticket = 0
+        self.id_seed = ""
+        self.last_id = 0
+        self.last_ticket = 0
         self.fence = Check(paths.COORDINATOR_EPOCH, -1)
         self._step_down: Callable[[str], None] = _nothing_to_step_down_from
         self.due: dict[tuple[str, Hashable], tuple[int, Handler, tuple[Any, ...]]] = {}
-        self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []
+        self._heap: list[tuple[int, int, tuple[str, Hashable]]] = []  # may be early, or for timers that have ended
+        self._in_heap: dict[tuple[str, Hashable], int] = {}  # timer -> when the heap comes to it
         self._heap_order = 0
-        self.contain: Callable[..., None] | None = None  # `contain(owner, handler, *arguments)` runs steps of groups
+        self.work = 0  # of this step
+        self.note_waiting: Callable[[str], None] = lambda _owner: None  # a call of this owner is repeated later
+        self.contain: Callable[[str, Exception, str], None] | None = None  # (group, what its step has raised, the step)
 
     def begin_leadership(self, seed: str, epoch_version: int, step_down: Callable[[str], None]) -> None:
         """Fence every `write` from now on with this version of the epoch node, and make ids that begin anew.
 
         `seed`: no two leaderships share it. `step_down(reason)` is called when the fence has failed.
         """
-        self._id_seed, self._last_id = seed, 0
+        self.id_seed, self.last_id = seed, 0
         self.fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
         self._step_down = step_down
 
@@ -122,11 +115,11 @@ class Scheduler:
         if isinstance(reply, Refused) and reply.refusal not in awaited.expected:
             self._repeat_later(awaited, reply)
             return
-        if self.refused and not isinstance(reply, Refused):
-            self._note_allowed(awaited.call)
+        if self.refusals.known and not isinstance(reply, Refused):
+            self._log_news(self.refusals.note_allowed(awaited.call))
         if awaited.is_fenced:
             reply = _behind_the_fence(reply)
-        self._run(awaited.owner, awaited.handle, reply, *awaited.arguments)
+        self.run(awaited.owner, awaited.handle, reply, *awaited.arguments)
 
     def _is_deposed(self, reply: Reply) -> bool:
         is_changed = isinstance(reply, Refused) and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}
@@ -140,24 +133,17 @@ class Scheduler:
         again = replace(awaited, tries=awaited.tries + 1)
         self._last_call_id += 1
         name = ("refused", self._last_call_id)
+        self.note_waiting(awaited.owner)
         self.wake(awaited.owner, name, self.now.mono_us + pause_us(awaited.tries), self.request, (again,))
 
-    def note_refused(self, refused: Operation | Get | ListChildren, refusal: Refusal) -> None:
-        """Log a refusal once for each path, with the right that is missing."""
-        if self.refused.get(refused.path) is refusal:
-            return
-        self.refused[refused.path] = refusal
-        right = f" ({_RIGHTS.get(type(refused), 'READ')})" if refusal is Refusal.NO_AUTH else ""
-        self._warn(f"ZooKeeper refuses {refused.path}: {refusal.value}{right}; tried again with growing pauses")
+    def note_refused(self, refused: Refusable, refusal: Refusal) -> None:
+        """Log a refusal once for each path and right."""
+        text = self.refusals.note(refused, refusal, self.now.mono_us)
+        self._log_news([] if text is None else [text])
 
-    def _note_allowed(self, call: Call) -> None:
-        calls: tuple[Operation | Call, ...] = call.operations if isinstance(call, Multi) else (call,)
-        for done in calls:
-            if not isinstance(done, Multi) and self.refused.pop(done.path, None) is not None:
-                self._warn(f"ZooKeeper no longer refuses {done.path}")
-
-    def _warn(self, text: str) -> None:
-        self.effects.append(Warn(text))
+    def _log_news(self, texts: Sequence[str]) -> None:
+        self.is_news = self.is_news or bool(texts)
+        self.effects += map(Warn, texts)
 
     def forget(self, owner: str) -> None:
         """Drop all replies and timers that `owner` waits for."""
@@ -166,6 +152,20 @@ class Scheduler:
         for name in self._timers_of.pop(owner, ()):
             del self.due[owner, name]
 
+    def forget_all_but(self, owner: str) -> list[dict[Any, Any] | list[Any]]:
+        """Drop all replies and timers but those of one owner, and what hinders groups; return what has to be freed."""
+        calls_of, timers_of, awaited, due = self._calls_of, self._timers_of, self.awaited, self.due
+        rubbish: list[dict[Any, Any] | list[Any]] = [calls_of, timers_of, awaited, due]
+        rubbish += [self._heap, self._in_heap, self.hindered]
+        self._calls_of, self._timers_of, self.hindered = defaultdict(set), defaultdict(set), {}
+        self._heap, self._in_heap = [], {}
+        self.awaited = {call_id: awaited[call_id] for call_id in calls_of.get(owner, ())}
+        self._calls_of[owner].update(self.awaited)
+        self.due = {}
+        for name in timers_of.get(owner, ()):
+            self.wake(owner, name, *due[owner, name])
+        return rubbish
+
     # Timers ---------------------------------------------------------------------------------------------------------
 
     def wake(self, owner: str, name: Hashable, at_us: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
@@ -173,6 +173,12 @@ class Scheduler:
         key = (owner, name)
         self.due[key] = (at_us, handler, arguments)
         self._timers_of[owner].add(name)
+        if at_us < self._in_heap.get(key, at_us + 1):
+            self._push(key, at_us)
+
+    def _push(self, key: tuple[str, Hashable], at_us: int) -> None:
+        """Let the heap come to a timer; one that is moved to a later time is pushed again when the heap comes to it."""
+        self._in_heap[key] = at_us
         self._heap_order += 1
         heapq.heappush(self._heap, (at_us, self._heap_order, key))
 
@@ -182,44 +188,58 @@ class Scheduler:
             _discard(self._timers_of, owner, name)
 
     def next_deadline_us(self) -> int | None:
-        """When `run_due` has something to do next."""
-        while self._heap:
+        """Return when `run_next_due` has something to do next: perhaps only to clear away timers that have ended."""
+        for _ in range(MAX_ENDED_TIMERS):
+            if not self._heap:
+                return None
             at_us, _order, key = self._heap[0]
-            due = self.due.get(key)
-            if due is not None and due[0] == at_us:
+            if self._in_heap.get(key) == at_us and key in self.due and self.due[key][0] == at_us:
                 return at_us
-            heapq.heappop(self._heap)
-        return None
+            self._pop()
+        return self._heap[0][0] if self._heap else None
 
-    def run_due(self) -> None:
-        """Run every timer that is due."""
-        while (at_us := self.next_deadline_us()) is not None and at_us <= self.now.mono_us:
-            _at_us, _order, key = heapq.heappop(self._heap)
+    def _pop(self) -> tuple[str, Hashable] | None:
+        """Remove the heap's first entry; return its timer, None if that has ended or was moved."""
+        at_us, _order, key = heapq.heappop(self._heap)
+        if self._in_heap.get(key) != at_us:
+            return None
+        del self._in_heap[key]
+        if key not in self.due:
+            return None
+        due_us = self.due[key][0]
+        if due_us > at_us:
+            self._push(key, due_us)
+            return None
+        return key
+
+    def run_next_due(self) -> None:
+        """Run the first of the timers that are due; the others have steps of their own."""
+        at_us = self.next_deadline_us()
+        if at_us is None or at_us > self.now.mono_us:
+            return
+        key = self._pop()
+        if key is not None:
             _at_us, handle, arguments = self.due.pop(key)
             _discard(self._timers_of, *key)
-            self._run(key[0], handle, *arguments)
+            self.run(key[0], handle, *arguments)
 
-    def _run(self, owner: str, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        if self.contain is None or owner.startswith("/"):
-            handle(*arguments)
-        else:
-            self.contain(owner, handle, *arguments)
-
-    # Ids, effects --------------------------------------------------------------------------------------------------
-
-    def new_id(self) -> str:
-        """See `PartScheduler.new_id`."""
-        self._last_id += 1
-        return str(uuid5(_NAMESPACE, f"{self._id_seed}/{self._last_id}"))
-
-    def new_ticket(self) -> int:
-        """See `PartScheduler.new_ticket`."""
-        self._last_ticket += 1
-        return self._last_ticket
+    def run(self, owner: str, step: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
+        """Run a step of a group, or of a part that serves all groups; what a group's step raises goes to `contain`."""
+        done_before = len(self.effects)
+        try:
+            step(*arguments)
+        except MemoryError:
+            raise  # concerns the whole process
+        except Exception as error:
+            if self.contain is None or owner.startswith("/"):
+                raise
+            del self.effects[done_before:]
+            self.contain(owner, error, f"{step.__qualname__}{arguments!r}")
 
     def take_effects(self) -> list[Effect]:
         """Return what has been collected since the last time, in order."""
         effects, self.effects = self.effects, []
+        self.work = 0
         return effects
 
 
@@ -243,16 +263,15 @@ class PartScheduler:
         handle: Handler,
         *arguments: Any,  # noqa: ANN401  # passed on as they are
         expected: frozenset[Refusal] = RACES,
+        whatever_comes: bool = False,
     ) -> None:
         """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first.
 
         `expected`: refusals that `handle` deals with; after any other the call is repeated with growing pauses.
+        `whatever_comes`: it also gets a reply that only says that the connection broke.
         """
-        self._scheduler.request(Awaited(self._owner, call, handle, arguments, expected))
-
-    def ask_whatever_comes(self, call: Call, handle: Handler) -> None:
-        """Make a call; `handle` gets its reply also when that only says that the connection broke."""
-        self._scheduler.request(Awaited(self._owner, call, handle, (), ANY, whatever_comes=True))
+        awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)
+        self._scheduler.request(awaited)
 
     def write(
         self,
@@ -268,9 +287,19 @@ class PartScheduler:
         call = Multi((self._scheduler.fence, *operations))
         self._scheduler.request(Awaited(self._owner, call, handle, arguments, expected, is_fenced=True))
 
-    def note_refused(self, refused: Operation | Get, refusal: Refusal) -> None:
+    def note_refused(self, refused: Refusable, refusal: Refusal) -> None:
         """See `Scheduler.note_refused`."""
         self._scheduler.note_refused(refused, refusal)
+
+    def hinder(self, reason: str | None) -> None:
+        """Say why the group cannot go on; None: it can."""
+        hindered = self._scheduler.hindered
+        if hindered.get(self._owner) != reason:
+            self._scheduler.is_news = True
+            if reason is None:
+                del hindered[self._owner]
+            else:
+                hindered[self._owner] = reason
 
     @property
     def limit(self) -> RequestLimit:
@@ -301,21 +330,32 @@ class PartScheduler:
         """Go on in a step of its own, so that other groups have their turn."""
         self.wake(name, self.now.mono_us + 1, handle, *arguments)
 
+    @property
+    def has_time(self) -> bool:
+        """Whether this step may do more of what can wait."""
+        return self._scheduler.work < MAX_WORK_PER_STEP
+
+    def spend(self, units: int) -> None:
+        """Count work of this step, in units of MAX_WORK_PER_STEP."""
+        self._scheduler.work += units
+
     def cancel_wake(self, name: Hashable) -> None:
         """Drop a timer, if there is one."""
         self._scheduler.cancel_wake(self._owner, name)
 
-    def is_awake_planned(self, name: Hashable) -> bool:
+    def has_timer(self, name: Hashable) -> bool:
         """Whether a timer of that name is set."""
         return (self._owner, name) in self._scheduler.due
 
     def new_id(self) -> str:
         """Return a fresh uuid, the same one whenever the same leadership is replayed."""
-        return self._scheduler.new_id()
+        self._scheduler.last_id += 1
+        return str(uuid5(_NAMESPACE, f"{self._scheduler.id_seed}/{self._scheduler.last_id}"))
 
     def new_ticket(self) -> int:
         """Return a number that no computation before it had, under this leadership or an earlier one."""
-        return self._scheduler.new_ticket()
+        self._scheduler.last_ticket += 1
+        return self._scheduler.last_ticket
 
     def emit(self, kind: str, generation: int | None, cause_id: str | None, **fields: EventField) -> None:
         """Write one telemetry event."""
@@ -324,6 +364,57 @@ class PartScheduler:
     def warn(self, text: str) -> None:
         """Write one log line."""
         self.do(Warn(text if self._group is None else f"group {self._group}: {text}"))
+
+
+class Turns:
+    """Groups that wait for their turn, each once, first come first served, with the reason why each waits.
+
+    A dictionary alone looks at all entries that were removed before, and an ordered one takes long to fill.
+    """
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._reasons: dict[str, str] = {}
+        self._order: deque[str] = deque()  # may have groups that do not wait any more
+        self._in_order: set[str] = set()
+
+    def __len__(self) -> int:
+        """Return how many groups wait."""
+        return len(self._reasons)
+
+    def __contains__(self, group: str) -> bool:
+        """Whether a group waits."""
+        return group in self._reasons
+
+    def add(self, group: str, reason: str) -> None:
+        """Let a group wait; if it waits already, its turn and its reason stay."""
+        self._reasons.setdefault(group, reason)
+        if group not in self._in_order:
+            self._in_order.add(group)
+            self._order.append(group)
+
+    def extend(self, groups: Sequence[str], reason: str) -> None:
+        """Let many groups wait: as `add`, without a step of Python for each."""
+        self._reasons = dict.fromkeys(groups, reason) | self._reasons
+        self._order.extend(filterfalse(self._in_order.__contains__, groups))
+        self._in_order.update(groups)
+
+    def remove(self, group: str) -> None:
+        """Let a group wait no longer."""
+        self._reasons.pop(group, None)
+
+    def next(self) -> tuple[str, str]:
+        """Remove and return the group whose turn it is, and its reason; there has to be one."""
+        while (group := self._order.popleft()) not in self._reasons:
+            self._in_order.discard(group)
+        self._in_order.discard(group)
+        return group, self._reasons.pop(group)
+
+    def become(self, groups: Iterable[str], reason: str) -> None:
+        """Let these groups wait, and no others."""
+        self._reasons = dict.fromkeys(groups, reason)
+        self._order = deque(self._reasons)
+        self._in_order = set(self._reasons)
 
 
 def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from zkrebalancer.assignment.model import Member as ProblemMember
 from zkrebalancer.protocol import ownership, paths
-from zkrebalancer.protocol.calls import Create, Delete, Operation, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import PatternError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -79,6 +80,21 @@ def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMe
     return members
 
 
+def reserved(
+    view: GroupView, consumers_of: Mapping[str, Iterable[str]], fenced_: Mapping[str, str]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return what each member that has returned has to get, and no other one, whatever the strategy says.
+
+    That is what a member with a grace of its own had when its session ended: its client may still read it. So the
+    member has to be given it back, and then to stop it, before another one starts.
+    """
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for partition, instance in view.waiting_for.items():
+        now = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), "")
+        found.setdefault(now, {})[partition] = 0  # "": nobody's, for the time being
+    return found
+
+
 def _as_it_was(
     member: Member | None, instance: str, owned: Mapping[TopicPartition, int], subscriptions: Subscriptions
 ) -> ProblemMember:
@@ -99,9 +115,9 @@ def _instances_present(view: GroupView) -> set[str]:
 # What is stored -------------------------------------------------------------------------------------------------------
 
 
-def record(plan: Plan, consumer: str, start: StartFetcher) -> StaticMember:
+def record(plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
     """Return what a static member has once it has acknowledged a start, to be stored with it."""
-    return StaticMember(consumer, frozenset(plan.share(consumer)) | frozenset(start.partitions), None)
+    return StaticMember(consumer, frozenset(plan.share(consumer)) | frozenset(start.partitions), None, grace_ms)
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
@@ -122,8 +138,12 @@ class StaticMembers:
 
     def adopt(self) -> None:
         """After loading: await the deadlines of members that are away; set one for those that left without a leader."""
-        present = _instances_present(self._view)
-        for instance, (record, _version) in sorted(self._view.statics.items()):
+        view = self._view
+        present = _instances_present(view)
+        view.waiting_for = {tp: name for tp, name in view.waiting_for.items() if name in view.statics}
+        for instance, (record, _version) in sorted(view.statics.items()):
+            if record.grace_ms is not None and record.consumer not in view.members:
+                self._wait_for(instance, record)
             if instance in present:
                 continue
             if record.deadline_ms is None:
@@ -132,28 +152,52 @@ class StaticMembers:
                 self._await_deadline(instance, record.deadline_ms)
 
     def left(self, member: Member) -> None:
-        """Set a deadline for the return of a static member whose session is over."""
+        """Set a deadline for the return of a static member whose session is over.
+
+        A member that came back, and left before it was given anything, leaves the record of its former consumer behind:
+        the deadline in it still holds, and may have passed in vain while the member was there.
+        """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
-        if instance is not None and known is not None and known[0].consumer == member.consumer:
+        if instance is None or known is None:
+            return
+        record, _version = known
+        if record.consumer == member.consumer:
             self._view.away[instance] = member
-            self._set_deadline(instance, known[0])
+            if record.grace_ms is not None:  # exactly what it had: the record may say more
+                record = replace(record, partitions=record.partitions & member.held().keys())
+                self._wait_for(instance, record)
+            self._set_deadline(instance, record)
+        elif record.deadline_ms is not None and instance not in _instances_present(self._view):
+            self._view.away[instance] = member
+            self._await_deadline(instance, record.deadline_ms)
 
     def _set_deadline(self, instance: str, record: StaticMember) -> None:
-        deadline_ms = self._scheduler.now.epoch_ms + self._view.settings.static_grace_ms
-        waiting = StaticMember(record.consumer, record.partitions, deadline_ms)
+        deadline_ms = self._scheduler.now.epoch_ms + self._grace_ms(record)
+        waiting = replace(record, deadline_ms=deadline_ms)
         self._view.statics[instance] = (waiting, -1)
         content = ownership.encode_static(waiting)
-        self._scheduler.write([SetContent(paths.static(self._view.group, instance), content)], self._deadline_written)
+        write = SetContent(paths.static(self._view.group, instance), content)
+        self._scheduler.write([write], self._deadline_written, instance)
         self._await_deadline(instance, deadline_ms)
 
-    def _deadline_written(self, reply: Reply) -> None:
-        if isinstance(reply, Refused):
+    def _wait_for(self, instance: str, record: StaticMember) -> None:
+        view = self._view
+        view.waiting_for.update((tp, instance) for tp in record.partitions if not view.holders(tp))
+
+    def _grace_ms(self, record: StaticMember) -> int:
+        return record.grace_ms or self._view.settings.static_grace_ms
+
+    def _deadline_written(self, reply: Reply, instance: str) -> None:
+        if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
+            self._scheduler.cancel_wake(("static", instance))  # its member deleted it, and left for good
+            self._removed(reply, instance)
+        elif isinstance(reply, Refused):
             self._report(facts.Outdated())
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
         wait_us = max(0, deadline_ms - self._scheduler.now.epoch_ms) * 1_000
-        at_us = self._scheduler.now.mono_us + min(wait_us, self._view.settings.static_grace_ms * 1_000)
+        at_us = self._scheduler.now.mono_us + min(wait_us, self._grace_ms(self._view.statics[instance][0]) * 1_000)
         self._scheduler.wake(("static", instance), at_us, self._grace_over, instance)
 
     def _grace_over(self, instance: str) -> None:
@@ -163,4 +207,5 @@ class StaticMembers:
     def _removed(self, _reply: Reply, instance: str) -> None:
         self._view.statics.pop(instance, None)
         self._view.away.pop(instance, None)
+        self._view.waiting_for = {tp: name for tp, name in self._view.waiting_for.items() if name != instance}
         self._report(facts.Changed("static-grace-over"))

@@ -5,9 +5,12 @@ Keeps the legacy names: `consumer_groups_per_topic` and `groups_with_wildcard_to
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
-from typing import TypeVar
+import sys
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar
 
 from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import PatternError
@@ -16,9 +19,48 @@ from zkrebalancer.protocol.registration import STATIC, Registration
 
 MAX_CACHED_FILTERS = 10_000
 MAX_SHARED = 1_000  # resolved subscriptions
+MAX_CHANGES = 10_000  # of topics; who has missed more begins anew
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
 Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Resolved:
+    """The existing topics that one subscription wants. Ten thousand are not looked at in one step."""
+
+    is_wanted: Callable[[str], bool]
+    thread_count: Callable[[str], int]
+    to_look_at: deque[str]
+    changes_seen: int  # of topics, see `Subscriptions._change_count`
+    topics: Mapping[str, int] = field(default_factory=dict)  # in the order of their names
+    others: dict[str, int] = field(default_factory=dict)  # wanted, and not among `topics` yet
+    gone: set[str] = field(default_factory=set)  # among `topics`, and not there any more
+
+    def look(self, existing: Mapping[str, Topic], limit: int) -> int:
+        """Look at so many topics; return how many were looked at."""
+        looked_at = min(limit, len(self.to_look_at))
+        for _ in range(looked_at):
+            name = self.to_look_at.popleft()
+            is_found, was_found = name in existing and self.is_wanted(name), name in self.topics
+            self.others.pop(name, None)
+            self.gone.discard(name)
+            if is_found and not was_found:
+                self.others[name] = self.thread_count(name)
+            elif was_found and not is_found:
+                self.gone.add(name)
+        if (self.others or self.gone) and not self.to_look_at:
+            self._merge()
+        return looked_at
+
+    def _merge(self) -> None:
+        """Make `topics` anew; without a loop, as there may be ten thousand."""
+        found = {**self.topics, **self.others}
+        for name in self.gone:
+            del found[name]
+        names = sorted(found)
+        self.topics = dict(zip(names, map(found.__getitem__, names), strict=True))
+        self.others, self.gone = {}, set()
 
 
 class Subscriptions:
@@ -28,27 +70,34 @@ class Subscriptions:
         """Begin without topics and groups."""
         self.topics: dict[str, Topic] = {}
         self.are_topics_known = False  # whether every topic was read, so that groups may be planned
+        self.are_changes_reported = True  # whether every group knows of the changes of its topics
         # topic -> group -> consumers that name it; group -> wildcard -> consumers
         self.consumer_groups_per_topic: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.groups_with_wildcard_topics: defaultdict[str, Counter[Wildcard]] = defaultdict(Counter)
+        self._topics_of: defaultdict[str, set[str]] = defaultdict(set)  # group -> topics that its consumers name
         self._filters: dict[Wildcard, TopicFilter | PatternError] = {}
-        self._resolved: dict[Hashable, Mapping[str, int]] = {}  # until the set of topics changes
+        self._resolved: dict[Hashable, _Resolved] = {}
+        self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the last topics that came or went
+        self._change_count = 0  # of all times
 
     def set_topic(self, name: str, topic: Topic | None) -> None:
         """A topic was created or changed, or (None) deleted."""
         if (topic is None) != (name not in self.topics):
-            self._resolved.clear()
+            self._changes.append(name)
+            self._change_count += 1
         if topic is None:
             self.topics.pop(name, None)
         else:
             self.topics[name] = topic
 
-    def clear(self) -> None:
-        """Forget every topic and every group."""
-        self.topics.clear()
-        self.consumer_groups_per_topic.clear()
-        self.groups_with_wildcard_topics.clear()
-        self._resolved.clear()
+    def clear(self) -> list[dict[Any, Any]]:
+        """Forget every topic and every group; return what has to be freed."""
+        rubbish: list[dict[Any, Any]] = [self.topics, self._topics_of, self._resolved]
+        rubbish += [self.consumer_groups_per_topic, self.groups_with_wildcard_topics]
+        self.topics, self._resolved = {}, {}
+        self.consumer_groups_per_topic, self.groups_with_wildcard_topics = defaultdict(Counter), defaultdict(Counter)
+        self._topics_of = defaultdict(set)
+        return rubbish
 
     def replace(self, group: str, before: Registration | None, after: Registration | None) -> None:
         """A consumer of the group has changed its registration, has come (no `before`) or gone (no `after`)."""
@@ -62,6 +111,7 @@ class Subscriptions:
         if registration.pattern == STATIC:
             for topic in registration.subscription:
                 self.consumer_groups_per_topic[topic][group] += 1
+                self._topics_of[group].add(topic)
         else:
             self.groups_with_wildcard_topics[group][_wildcard(registration)] += 1
 
@@ -70,24 +120,29 @@ class Subscriptions:
         if registration.pattern == STATIC:
             for topic in registration.subscription:
                 _count_down(self.consumer_groups_per_topic, topic, group)
+                if group not in self.consumer_groups_per_topic.get(topic, ()):
+                    self._topics_of[group].discard(topic)
         else:
             _count_down(self.groups_with_wildcard_topics, group, _wildcard(registration))
 
     def forget_group(self, group: str) -> None:
         """Drop all interest of a group, whatever was counted."""
-        for topic in [topic for topic, groups in self.consumer_groups_per_topic.items() if group in groups]:
+        for topic in self._topics_of.pop(group, ()):
             del self.consumer_groups_per_topic[topic][group]
             if not self.consumer_groups_per_topic[topic]:
                 del self.consumer_groups_per_topic[topic]
         self.groups_with_wildcard_topics.pop(group, None)
 
-    def groups_interested_in(self, topic: str) -> list[str]:
-        """Return the groups that a change of the topic concerns, by name or by wildcard, sorted."""
-        interested = set(self.consumer_groups_per_topic.get(topic, ()))
-        for group, wildcards in self.groups_with_wildcard_topics.items():
-            if any(self._matches(wildcard, topic) for wildcard in wildcards):
-                interested.add(group)
-        return sorted(interested)
+    def may_concern(self, topic: str) -> list[str]:
+        """Return the groups that name a topic, and those with wildcards: see `concerns`."""
+        naming: Mapping[str, int] = self.consumer_groups_per_topic.get(topic, {})
+        return [*naming, *(group for group in self.groups_with_wildcard_topics if group not in naming)]
+
+    def concerns(self, topic: str, group: str) -> bool:
+        """Whether consumers of the group subscribe to the topic, by name or by a wildcard."""
+        if group in self.consumer_groups_per_topic.get(topic, ()):
+            return True
+        return any(self._matches(wildcard, topic) for wildcard in self.groups_with_wildcard_topics.get(group, ()))
 
     def resolve(self, registration: Registration) -> Mapping[str, int]:
         """Return existing topic -> consumer threads: the same mapping to all that subscribe alike.
@@ -96,21 +151,38 @@ class Subscriptions:
             PatternError: the wildcard does not compile.
 
         """
-        key = registration.pattern, frozenset(registration.subscription.items())
-        if key not in self._resolved:
-            if len(self._resolved) >= MAX_SHARED:
-                self._resolved.clear()
-            self._resolved[key] = self._resolve(registration)
-        return self._resolved[key]
+        self.resolve_some(registration, sys.maxsize)
+        return self._resolved[_key(registration)].topics
 
-    def _resolve(self, registration: Registration) -> dict[str, int]:
+    def resolve_some(self, registration: Registration, limit: int) -> int:
+        """Look at so many topics, and return how many were left to look at: if fewer, `resolve` has its answer.
+
+        Raises:
+            PatternError: the wildcard does not compile.
+
+        """
+        key = _key(registration)
+        resolved = self._resolved.get(key)
+        forgotten = self._change_count - len(self._changes)
+        if resolved is None or resolved.changes_seen < forgotten:
+            if resolved is None and len(self._resolved) >= MAX_SHARED:
+                del self._resolved[next(iter(self._resolved))]
+            to_look_at = deque(self.topics if registration.pattern != STATIC else registration.subscription)
+            resolved = self._resolved[key] = _Resolved(*self._wanted(registration), to_look_at, self._change_count)
+        if resolved.changes_seen < self._change_count:
+            resolved.to_look_at.extend(islice(self._changes, resolved.changes_seen - forgotten, None))
+            resolved.changes_seen = self._change_count
+        return resolved.look(self.topics, limit)
+
+    def _wanted(self, registration: Registration) -> tuple[Callable[[str], bool], Callable[[str], int]]:
+        """Return whether a registration wants a topic, and with how many threads."""
         if registration.pattern == STATIC:
-            return {topic: n for topic, n in registration.subscription.items() if topic in self.topics}
+            return registration.subscription.__contains__, registration.subscription.__getitem__
         compiled = self._filter(_wildcard(registration))
         if isinstance(compiled, PatternError):
             raise compiled
         (thread_count,) = registration.subscription.values()
-        return dict.fromkeys((topic for topic in sorted(self.topics) if compiled.matches(topic)), thread_count)
+        return compiled.matches, lambda _topic: thread_count
 
     def _matches(self, wildcard: Wildcard, topic: str) -> bool:
         compiled = self._filter(wildcard)
@@ -125,6 +197,10 @@ class Subscriptions:
             except PatternError as error:
                 self._filters[wildcard] = error
         return self._filters[wildcard]
+
+
+def _key(registration: Registration) -> Hashable:
+    return registration.pattern, frozenset(registration.subscription.items())
 
 
 def _wildcard(registration: Registration) -> Wildcard:

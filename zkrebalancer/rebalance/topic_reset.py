@@ -6,16 +6,22 @@ topic is stopped everywhere, its offsets are deleted once none of it is held, an
 mark is in ZooKeeper, a new leader continues where the old one was.
 
 The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
+
+No offset is deleted without a copy: each transaction that deletes some creates a node that has them, so there is no
+moment at which they are in neither. What cannot be read or copied is not deleted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import fields, offset_copy, paths
 from zkrebalancer.protocol.calls import (
     Children,
+    Content,
+    Create,
     Delete,
     Done,
     Get,
@@ -26,11 +32,15 @@ from zkrebalancer.protocol.calls import (
     Reply,
     SetContent,
 )
+from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.protocol.offset_copy import OffsetCopy
 from zkrebalancer.rebalance import facts
+from zkrebalancer.rebalance.offset_copies import OffsetCopies
 from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_DELETES_PER_TRANSACTION = 500
+MAX_RENAMES = 64  # topics whose names one transaction stores
 ABANDONED_GRACE_US = 3_600_000_000  # a topic may be away for a while, when the topic mirror is set up anew
 
 
@@ -43,7 +53,9 @@ class TopicReset:
         self._view = view
         self._report = report
         self._under_way: set[str] = set()
+        self._is_renaming = False
         self._tries: Counter[str] = Counter()  # at deletions that were refused
+        self._copies = OffsetCopies(scheduler, view.group)
         self.absent_since_us: dict[str, int] = {}  # kept when the group is read again
 
     def maybe_begin(self) -> None:
@@ -52,21 +64,31 @@ class TopicReset:
         for topic in sorted(stale - self._view.held_topics()):
             self._under_way.add(topic)
             self._list(topic)
-        for topic, incarnation in self._view.renamed_topics().items():
-            self._rename(topic, incarnation)
+        self._rename()
         self._wait_out_absent_topics()
 
-    def _rename(self, topic: str, incarnation: str) -> None:
-        """Store every name that the topic's incarnation has now: it may lose one of them later."""
-        mark = SetContent(paths.offsets(self._view.group, topic), incarnation.encode())
-        if topic not in self._under_way:
-            self._under_way.add(topic)
-            self._scheduler.write([mark], self._renamed, topic, incarnation)
+    def _rename(self) -> None:
+        """Store every name that a topic's incarnation has now: it may lose one of them later."""
+        renamed = self._view.renamed_topics()
+        if self._is_renaming or renamed.keys() <= self._under_way:
+            return
+        names = {topic: renamed[topic] for topic in sorted(renamed.keys() - self._under_way)[:MAX_RENAMES]}
+        operations: list[Operation] = []
+        fitting: dict[str, str] = {}
+        for topic, incarnation in names.items():
+            more = [*operations, *stores(self._view, topic, incarnation)]
+            if fitting and self._scheduler.fitting(more) < len(more):
+                break
+            operations, fitting[topic] = more, incarnation
+        self._is_renaming = True
+        self._scheduler.write(operations, self._renamed, fitting)
 
-    def _renamed(self, reply: Reply, topic: str, incarnation: str) -> None:
-        self._under_way.discard(topic)
+    def _renamed(self, reply: Reply, names: dict[str, str]) -> None:
+        self._is_renaming = False
         if isinstance(reply, Done):
-            self._view.incarnations[topic] = incarnation
+            self._view.incarnations.update(names)
+            self._view.recorded_incarnations.update(names)
+            self._rename()
         else:
             self._report(facts.Outdated())
 
@@ -75,7 +97,7 @@ class TopicReset:
         absent = sorted(self._view.absent_topics())
         self.absent_since_us = {topic: self.absent_since_us.get(topic, now_us) for topic in absent}
         for topic, since_us in self.absent_since_us.items():
-            if not self._scheduler.is_awake_planned(("abandoned", topic)):
+            if not self._scheduler.has_timer(("abandoned", topic)):
                 at_us = since_us + ABANDONED_GRACE_US
                 self._scheduler.wake(("abandoned", topic), at_us, self._look_whether_abandoned, topic)
 
@@ -84,8 +106,13 @@ class TopicReset:
 
     def _abandoned_read(self, reply: Reply, topic: str) -> None:
         """Only a topic that is really absent has lost its records; one that cannot be read has not."""
+        if reply == Refused(Refusal.NO_NODE):
+            self._scheduler.ask(Get(paths.BROKER_TOPICS), self._root_read, topic)
+
+    def _root_read(self, reply: Reply, topic: str) -> None:
+        """While the list of all topics is gone, no topic is known to be."""
         in_use = self._view.held_topics() | self._view.topics.keys() | self._under_way
-        if reply == Refused(Refusal.NO_NODE) and topic not in in_use:
+        if isinstance(reply, Content) and topic not in in_use:
             self._under_way.add(topic)
             self._list(topic)
 
@@ -93,24 +120,65 @@ class TopicReset:
         self._scheduler.ask(ListChildren(paths.offsets(self._view.group, topic)), self._listed, topic)
 
     def _listed(self, reply: Reply, topic: str) -> None:
-        """Delete the offsets, and at last mark the node with the topic's incarnation, or delete it with the topic."""
+        """Read what is to be deleted."""
         if not isinstance(reply, Children):
             self._under_way.discard(topic)
             return
-        known = self._view.topics.get(topic)
-        path = paths.offsets(self._view.group, topic)
-        operations: list[Operation] = [Delete(f"{path}/{name}") for name in reply.names[:MAX_DELETES_PER_TRANSACTION]]
-        if len(operations) == len(reply.names):
-            operations.append(SetContent(path, known.incarnation.encode()) if known else Delete(path))
-        operations = operations[: self._scheduler.fitting(operations)]
-        is_complete = len(operations) > len(reply.names)
-        incarnation = known.incarnation if known else None
-        self._scheduler.write(operations, self._deleted, topic, is_complete, incarnation, operations, expected=ANY)
+        names = reply.names[:MAX_DELETES_PER_TRANSACTION]
+        chunk = _Chunk(topic, set(names), is_last=len(names) == len(reply.names))
+        for name in names:
+            self._scheduler.ask(Get(f"{paths.offsets(self._view.group, topic)}/{name}"), self._read, chunk, name)
+        if not names:
+            self._delete(chunk)
 
-    def _deleted(
-        self, reply: Reply, topic: str, is_complete: bool, incarnation: str | None, operations: list[Operation]
-    ) -> None:
-        if isinstance(reply, Refused) and reply.refusal not in RACES:
+    def _read(self, reply: Reply, chunk: _Chunk, name: str) -> None:
+        chunk.unread.discard(name)
+        if isinstance(reply, Content):
+            chunk.found[name] = reply
+        if not chunk.unread:
+            self._delete(chunk)
+
+    def _is_over(self, topic: str) -> bool:
+        """Whether the topic of the stored offsets is gone, and nobody reads what has its name now."""
+        is_gone = topic not in self._view.topics or self._view.is_stale(topic)
+        return is_gone and topic not in self._view.held_topics()
+
+    def _delete(self, chunk: _Chunk) -> None:
+        """Copy and delete offsets; at last mark the node with the topic's incarnation, or delete it with the topic."""
+        if not self._is_over(chunk.topic):
+            self._under_way.discard(chunk.topic)
+            return
+        operations = self._operations(chunk)
+        while self._scheduler.fitting(operations) < len(operations) and len(chunk.found) > 1:
+            chunk.halve()
+            operations = self._operations(chunk)
+        known = self._view.topics.get(chunk.topic)
+        incarnation = known.incarnation if known else None
+        self._scheduler.write(operations, self._deleted, chunk, incarnation, operations, expected=ANY)
+
+    def _operations(self, chunk: _Chunk) -> list[Operation]:
+        view, epoch_ms = self._view, self._scheduler.now.epoch_ms
+        path = paths.offsets(view.group, chunk.topic)
+        operations: list[Operation] = []
+        offsets = chunk.offsets()
+        if offsets:
+            copy = OffsetCopy(chunk.topic, view.stored_incarnation(chunk.topic), epoch_ms, offsets)
+            name = paths.deleted_offsets(view.group, offset_copy.name_prefix(epoch_ms))
+            operations.append(Create(name, offset_copy.encode(copy), sequence=True))
+        operations += [Delete(f"{path}/{name}", node.stat.version) for name, node in chunk.found.items()]
+        if chunk.is_last:
+            known = view.topics.get(chunk.topic)
+            if known:
+                operations += stores(view, chunk.topic, known.incarnation)
+            elif chunk.topic in view.recorded_incarnations:
+                operations.append(Delete(paths.incarnations(view.group, chunk.topic)))
+            if not known:
+                operations.append(Delete(path))
+        return operations
+
+    def _deleted(self, reply: Reply, chunk: _Chunk, incarnation: str | None, operations: list[Operation]) -> None:
+        topic = chunk.topic
+        if isinstance(reply, Refused) and not _is_race(reply, operations, chunk):
             self._scheduler.note_refused(operations[reply.index or 0], reply.refusal)
             self._under_way.discard(topic)  # what has to be deleted may be something else by then
             at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
@@ -118,7 +186,12 @@ class TopicReset:
             self._scheduler.wake(("reset", topic), at_us, self.maybe_begin)
             return
         self._tries.pop(topic, None)
-        if isinstance(reply, Done) and not is_complete:
+        if reply == Refused(Refusal.NO_NODE, 0) and isinstance(operations[0], Create):
+            self._scheduler.write([Create(paths.deleted_offsets(self._view.group))], self._place_made, topic)
+            return
+        if isinstance(reply, Done):
+            self._note_copied(chunk)
+        if isinstance(reply, Done) and not chunk.is_last:
             self._list(topic)
             return
         self._under_way.discard(topic)
@@ -126,10 +199,69 @@ class TopicReset:
             self._report(facts.Outdated())
         elif incarnation is None:
             self._view.incarnations.pop(topic, None)
+            self._view.recorded_incarnations.pop(topic, None)
         else:
-            self._view.incarnations[topic] = incarnation
+            self._view.incarnations[topic] = self._view.recorded_incarnations[topic] = incarnation
             self._report(facts.Changed("topic-recreated"))
+
+    def _place_made(self, reply: Reply, topic: str) -> None:
+        if reply == Refused(Refusal.NO_NODE, 0):  # the group is gone
+            self._under_way.discard(topic)
+            self._report(facts.Outdated())
+        else:
+            self._list(topic)
+
+    def _note_copied(self, chunk: _Chunk) -> None:
+        count = len(chunk.offsets())
+        if count:
+            self._scheduler.warn(
+                f"topic {chunk.topic} of {count} stored offsets is gone: they are deleted;"
+                " `groups offsets restore` puts them back"
+            )
+            self._copies.look()
 
     def reset(self) -> None:
         """The group is read anew: what was under way is found out from ZooKeeper."""
         self._under_way.clear()
+        self._is_renaming = False
+        self._copies.adopt()
+
+
+def stores(view: GroupView, topic: str, incarnation: str) -> list[Operation]:
+    """Return what stores the incarnation that a group's offsets of a topic belong to: the record, then the mark."""
+    group, content = view.group, incarnation.encode()
+    record, mark = paths.incarnations(group, topic), paths.offsets(group, topic)
+    return [
+        SetContent(record, content) if topic in view.recorded_incarnations else Create(record, content),
+        SetContent(mark, content) if topic in view.incarnations else Create(mark, content),
+    ]
+
+
+def _is_race(reply: Refused, operations: list[Operation], chunk: _Chunk) -> bool:
+    """Whether reading anew helps: not if a node with an offset has nodes below it, as nobody of ours makes them."""
+    is_last = reply.index == len(operations) - 1 and chunk.is_last
+    return reply.refusal in RACES and (reply.refusal is not Refusal.NOT_EMPTY or is_last)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Nodes below `offsets/<topic>` that are deleted together."""
+
+    topic: str
+    unread: set[str]
+    is_last: bool  # nothing else is below it
+    found: dict[str, Content] = field(default_factory=dict)
+
+    def offsets(self) -> dict[int, int]:
+        """Return the offsets in these nodes; what is none needs no copy."""
+        offsets: dict[int, int] = {}
+        for name, node in self.found.items():
+            partition, offset = decimal(name, fields.MAX_PARTITION), decimal(node.content.strip())
+            if partition is not None and offset is not None:
+                offsets[partition] = offset
+        return offsets
+
+    def halve(self) -> None:
+        """Leave the second half for another transaction."""
+        self.found = dict(list(self.found.items())[: len(self.found) // 2])
+        self.is_last = False

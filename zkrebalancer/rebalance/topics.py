@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Container
+from typing import Any
 
 from zkrebalancer.protocol import calls, cluster_nodes, paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
-from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic
 from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.scheduler import ANY, OF_A_ROOT, Scheduler, pause_us
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 
 OWNER = "/topics"  # no group has such a name
+WORK_OF_A_READ = 5  # units of `scheduler.MAX_WORK_PER_STEP`
+WORK_OF_A_LOOK = 10  # the first match of a pattern takes longer than those that follow
+WORK_OF_A_NOTICE = 60
 
 
 class TopicListener:
-    """Reads and watches every topic; notifies the groups that a change concerns."""
+    """Reads and watches every topic; notifies the groups that a change concerns. What is much goes in slices."""
 
     def __init__(self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
         """`notify(group, kind of trigger)` is called for every group that is interested in a topic that changed."""
         self._scheduler = scheduler.part(OWNER)
         self._subscriptions = subscriptions
         self._notify = notify
-        self._unread: set[str] | None = None  # topics that were listed and not read yet; None: not listed yet
+        self._listing = Listing(self._scheduler, self._seen, self._missing, self._compared)
+        self._is_listed = False  # since the watches were set
+        self._unread: set[str] = set()  # topics that were listed and not read yet
+        self._to_read: deque[str] = deque()
+        self._to_drop: OrderedDict[str, None] = OrderedDict()  # topics that were deleted
+        self._absent: set[str] = set()  # topics whose nodes are gone: the next listing says what became of them
+        self._is_listing = False
+        self._reads_all = False  # with the next listing
+        self._is_reading_all = False
+        self._changes: OrderedDict[str, str] = OrderedDict()  # topic -> kind of trigger: groups do not know of it yet
+        self._reported = ""  # the topic whose groups are being notified
+        self._reported_kind = ""
+        self._to_notify: deque[str] = deque()  # groups that the change may concern
         self._refused: set[str] = set()  # names that no topic can have; each was logged once
         self._tries: Counter[str] = Counter()  # at reading topics that may not be read
 
@@ -32,15 +49,35 @@ class TopicListener:
         self.forget()
         self._list()
 
+    def read_again(self) -> None:
+        """List and read what is known once more: of a change that it may not read at the moment nobody is told."""
+        self._reads_all = True
+        if not self._is_listing:
+            self._list()
+
     def forget(self) -> None:
         """Nothing is watched any more."""
         self._scheduler.forget()
-        self._unread = None
+        self._to_read.clear()
+        self._to_drop.clear()
+        self._absent.clear()
+        self._is_listing = self._reads_all = self._is_reading_all = False
+        self._notify_groups()
+        self._is_listed = False
+        self._unread.clear()
         self._note_whether_known()
+
+    def end(self) -> list[OrderedDict[str, Any]]:
+        """The leadership is over: no changes have to be reported any more. Return what has to be freed."""
+        rubbish: list[OrderedDict[str, Any]] = [self._changes, self._to_drop]
+        self._changes, self._to_drop = OrderedDict(), OrderedDict()
+        self._to_notify.clear()
+        self.forget()
+        return rubbish
 
     def _note_whether_known(self) -> None:
         """Groups may be planned once every topic was read."""
-        self._subscriptions.are_topics_known = self._unread is not None and not self._unread
+        self._subscriptions.are_topics_known = self._is_listed and not self._unread
 
     def watched(self, event: calls.Watched) -> None:
         """The list of topics changed, or one topic."""
@@ -50,23 +87,62 @@ class TopicListener:
             self._read(event.path.removeprefix(paths.BROKER_TOPICS + "/"))
 
     def _list(self) -> None:
+        self._is_listing = True
         listing = ListChildren(paths.BROKER_TOPICS, watch=True)
         self._scheduler.ask(listing, self._listed, expected=OF_A_ROOT)
 
     def _listed(self, reply: Reply) -> None:
+        self._is_listing = False
         if not isinstance(reply, Children):
             return
-        names = {name for name in reply.names if self._is_legal(name)}
-        known = self._subscriptions.topics.keys()
-        if self._unread is None:
-            self._unread = names  # nothing is watched: what is known may be out of date
-        else:
-            self._unread = (self._unread & names) | (names - known)
+        if not self._is_listed:
+            self._unread.clear()
+            self._to_read.clear()
+        self._is_reading_all |= self._reads_all
+        self._reads_all = False
+        self._listing.compare(reply.names, self._subscriptions.topics)
+
+    def _seen(self, names: list[str]) -> None:
+        """Read what is new, and after a broken connection everything: what is known may be out of date."""
+        known: Container[str] = self._subscriptions.topics if self._is_listed else ()
+        for name in names:
+            is_back = name in self._to_drop or name in self._absent
+            self._to_drop.pop(name, None)
+            self._absent.discard(name)
+            if is_back or (name not in known and name not in self._unread):
+                self._unread.add(name)
+                self._to_read.append(name)
+            elif self._is_reading_all:
+                self._to_read.append(name)
+
+    def _missing(self, names: list[str]) -> None:
+        self._to_drop.update(dict.fromkeys(names))
+        self._absent.difference_update(names)
+
+    def _compared(self) -> None:
+        self._is_listed, self._is_reading_all = True, False
+        if not self._is_listing:
+            self._absent.clear()  # the others are neither listed nor known
+        self._go_on()
         self._note_whether_known()
-        for name in sorted(known - names):
-            self._change(name, None)
-        for name in sorted(self._unread):
+
+    def _go_on(self) -> None:
+        """Do as much as one step allows."""
+        while self._to_drop and self._scheduler.has_time:
+            self._scheduler.spend(WORK_OF_A_READ)
+            self._change(self._to_drop.popitem(last=False)[0], None)
+        while self._to_read and self._scheduler.has_time:
+            self._scheduler.spend(WORK_OF_A_READ)
+            self._read_listed(self._to_read.popleft())
+        if self._to_drop or self._to_read:
+            self._scheduler.wake_soon("/listed", self._go_on)
+
+    def _read_listed(self, name: str) -> None:
+        if self._is_legal(name):
             self._read(name)
+        else:
+            self._unread.discard(name)
+            self._note_whether_known()
 
     def _is_legal(self, name: str) -> bool:
         """Whether Kafka can have such a topic; commands for any other would be refused by every agent."""
@@ -79,18 +155,23 @@ class TopicListener:
         self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name, expected=ANY)
 
     def _topic_read(self, reply: Reply, name: str) -> None:
-        """One topic that cannot be read stays as it was, and holds up no other."""
-        topic = self._subscriptions.topics.get(name)
+        """One topic that cannot be read stays as it was, and holds up no other.
+
+        One whose node is gone is deleted if the list of topics is there, and lacks it: somebody may have deleted that.
+        """
+        topic: Topic | None = self._subscriptions.topics.get(name, UNREAD)
         if isinstance(reply, Content):
             topic = self._decoded(name, reply, topic)
         elif reply == Refused(Refusal.NO_NODE):
-            topic = None
+            topic = self._subscriptions.topics.get(name)
+            self._absent.add(name)
+            if not self._is_listing:  # a listing that is under way was asked for later than this topic
+                self._list()
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             self._read_later(name, reply)
         else:
             self._tries.pop(name, None)
-        if self._unread is not None:
-            self._unread.discard(name)
+        self._unread.discard(name)
         self._note_whether_known()
         self._change(name, topic)
 
@@ -112,15 +193,34 @@ class TopicListener:
         if topic == before:
             return
         self._subscriptions.set_topic(name, topic)
-        for group in self._subscriptions.groups_interested_in(name):
-            self._notify(group, _kind(before, topic))
+        self._changes[name] = _kind(before, topic)
+        self._notify_groups()
+
+    def _notify_groups(self) -> None:
+        """Notify as many groups as one step allows, change by change."""
+        while self._has_to_notify() and self._scheduler.has_time:
+            self._scheduler.spend(WORK_OF_A_LOOK)
+            group = self._to_notify.popleft()
+            if self._subscriptions.concerns(self._reported, group):
+                self._scheduler.spend(WORK_OF_A_NOTICE)
+                self._notify(group, self._reported_kind)
+        self._subscriptions.are_changes_reported = not self._has_to_notify()
+        if self._to_notify:
+            self._scheduler.wake_soon("/changed", self._notify_groups)
+
+    def _has_to_notify(self) -> bool:
+        """Whether a group is left that may not know of a change; goes on to the next change."""
+        while self._changes and not self._to_notify:
+            self._reported, self._reported_kind = self._changes.popitem(last=False)
+            self._to_notify.extend(self._subscriptions.may_concern(self._reported))
+        return bool(self._to_notify)
 
 
 def _kind(before: Topic | None, after: Topic | None) -> str:
-    if before is None:
-        return "topic-created"
     if after is None:
         return "topic-deleted"
+    if before is None or before is UNREAD:
+        return "topic-created"
     if not cluster_nodes.is_same_topic(before.incarnation, after.incarnation):
         return "topic-recreated"
     return "partitions-added" if before.partitions != after.partitions else "topic-renamed"

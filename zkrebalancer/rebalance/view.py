@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from zkrebalancer.protocol import ownership, registration
 from zkrebalancer.protocol.calls import Content
-from zkrebalancer.protocol.cluster_nodes import Topic, is_same_topic, merged_names
-from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic, is_same_topic, merged_names, names_creation
+from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied, decode
+from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
@@ -66,6 +66,7 @@ class PendingCommand:
 
     command: Command
     node: str | None  # its path, None while the sending is under way
+    sent_at_ms: int = 0  # since the epoch, of one that was found in its channel
 
 
 @dataclass(slots=True)
@@ -74,10 +75,11 @@ class Member:
 
     consumer: str
     registration: Registration | None = None  # None: it could not be read
-    owners: OwnersRecord | None = None  # None: it could not be read, so all of `blocked_topics` counts as held
+    owners: OwnersRecord | None = None  # None: it could not be read, so all that was given counts as held
     owners_version: int = -1
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
+    refused_commands: set[str] = field(default_factory=set)  # paths of commands that ZooKeeper refuses to show
     # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
     false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
@@ -87,6 +89,7 @@ class Member:
     registered: bool = True  # False: its `ids` node is gone but its session lives
     is_refused: bool = False  # ZooKeeper has just refused a command to it
     refused_tries: int = 0  # in a row
+    is_registration_refused: bool = False  # it is there, and may not be read
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
 
@@ -94,6 +97,7 @@ class Member:
 
     def read_registration(self, content: bytes) -> str | None:
         """Replace the registration; if it cannot be read, keep the one before and return the problem."""
+        self.is_registration_refused = False
         try:
             self.registration = registration.decode(content)
         except NodeContentError as error:
@@ -103,18 +107,29 @@ class Member:
         return None
 
     def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
-        """Replace the ownership record; if it cannot be read, the member may hold anything: return the problem."""
+        """Replace the ownership record; if it cannot be read, the member holds all it was given: return the problem."""
         self.owners_version = reply.stat.version
         try:
             record = ownership.decode_owners(reply.content, bound)
         except NodeContentError as error:
             self.owners = None
-            return f"{self.consumer} may hold anything until it is evicted: {error}"
+            holds = "anything" if self.given is None else "all that it was given"
+            return f"{self.consumer} may hold {holds} until it is evicted: {error}"
         given = self.given
         self.false_claims = frozenset() if given is None else frozenset(record.partitions.keys() - given.keys())
         if self.false_claims:
             record = replace(record, partitions={tp: t for tp, t in record.partitions.items() if tp in (given or ())})
         self.owners = record
+        return None
+
+    def read_command(self, reply: Content, path: str, bound: Bound) -> str | None:
+        """Add a command that could not be read before; if it makes no sense, return the problem."""
+        try:
+            found = PendingCommand(decode(reply.content, bound), path, reply.stat.created_ms)
+        except CommandError as error:
+            self.unreadable_commands = True
+            return f"{path}: {error}; its consumer has to refuse it"
+        self.adopt(sorted([*self.pending, found], key=lambda pending: pending.node or ""))
         return None
 
     def adopt(self, pending: list[PendingCommand]) -> None:
@@ -156,7 +171,7 @@ class Member:
             return MemberState.UNREGISTERED
         if self.false_claims or self.is_record_gone:
             return MemberState.BROKEN
-        if self.blocked_topics():
+        if not self.is_readable:
             return MemberState.UNREADABLE
         return MemberState.ANSWERING if self.pending else MemberState.READY
 
@@ -164,18 +179,25 @@ class Member:
     def takes_part(self) -> bool:
         """Whether it may be assigned anything."""
         leaving = {MemberState.UNREGISTERED, MemberState.BROKEN, MemberState.EVICTING, MemberState.GONE}
-        return self.registration is not None and self.state not in leaving and not self.is_refused
+        is_known = self.registration is not None or self.is_registration_refused
+        return is_known and self.state not in leaving and not self.is_refused
 
     @property
     def instance(self) -> str | None:
         """The instance id of a static member."""
         return self.registration.instance_id if self.registration else None
 
+    @property
+    def stop_timeout_ms(self) -> int | None:
+        """How long it has registered that a stop may take."""
+        return self.registration.stop_timeout_ms if self.registration else None
+
     # What it holds ---------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[TopicPartition, int]:
         """Return partition -> consumer thread of what is owned or being started."""
-        held = dict(self.owners.partitions) if self.owners else {}
+        known = self.owners.partitions if self.owners else {}
+        held = dict(known if self.is_readable else self.given or known)
         for pending in self.pending:
             if isinstance(pending.command, StartFetcher):
                 held.update(pending.command.partitions)
@@ -198,12 +220,17 @@ class Member:
             for pending in self.pending
         )
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether its record, and all of its commands, could be read."""
+        return self.owners is not None and not self.unreadable_commands and not self.refused_commands
+
     def blocked_topics(self) -> tuple[str, ...]:
-        """Topics of which everything counts as held, because what the consumer holds cannot be read.
+        """Topics of which everything counts as held, because nothing says what the consumer holds.
 
         That is every topic: its subscription may have changed since, and says nothing of what it still holds.
         """
-        return () if self.owners is not None and not self.unreadable_commands else (ALL_TOPICS,)
+        return () if self.is_readable or self.given is not None else (ALL_TOPICS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +257,16 @@ class GroupView:
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
     unreadable_statics: set[str] = field(default_factory=set)
-    incarnations: dict[str, str] = field(default_factory=dict)  # topic -> which one the stored offsets belong to
+    # Topic -> which one the stored offsets belong to: by their mark, and by the record that only coordinators write.
+    incarnations: dict[str, str] = field(default_factory=dict)
+    recorded_incarnations: dict[str, str] = field(default_factory=dict)
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
+    waiting_for: dict[TopicPartition, str] = field(
+        default_factory=dict
+    )  # what goes to this instance only: it may return
+    lease_until_us: int = (
+        0  # until when somebody whose session seems to be over may have a lease, by the leader's clock
+    )
     is_recorded: bool = True  # False: no record of what was given to its members can be relied on yet
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
     unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # whose record says something else
@@ -250,8 +285,12 @@ class GroupView:
         return known.count if known is not None else 0
 
     def become(self, other: GroupView) -> None:
-        """Replace everything by what was read again; only `away` is kept, because ZooKeeper does not have it."""
-        other.away = self.away
+        """Replace everything by what was read again, but what ZooKeeper does not have, or does not show now."""
+        other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
+        for consumer in other.members.keys() & self.members.keys():
+            member, before = other.members[consumer], self.members[consumer]
+            member.failed_tries = before.failed_tries
+            member.registration = member.registration or before.registration
         for known in fields(self):
             setattr(self, known.name, getattr(other, known.name))
 
@@ -326,31 +365,59 @@ class GroupView:
         return self._holders.keys()
 
     def exists(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has the partition now."""
+        """Whether the cluster has the partition now, or may have it: a topic that could never be read has any."""
+        return self.topics.get(partition[0]) is UNREAD or self.is_known(partition)
+
+    def is_known(self, partition: TopicPartition) -> bool:
+        """Whether the topic was read, and has the partition now."""
         topic = self.topics.get(partition[0])
         return topic is not None and partition[1] in topic.partitions
 
     def is_stale(self, topic: str) -> bool:
-        """Whether the stored offsets belong to a former incarnation of the topic."""
-        stored = self.incarnations.get(topic)
-        if not stored:
+        """Whether the stored offsets belong to a former incarnation of the topic: by their mark and by the record.
+
+        Anybody may have written the mark, so it is not enough. Alone, before there is a record, it has to look like one
+        that a coordinator has written.
+        """
+        if topic not in self.incarnations:
             return False
-        known = self.topics.get(topic)
-        return known is not None and not is_same_topic(known.incarnation, stored)
+        recorded, mark = self.recorded_incarnations.get(topic), self.incarnations[topic]
+        known, stored = self.topics.get(topic), f"{mark} {recorded or ''}"
+        if known is not None and known.incarnation in {mark, recorded}:
+            return False
+        if not recorded and not names_creation(mark):
+            return False
+        return known is not None and known is not UNREAD and not is_same_topic(known.incarnation, stored)
 
     def stale_topics(self) -> set[str]:
         """Return the topics whose stored offsets belong to a former incarnation."""
         return {topic for topic in self.incarnations if self.is_stale(topic)}
 
+    def is_marked(self, topic: str) -> bool:
+        """Whether the mark of the stored offsets names the topic."""
+        known = self.topics.get(topic)
+        return known is not None and is_same_topic(self.incarnations.get(topic, ""), known.incarnation)
+
+    def names_to_store(self, topic: str) -> str | None:
+        """Return what the mark and the record of a topic shall say, None if they do, or if nothing is known of it."""
+        known = self.topics.get(topic)
+        if known is None or not known.incarnation:
+            return None
+        names, stored = known.incarnation, [self.incarnations.get(topic), self.recorded_incarnations.get(topic)]
+        for before in () if stored == [names, names] else stored:
+            if before is not None and is_same_topic(before, known.incarnation):
+                names = merged_names(names, before)
+        return names if stored != [names, names] else None
+
     def renamed_topics(self) -> dict[str, str]:
-        """Return topic -> mark to store, for topics whose incarnation has a name that the stored mark lacks."""
-        known = {topic: self.topics[topic].incarnation for topic in self.incarnations.keys() & self.topics.keys()}
-        merged = {topic: merged_names(incarnation, self.incarnations[topic]) for topic, incarnation in known.items()}
-        return {
-            topic: names
-            for topic, names in merged.items()
-            if names != self.incarnations[topic] and is_same_topic(self.incarnations[topic], known[topic])
-        }
+        """Return topic -> names to store, for topics with offsets of which not every name is stored in both places."""
+        marked = (topic for topic, mark in self.incarnations.items() if mark or self.recorded_incarnations.get(topic))
+        names = {topic: self.names_to_store(topic) for topic in marked if not self.is_stale(topic)}
+        return {topic: wanted for topic, wanted in names.items() if wanted is not None}
+
+    def stored_incarnation(self, topic: str) -> str:
+        """Return which incarnation the stored offsets belong to, as far as that is known."""
+        return self.recorded_incarnations.get(topic) or self.incarnations.get(topic, "")
 
     def absent_topics(self) -> set[str]:
         """Return the topics that have stored offsets and do not exist."""
@@ -362,6 +429,11 @@ class GroupView:
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out
+        if (
+            self.waiting_for
+            and self.waiting_for.get(partition, instance := self.members[consumer].instance) != instance
+        ):
+            return False
         return self.is_free_for(consumer, partition)
 
     def is_free_for(self, consumer: str, partition: TopicPartition) -> bool:

@@ -16,7 +16,7 @@ import logging
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
@@ -35,6 +35,7 @@ from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, ZooKeeperEvent
 from zkrebalancer.protocol.errors import ChrootMissingError, RequestTooLargeError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.numbers import number_setting
+from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, RequestLimit
 
 MAX_IN_FLIGHT = 2_000
@@ -297,7 +298,7 @@ class BlockingZk:
         self._client.start()
         try:
             self._connected.get(timeout=CONNECT_TIMEOUT_S)
-            if self.perform(calls.ListChildren("/")) == Refused(Refusal.NO_NODE):
+            if self.perform(calls.ListChildren("/"), frozenset(Refusal)) == Refused(Refusal.NO_NODE):
                 raise ChrootMissingError(f"the chroot of {hosts} does not exist in this ZooKeeper")
         except gevent.Timeout:
             self.close()
@@ -327,17 +328,18 @@ class BlockingZk:
         """The largest transaction to send."""
         return self._client.request_limit
 
-    def perform(self, call: Call) -> Reply:
-        """Perform one call and return its reply.
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        """Perform one call and return its reply, which is `Refused` only for a refusal that the caller expects.
 
         Raises:
             ZooKeeperUnavailableError: the connection broke; the outcome is unknown.
             RequestTooLargeError: the transaction is too large and was not sent.
+            ZooKeeperRefusedError: ZooKeeper refused the call for a reason that is not among `expected`.
 
         """
-        return self.perform_all([call])[0]
+        return self.perform_all([call], expected)[0]
 
-    def perform_all(self, many: list[Call]) -> list[Reply]:
+    def perform_all(self, many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
         """Perform calls, pipelined, and return their replies in the same order; raises as `perform` does."""
         results: list[AsyncResult[Reply]] = []
         for call in many:
@@ -346,12 +348,13 @@ class BlockingZk:
             results.append(answer)
             self._client.request(self._next_id, call)
         replies = [cast("Reply", result.get()) for result in results]  # never None: get() waits for the reply
-        for reply in replies:
+        for call, reply in zip(many, replies, strict=True):
             if isinstance(reply, Refused) and reply.outcome_unknown:
                 raise ZooKeeperUnavailableError(f"the connection to ZooKeeper at {self._hosts} broke during a call")
             if isinstance(reply, Refused) and reply.refusal is Refusal.TOO_LARGE:
                 limit = self.request_limit.max_bytes
                 raise RequestTooLargeError(f"a transaction of more than {limit} bytes is not sent ({REQUEST_VARIABLE})")
+            require_expected(call, reply, expected)
         return replies
 
     def _handle(self, event: ZooKeeperEvent) -> None:
@@ -367,7 +370,7 @@ def _read_answer(call: Call, result: _Answer) -> Reply:
     value = result.get()
     if isinstance(call, calls.Get):
         content, stat = value
-        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
+        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime))
     if isinstance(call, calls.ListChildren):
         return calls.Children(tuple(sorted(value)))
     if isinstance(call, calls.Sync):

@@ -1,0 +1,17 @@
+from typing import NamedTuple
+
+class Id(NamedTuple):
+    scheme: str
+    id: str
+
+class ACL(NamedTuple):
+    perms: int
+    id: Id
+
+class Permissions:
+    READ: int
+    WRITE: int
+    CREATE: int
+    DELETE: int
+    ADMIN: int
+    ALL: int

@@ -1,0 +1,83 @@
+"""A copy of offsets that the coordinator deleted, in `deleted_offsets/<copy>`, from which an operator can restore them.
+
+The copy and the deletion are one transaction. Its name begins with the time, so a list of names shows which copies are
+superfluous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zkrebalancer.protocol import fields
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.numbers import decimal
+
+VERSION = 1
+MAX_COPIES = 200  # per group; each has the offsets of at most 500 partitions
+MAX_COPY_AGE_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCopy:
+    """Offsets of one topic that were deleted together."""
+
+    topic: str
+    incarnation: str  # of the topic that they belong to
+    deleted_at_ms: int
+    offsets: Mapping[int, int]  # partition -> next offset to read
+
+
+def encode(copy: OffsetCopy) -> bytes:
+    """Encode a copy."""
+    return fields.write_document(
+        {
+            "version": VERSION,
+            "topic": copy.topic,
+            "incarnation": copy.incarnation,
+            "deleted_at_ms": copy.deleted_at_ms,
+            "offsets": {str(partition): copy.offsets[partition] for partition in sorted(copy.offsets)},
+        }
+    )
+
+
+def decode(content: bytes) -> OffsetCopy:
+    """Decode a copy.
+
+    Raises:
+        NodeContentError: the message names the key and the fault.
+
+    """
+    what = "deleted offsets"
+    document = fields.read_document(what, content)
+    fields.require_version(what, document, VERSION)
+    offsets: dict[int, int] = {}
+    for name, offset in fields.mapping(what, document, "offsets").items():
+        partition = decimal(name, fields.MAX_PARTITION)
+        if partition is None:
+            raise NodeContentError(f"{what}: {name!r:.80} is not a partition")
+        offsets[partition] = fields.integer(f"{what}: partition {name}", {"offset": offset}, "offset")
+    return OffsetCopy(
+        topic=fields.topic_name(what, document.get("topic")),
+        incarnation=fields.text(what, document, "incarnation"),
+        deleted_at_ms=fields.integer(what, document, "deleted_at_ms", maximum=fields.MAX_EPOCH_MS),
+        offsets=offsets,
+    )
+
+
+def name_prefix(deleted_at_ms: int) -> str:
+    """Return the beginning of a copy's name; ZooKeeper appends a number."""
+    return f"{deleted_at_ms}-"
+
+
+def time_of(name: str) -> int | None:
+    """Return the time of a copy from its name, in milliseconds since the epoch; None: not a copy's name."""
+    time, dash, number = name.partition("-")
+    return decimal(time) if dash and decimal(number) is not None else None
+
+
+def superfluous(names: Iterable[str], now_ms: int) -> list[str]:
+    """Return the copies that are too old or too many, oldest first; names that are not a copy's are left alone."""
+    known = sorted((time, name) for name in names if (time := time_of(name)) is not None)
+    surplus = max(0, len(known) - MAX_COPIES)
+    return [name for at, (time, name) in enumerate(known) if at < surplus or time < now_ms - MAX_COPY_AGE_MS]

@@ -1,0 +1,136 @@
+"""Publishes what keeps groups from going on, so that `groups describe --state` can say it from outside.
+
+The node is ephemeral and names the leader's epoch: what a former leader could not do says nothing of the present one.
+It is written only when something changes, at most once in PUBLISH_INTERVAL_US.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refused, Reply
+from zkrebalancer.protocol.hindrances import (
+    BACKING_OFF,
+    MAX_HINDRANCES,
+    MAX_REASON,
+    QUARANTINED,
+    REFUSED,
+    Hindrance,
+    encode,
+)
+from zkrebalancer.rebalance.quarantine import Quarantine
+from zkrebalancer.rebalance.scheduler import Scheduler
+
+OWNER = "/hindrances"  # no group has such a name
+PUBLISH_INTERVAL_US = 1_000_000
+OF_A_FORMER_LEADER = frozenset({Refusal.NODE_EXISTS, Refusal.NO_NODE})
+
+Published = tuple[list[Hindrance], int]  # and how many more there are
+NOTHING: Published = ([], 0)
+
+
+class Hindrances:
+    """What one leader publishes."""
+
+    def __init__(self, scheduler: Scheduler, quarantine: Quarantine) -> None:
+        """Publish nothing before `begin`."""
+        self._scheduler = scheduler
+        self._quarantine = quarantine
+        self._own = scheduler.part(OWNER)
+        self._epoch: int | None = None  # None: not leading
+        self._exists = False  # the node may be there
+        self._published: Published | None = NOTHING  # None: unknown
+        self._shown: list[tuple[str, Any]] = []  # kind, and name of the group or path and right: what is in the node
+        self._is_writing = False
+
+    def begin(self, epoch: int) -> None:
+        """Lead, or go on after a broken connection: what was being written may be there or not."""
+        self._own.forget()
+        if epoch != self._epoch:
+            self._epoch, self._exists, self._published = epoch, False, NOTHING
+        elif self._is_writing:
+            self._exists, self._published = True, None
+        self._is_writing = False
+        self.look()
+
+    def end(self) -> None:
+        """Lead no longer."""
+        self._own.forget()
+        self._epoch = None
+
+    def look(self) -> None:
+        """Publish what has changed, if anything has, after a while in which more may change."""
+        if self._epoch is None:
+            return
+        if self._scheduler.refusals.known and not self._own.has_timer("refused"):
+            self._forget_refused()
+        is_any = bool(self._scheduler.refusals.known or self._scheduler.hindered or self._quarantine.out)
+        may_differ = is_any or self._published != NOTHING  # not compared here: there may be thousands
+        if may_differ and not self._is_writing and not self._own.has_timer("publish"):
+            self._own.wake("publish", self._own.now.mono_us + PUBLISH_INTERVAL_US, self._publish)
+
+    def _forget_refused(self) -> None:
+        refusals = self._scheduler.refusals
+        count = len(refusals.known)
+        at_us = refusals.forget(self._own.now.mono_us)
+        self._scheduler.is_news = self._scheduler.is_news or len(refusals.known) < count
+        if at_us is not None:
+            self._own.wake("refused", at_us, self._forget_refused)
+
+    def _now(self) -> Published:
+        """Return what is shown, and the number of all others.
+
+        What was shown before stays as long as it is true: so neither the work nor the changes grow with the number.
+        """
+        sources: dict[str, Mapping[Any, Any]] = {
+            QUARANTINED: self._quarantine.out,
+            REFUSED: self._scheduler.refusals.known,
+            BACKING_OFF: self._scheduler.hindered,
+        }
+        shown = [(kind, name) for kind, name in self._shown if name in sources[kind]]
+        for kind, source in sources.items():
+            known = {name for other, name in shown if other == kind}
+            first = islice(source, MAX_HINDRANCES)  # at least as many of them are not shown as there is room for
+            new = [(kind, name) for name in first if name not in known]
+            shown += new[: MAX_HINDRANCES - len(shown)]
+        self._shown = shown
+        found = [_hindrance(kind, name, sources[kind][name]) for kind, name in shown]
+        found.sort(key=lambda each: (each.group or "", each.kind, each.path or ""))
+        return found, sum(map(len, sources.values())) - len(shown)
+
+    def _publish(self) -> None:
+        now = self._now()
+        if self._epoch is None or self._is_writing or now == self._published:
+            return
+        operations: list[Operation] = [Delete(paths.COORDINATOR_HINDRANCES)] if self._exists else []
+        if now != NOTHING:
+            operations.append(Create(paths.COORDINATOR_HINDRANCES, encode(self._epoch, *now), ephemeral=True))
+        if operations:
+            self._is_writing = True
+            self._own.write(operations, self._written, now, expected=OF_A_FORMER_LEADER)
+
+    def _written(self, reply: Reply, now: Published) -> None:
+        self._is_writing = False
+        if isinstance(reply, Refused):  # left by a former leader, or deleted by somebody
+            self._exists = reply.refusal is Refusal.NODE_EXISTS
+            self._published = None if self._exists else NOTHING
+        else:
+            self._published, self._exists = now, now != NOTHING
+        if self._now() != self._published:
+            self.look()
+
+
+def _hindrance(kind: str, name: Any, what: Any) -> Hindrance:  # noqa: ANN401  # of three dictionaries
+    if kind != REFUSED:
+        return Hindrance(name, kind, what[:MAX_REASON])
+    (path, right), (refusal, _at_us) = name, what
+    return Hindrance(_group_of(path), REFUSED, refusal.value, path, right if refusal is Refusal.NO_AUTH else None)
+
+
+def _group_of(path: str) -> str | None:
+    """Return the group that a path concerns; None: all of them."""
+    name, _, _rest = path.removeprefix(f"{paths.GROUPS}/").partition("/")
+    return name if path.startswith(f"{paths.GROUPS}/") else None

@@ -1,0 +1,24 @@
+"""What the groups of one leader share, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from zkrebalancer.rebalance.former_lives import FormerLives
+from zkrebalancer.rebalance.scheduler import Scheduler, Turns
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+
+
+@dataclass(slots=True)
+class Leadership:
+    """One leadership."""
+
+    scheduler: Scheduler
+    epoch: int
+    subscriptions: Subscriptions
+    former_lives: FormerLives
+    rebalance_request_queue: Turns  # groups that wait to be planned
+    groups_to_load: Turns
+    weighing: frozenset[str]  # strategies for which `ReadLoads` are performed
+    loading: set[str] = field(default_factory=set)  # groups that are being read, but those that have to wait
+    gone: set[str] = field(default_factory=set)  # their nodes were missing; they may exist again when next listed

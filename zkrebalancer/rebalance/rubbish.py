@@ -1,0 +1,40 @@
+"""Frees large containers some entries in each step: to free ten thousand at once takes milliseconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from zkrebalancer.rebalance.scheduler import Scheduler
+
+OWNER = "/rubbish"  # no group has such a name
+ENTRIES_PER_SLICE = 200
+WORK_OF_A_SLICE = 100  # units of `scheduler.MAX_WORK_PER_STEP`
+
+Container = dict[Any, Any] | list[Any] | deque[Any]
+
+
+class Rubbish:
+    """Containers that nobody else refers to any more."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Begin with nothing to free."""
+        self._own = scheduler.part(OWNER)
+        self._containers: list[Container] = []
+
+    def add(self, *containers: Container) -> None:
+        """Free these, in this step and those that follow."""
+        self._containers.extend(containers)
+        self._free()
+
+    def _free(self) -> None:
+        while self._containers and self._own.has_time:
+            self._own.spend(WORK_OF_A_SLICE)
+            container = self._containers[-1]
+            remove = container.popitem if isinstance(container, dict) else container.pop
+            for _ in range(min(len(container), ENTRIES_PER_SLICE)):
+                remove()
+            if not container:
+                self._containers.pop()
+        if self._containers:
+            self._own.wake_soon("free", self._free)
