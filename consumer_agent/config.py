@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException
@@ -19,7 +19,14 @@ from consumer_agent.runtime.record_buffer import Fairness, Prefetch
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.fields import write_document
-from zkrebalancer.protocol.registration import BLACK_LIST, MAX_SESSION_TIMEOUT_MS, MAX_THREADS, STATIC, WHITE_LIST
+from zkrebalancer.protocol.registration import (
+    BLACK_LIST,
+    MAX_SESSION_TIMEOUT_MS,
+    MAX_STOP_TIMEOUT_MS,
+    MAX_THREADS,
+    STATIC,
+    WHITE_LIST,
+)
 
 KafkaSetting = str | int | float | bool
 MAX_POLL_RECORDS = 100_000
@@ -58,28 +65,29 @@ class Fault(NamedTuple):
 
 
 class ConsumerSettings(TypedDict, total=False):
-    """The keyword arguments of a consumer: the fields of `ConsumerConfig`, for editors and type checkers."""
+    """The keyword arguments of a consumer, for editors and type checkers: fields of `ConsumerConfig`, with checks."""
 
-    zookeeper: str
-    bootstrap: str
-    group: str
-    client_id: str
-    group_instance_id: str | None
-    rack: str | None
-    capacity: float
-    session_timeout_ms: int
-    max_poll_records: int
-    poll_fairness: str
-    max_poll_interval_ms: int
-    prefetch: str
-    enable_auto_commit: bool
-    enable_auto_finish: bool
-    auto_commit_interval_ms: int
-    auto_offset_reset: str
-    offsets_storage: str
-    suspended_policy: str
-    events_directory: str | Path | None
-    kafka_config: Mapping[str, KafkaSetting]
+    zookeeper: Annotated[str, _address(addresses.zookeeper_fault)]
+    bootstrap: Annotated[str, _address(addresses.servers_fault)]
+    group: Annotated[str, _name]
+    client_id: Annotated[str, _client_id]
+    group_instance_id: Annotated[str | None, _optional(_name)]
+    rack: Annotated[str | None, _optional(_name)]
+    capacity: Annotated[float, _capacity]
+    session_timeout_ms: Annotated[int, integer(100, MAX_SESSION_TIMEOUT_MS)]
+    max_poll_records: Annotated[int, max_records_fault]
+    poll_fairness: Annotated[str, choice(*(fairness.value for fairness in Fairness))]
+    max_poll_interval_ms: Annotated[int, integer(100, 86_400_000)]
+    stop_timeout_ms: Annotated[int | None, _optional(integer(1, MAX_STOP_TIMEOUT_MS))]
+    prefetch: Annotated[str, choice(*(prefetch.value for prefetch in Prefetch))]
+    enable_auto_commit: Annotated[bool, _boolean]
+    enable_auto_finish: Annotated[bool, _boolean]
+    auto_commit_interval_ms: Annotated[int, integer(10, 86_400_000)]
+    auto_offset_reset: Annotated[str, _offset_reset]
+    offsets_storage: Annotated[str, choice(*(storage.value for storage in Storage))]
+    suspended_policy: Annotated[str, choice("pause", "continue")]
+    events_directory: Annotated[str | Path | None, _optional(_path)]
+    kafka_config: Annotated[Mapping[str, KafkaSetting], _kafka_config]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +121,8 @@ class ConsumerConfig:
     """`greedy` fills a batch partition by partition; `proportional` gives each partition the same share."""
     max_poll_interval_ms: int = 300_000
     """Longest time between polls; after that the consumer leaves the group by itself."""
+    stop_timeout_ms: int | None = None
+    """Time for a stop, if the group's `rebalance_timeout_ms` is shorter. Default: `max_poll_interval_ms`."""
     prefetch: str = Prefetch.TOTAL.value
     """`total` fetches until a batch is buffered; `per_partition` buffers for every partition, so none starves."""
     enable_auto_commit: bool = True
@@ -131,6 +141,11 @@ class ConsumerConfig:
     """Folder to write telemetry events to."""
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
     """Further librdkafka settings, such as `security.protocol`."""
+
+    @property
+    def registered_stop_timeout_ms(self) -> int:
+        """How long a stop may take, as registered: by default the longest time between polls, at most an hour."""
+        return self.stop_timeout_ms or min(self.max_poll_interval_ms, MAX_STOP_TIMEOUT_MS)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -304,33 +319,14 @@ def _refusal(settings: Mapping[str, KafkaSetting]) -> str:
     try:
         KafkaConsumer({**settings, **_UNSTARTABLE}).close()
     except KafkaException as error:
-        return str(error.args[0].str())
-    except (TypeError, AttributeError) as error:  # the name of a callback, whose value is a text
+        return str(error.args[0].str()).strip()  # some of its texts end with a line break
+    except (TypeError, AttributeError, ValueError) as error:  # the name of a callback, whose value is a text
         return str(error)
     return ""
 
 
 _CHECKS: dict[str, Check] = {
-    "zookeeper": _address(addresses.zookeeper_fault),
-    "bootstrap": _address(addresses.servers_fault),
-    "group": _name,
-    "client_id": _client_id,
-    "group_instance_id": _optional(_name),
-    "rack": _optional(_name),
-    "capacity": _capacity,
-    "session_timeout_ms": integer(100, MAX_SESSION_TIMEOUT_MS),
-    "max_poll_records": max_records_fault,
-    "max_poll_interval_ms": integer(100, 86_400_000),
-    "poll_fairness": choice(*(fairness.value for fairness in Fairness)),
-    "prefetch": choice(*(prefetch.value for prefetch in Prefetch)),
-    "enable_auto_commit": _boolean,
-    "enable_auto_finish": _boolean,
-    "auto_commit_interval_ms": integer(10, 86_400_000),
-    "auto_offset_reset": _offset_reset,
-    "offsets_storage": choice(*(storage.value for storage in Storage)),
-    "suspended_policy": choice("pause", "continue"),
-    "events_directory": _optional(_path),
-    "kafka_config": _kafka_config,
+    key: hint.__metadata__[0] for key, hint in get_type_hints(ConsumerSettings, include_extras=True).items()
 }
 
 

@@ -93,11 +93,13 @@ class ConsumerBase:
 
         A partition that was given up is not paused when it is assigned again. Errors as with `seek`.
         """
-        self._frontend.pause(partitions)
+        checked, buffer = arguments.checked_partitions("pause", partitions), self._frontend.shared.buffer
+        self._frontend.change("pause", checked, buffer.pause)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Continue with paused partitions from their positions. Errors as with `seek`."""
-        self._frontend.resume(partitions)
+        checked, buffer = arguments.checked_partitions("resume", partitions), self._frontend.shared.buffer
+        self._frontend.change("resume", checked, buffer.unpause)
 
     def paused(self) -> list[TopicPartition]:
         """Return the paused partitions, sorted."""

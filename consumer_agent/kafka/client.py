@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from confluent_kafka.admin import AdminClient
+
 from consumer_agent.config import ConsumerConfig, KafkaSetting
+from consumer_agent.runtime.threads import Thread
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -14,9 +17,8 @@ _log = logging.getLogger(__name__)
 def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
     """Return librdkafka's settings: those that let a newly assigned partition deliver soon, then the user's own."""
     settings: dict[str, KafkaSetting] = {
-        "bootstrap.servers": config.bootstrap,
+        **_connection_settings(config),
         "group.id": config.group,
-        "client.id": config.client_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,  # tells a stall from the end of a partition
@@ -29,25 +31,29 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
         "fetch.queue.backoff.ms": 10,
         "queued.max.messages.kbytes": 16_384,
         "topic.metadata.refresh.fast.interval.ms": 50,
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1_000,
         "socket.nagle.disable": True,
     }
     if config.rack is not None:
         settings["client.rack"] = config.rack
-    settings.update(config.kafka_config)
-    return settings
+    return {**settings, **config.kafka_config}
 
 
 def store_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
     """Return librdkafka's settings for the store of a consumer."""
-    own: dict[str, KafkaSetting] = {
-        "bootstrap.servers": config.bootstrap,
-        "client.id": config.client_id,
-        "reconnect.backoff.ms": 50,
-        "reconnect.backoff.max.ms": 1_000,
-    }
-    return {**own, **config.kafka_config}
+    return {**_connection_settings(config), **config.kafka_config}
+
+
+def _connection_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
+    reconnect: dict[str, KafkaSetting] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
+    return {"bootstrap.servers": config.bootstrap, "client.id": config.client_id, **reconnect}
+
+
+def close_aside(clients: list[AdminClient]) -> None:
+    """Close clients to which only this list refers, in a thread: it takes as long as a look-up of a broker's name."""
+    try:
+        Thread(clients.clear, "consumer-agent-closing").start()
+    except RuntimeError:  # the operating system starts no more threads
+        clients.clear()
 
 
 class KafkaLog(logging.Logger):

@@ -1,8 +1,9 @@
 """Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol.
 
 confluent-kafka allows one thread at a time in a consumer, and a poll that is under way cannot be interrupted. So other
-threads queue what they want (`_changes`, `_questions`), and the fetcher does it when its next round begins. Messages of
-a partition with a queued change belong to an earlier start and are dropped.
+threads queue what they want (`_changes`, `_answered`), and the fetcher does it when its next round begins. Messages of
+a partition with a queued change belong to an earlier start and are dropped. Offsets are asked for aside
+(`offset_queries.py`): no answer holds up the fetching.
 
 Everything that waits runs in the fetcher's own thread. But an application that finds no records fetches what librdkafka
 has ready itself (`draw`): handing each batch from thread to thread would cost as much as fetching it.
@@ -11,7 +12,6 @@ has ready itself (`draw`): handing each batch from thread to thread would cost a
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -22,10 +22,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig, parse_offset_reset
 from consumer_agent.errors import KafkaUnavailableError, has_stopped
-from consumer_agent.kafka.client import KafkaLog, kafka_settings
+from consumer_agent.kafka.client import KafkaLog, kafka_settings, store_settings
 from consumer_agent.kafka.messages import by_partition, collector_paused, size_bytes
-from consumer_agent.kafka.offset_queries import ENDS, OffsetQueries
+from consumer_agent.kafka.offset_queries import Answer, OffsetQueries, Offsets, Where
 from consumer_agent.kafka.stall_detector import StallDetector
+from consumer_agent.kafka.topics import Topics
 from consumer_agent.runtime import failpoints
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.shared_state import SharedState
@@ -36,7 +37,6 @@ POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how l
 REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
 PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
 MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
-MAX_UNANSWERED = 2  # looks in a row without an answer, before it is asked with a new client
 LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
 ALERT_LOOK_INTERVAL_MS = 5_000  # the same until ALERT_MS after a broker was away: then librdkafka may forget partitions
 ALERT_MS = 60_000
@@ -57,33 +57,32 @@ class Fetcher:
 
         """
         self._bootstrap = config.bootstrap
-        self._topics = topics
+        self._names = topics
         self._begins_at = parse_offset_reset(config.auto_offset_reset)
         self._shared = shared
         settings: dict[str, Any] = {**kafka_settings(config), "error_cb": self._broker_error}
-        self._new_client = partial(KafkaConsumer, settings, logger=KafkaLog("librdkafka"))
-        self._consumer = self._new_client()
-        self._queries = OffsetQueries(config.bootstrap, self._came_back)
+        self._consumer = KafkaConsumer(settings, logger=KafkaLog("librdkafka"))
+        self._topics = Topics(self._consumer, config.bootstrap, self._came_back)
+        self.queries = OffsetQueries(store_settings(config))
         self._in_client = new_reentrant_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
         self._topics_seen: set[str] = set()  # of which a message may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
         self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
-        self._questions: deque[tuple[frozenset[fields.TopicPartition], ResolvedCallback]] = deque()
+        self._answered: list[Callable[[], None]] = []  # what is to be done with answers to questions
         self._out_of_range: set[fields.TopicPartition] = set()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
         self._is_cut_off = True  # until the first connection, whose failure is an error of its own
         self._trouble = ""  # librdkafka's last error about a broker, in parentheses
         self._stopping = self._is_client_closed = False
-        self._waiting = False
+        self._waiting = self._is_flowing = False  # the latter: the last round was full
         self._drawing = False  # the application's thread is in a call
         self._patience_s = POLL_TIMEOUT_S
         self._steps = 0  # calls of librdkafka that came back
         self._stalls = StallDetector()
         self._look_at_ms = shared.now_ms() + LOOK_INTERVAL_MS
         self._is_alert_until_ms = 0
-        self._unanswered = 0  # looks in a row
         self.failure: Exception | None = None  # that has ended the thread, and another client may not meet
         self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
         self._thread = Thread(self._run, "consumer-agent-fetcher")
@@ -110,6 +109,7 @@ class Fetcher:
             if not self._is_client_closed:
                 self._is_client_closed = True
                 self._consumer.close()
+                self.queries.close()
 
     def join(self, timeout_s: float) -> None:
         """Wait until the thread has closed the connections."""
@@ -129,10 +129,8 @@ class Fetcher:
             self._shared.fetcher_wake.notify()
 
     def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
-        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
-        with self._shared.fetcher_wake.lock:
-            self._questions.append((partitions, answer))
-            self._shared.fetcher_wake.notify()
+        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in some thread."""
+        self.queries.ask(partitions, [self._begins_at], lambda found: answer(found[self._begins_at]))
 
     def draw(self, max_records: int, *, are_awaited: bool = False) -> Collection[fields.TopicPartition]:
         """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher for all the rest.
@@ -195,12 +193,10 @@ class Fetcher:
         """Before `start`: replace a fetcher that hangs; what that one still gets is ignored."""
         with self._shared.lock:
             stuck._stopping = True
-            self._questions.extend(stuck._questions)
+            self._shared.fetcher_wake.notify()
             self._changes.update(self._shared.buffer.fetched())
+        stuck.queries.abandon()
         self._is_replacement = True
-
-    def _came_back(self) -> None:
-        self._steps += 1
 
     # ---- the fetcher's own thread
 
@@ -224,20 +220,23 @@ class Fetcher:
             self.discard()
 
     def _connect(self) -> None:
-        """Open the connections before the first partition comes: to one leader of each broker, at most a few."""
+        """Open the connections before the first partition comes."""
         try:
-            self._queries.connect(self._topics, self._consumer)
+            self._topics.connect(self._names)
             self._is_cut_off = False
         except KafkaException as error:
             self._consumer.poll(0)  # only then librdkafka reports the reason
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
             self._shared.fail(KafkaUnavailableError(text))
 
+    def _came_back(self) -> None:
+        self._steps += 1
+
     def _wait_for_work(self) -> None:
         """Wait while nothing is to be fetched, and other threads want nothing."""
         with self._shared.fetcher_wake.lock:
             buffer = self._shared.buffer
-            is_called = self._changes or self._questions or self._out_of_range or self._stopping
+            is_called = self._changes or self._answered or self._out_of_range or self._stopping
             idle = not (is_called or buffer.has_again)
             is_awaited = self._shared.is_awaited or buffer.has_shares  # only this thread pauses some for others' sake
             if idle and not (is_awaited and self._assigned and buffer.room):
@@ -249,19 +248,14 @@ class Fetcher:
         """Do what other threads want; return how many records the buffer accepts."""
         with self._shared.lock:
             changes, self._changes = {**self._shared.buffer.again(), **self._changes}, {}
-            questions = list(self._questions)
+            answered, self._answered = self._answered, []
         if changes:
             self._patience_s = POLL_TIMEOUT_S
             self._change_assignment(changes)
-        for partitions, answer in questions:
-            found = self._queries.offsets(partitions, self._begins_at, self._consumer)
-            with self._shared.lock:
-                if self._stopping:
-                    return 0
-                self._questions.popleft()
-            answer(found)
+        for handle in answered:
+            handle()
         if self._out_of_range:
-            self._reset()
+            self._ask_for_ends()
         with self._shared.lock:
             held_back = self._shared.buffer.held_back() & self._assigned
             room = self._shared.buffer.room if self._assigned else 0
@@ -293,7 +287,7 @@ class Fetcher:
             self._steps += 1
         coming = {partition: offset for partition, offset in changes.items() if offset is not None}
         if coming:
-            self._queries.refresh(coming, self._consumer)
+            self._topics.describe_added(coming)
             self._topics_seen.update(topic for topic, _number in coming)
             self._consumer.incremental_assign(
                 [TopicPartition(topic, number, offset) for (topic, number), offset in coming.items()]
@@ -305,27 +299,30 @@ class Fetcher:
     @property
     def _is_at_rest(self) -> bool:
         """Whether a round would do nothing but poll; without the lock: what comes now is seen after the next poll."""
-        is_called = self._changes or self._questions or self._out_of_range or self._stopping
+        is_called = self._changes or self._answered or self._out_of_range or self._stopping
         buffer = self._shared.buffer
         return not (is_called or self._held_back or buffer.record_count or buffer.has_again)
 
     def _fetch(self, room: int) -> bool:
         """Wait a moment for messages and put up to so many into the buffer; return whether any came."""
-        first = self._consumer.poll(self._patience_s)
+        count = min(room, MAX_ROUND_RECORDS)
+        # One call while many come: after each, this thread may wait 5 ms for another one to let go of the interpreter.
+        messages = self._consumer.consume(count, timeout=0) if self._is_flowing else []
+        first = None if messages else self._consumer.poll(self._patience_s)
         self._steps += 1
-        if first is None:
+        if first is not None:
+            messages = [first, *(self._consumer.consume(count - 1, timeout=0) if count > 1 else ())]
+        self._is_flowing = len(messages) == count
+        if not messages:
             self._patience_s = min(REST_POLL_TIMEOUT_S, self._patience_s * PATIENCE_GROWTH)
             self._look_for_stalls()
             return False
         self._patience_s = POLL_TIMEOUT_S
-        messages = [first]
-        if room > 1:
-            messages += self._consumer.consume(min(room, MAX_ROUND_RECORDS) - 1, timeout=0)
-        if len(messages) == min(room, MAX_ROUND_RECORDS):
+        if self._is_flowing:
             self._shared.is_awaited = False  # there are many: from now on the application draws them
         self._take_in(messages)
         if self._out_of_range:
-            self._reset()
+            self._ask_for_ends()
         return True
 
     def _take_in(
@@ -355,9 +352,7 @@ class Fetcher:
                 self._out_of_range.add(partition)
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    self._stalls.unassigned(
-                        [partition]
-                    )  # no stall: the client knows of it; the next record resumes the watch
+                    self._stalls.unassigned([partition])  # no stall: the client knows of it; the next record ends that
                 self._complain(message, error)
         return records
 
@@ -368,20 +363,23 @@ class Fetcher:
             is_alert = now_ms < self._is_alert_until_ms
             self._look_at_ms = now_ms + (ALERT_LOOK_INTERVAL_MS if is_alert else LOOK_INTERVAL_MS)
             silent = self._stalls.look()
-            ends = self._queries.offsets(silent, "latest", self._consumer) if silent else {}
-            self.stuck = self._stalls.judge(ends)
-            is_answered = not ends or any(end is not None for end in ends.values())
-            self._unanswered = 0 if is_answered else self._unanswered + 1
-            if self._unanswered >= MAX_UNANSWERED:
-                self.stuck = self._stalls.behind(self._asked_anew(silent))
+            if silent:
+                self._ask(silent, ["latest"], lambda found: self._judge(found["latest"]))
+            else:
+                self._judge({})
 
-    def _asked_anew(self, partitions: Collection[fields.TopicPartition]) -> dict[fields.TopicPartition, int | None]:
-        """Ask with a new client whether Kafka is away, or only this client cannot reach it."""
-        client = self._new_client()
-        try:
-            return self._queries.offsets(partitions, "latest", client)
-        finally:
-            client.close()
+    def _judge(self, ends: Offsets) -> None:
+        self.stuck = self._stalls.judge(ends)
+
+    def _ask(self, partitions: Collection[fields.TopicPartition], wheres: Collection[Where], handle: Answer) -> None:
+        """Ask Kafka for offsets; the answer is handled in a later round."""
+
+        def answer(found: Mapping[Where, Offsets]) -> None:
+            with self._shared.fetcher_wake.lock:
+                self._answered.append(partial(handle, found))
+                self._shared.fetcher_wake.notify()
+
+        self.queries.ask(partitions, wheres, answer)
 
     def _put(
         self, sorted_out: Mapping[fields.TopicPartition, list[Message]], *, is_drawn: bool, are_awaited: bool
@@ -399,28 +397,28 @@ class Fetcher:
         for partition, fetched in sorted_out.items():
             self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
 
-    def _reset(self) -> None:
-        """Continue where Kafka's records begin or end, as configured: the wanted offset does not exist.
-
-        Kafka is asked again: librdkafka may report late that an earlier start was out of range.
-        """
+    def _ask_for_ends(self) -> None:
+        """Ask Kafka again about offsets that do not exist: librdkafka may report late that of an earlier start."""
         partitions, self._out_of_range = self._out_of_range & self._assigned, set()
-        ends = {end: self._queries.offsets(partitions, end, self._consumer) for end in ENDS}
-        begins = ends.get(self._begins_at) if isinstance(self._begins_at, str) else None
-        if begins is None and self._begins_at != "none":
-            begins = self._queries.offsets(partitions, self._begins_at, self._consumer)
+        with self._shared.lock:
+            wanted = {partition: self._shared.buffer.next_offset(partition) for partition in partitions}
+        self._ask(partitions, {"earliest", "latest", self._begins_at} - {"none"}, partial(self._reset, wanted))
+
+    def _reset(self, wanted: Mapping[fields.TopicPartition, int | None], ends: Mapping[Where, Offsets]) -> None:
+        """Continue where Kafka's records begin or end, as configured: the wanted offset does not exist."""
+        begins = ends.get(self._begins_at)
         restarted: dict[fields.TopicPartition, int] = {}
         found: list[OutOfRange] = []
         with self._shared.lock:
             if self._stopping:
                 return
-            for partition in sorted(partitions - self._changes.keys()):
+            for partition in sorted((wanted.keys() & self._assigned) - self._changes.keys()):
                 position = self._shared.buffer.next_offset(partition)
                 earliest, latest = ends["earliest"][partition], ends["latest"][partition]
                 goes_on_at = None if begins is None else begins[partition]
-                if position is None:
-                    pass  # it was stopped
-                elif earliest is None or latest is None or (begins is not None and goes_on_at is None):
+                if position is None or position != wanted[partition]:
+                    continue  # it was stopped, or records have come meanwhile
+                if earliest is None or latest is None or (begins is not None and goes_on_at is None):
                     restarted[partition] = position  # no answer
                 elif earliest <= position <= latest:
                     restarted[partition] = position  # it was an earlier start

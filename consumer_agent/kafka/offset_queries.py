@@ -1,115 +1,148 @@
-"""Asks Kafka where partitions begin and end.
+"""Asks Kafka where partitions begin and end, with a client of its own that answers in librdkafka's thread.
 
-librdkafka answers questions about added partitions from metadata that may be minutes old: "unknown". So topics are
-described again while a wanted partition is unknown or has had no leader yet. librdkafka holds a question about a
-partition without a leader for half a second, and with it the answer about all others, so such partitions are left out.
-If none has a leader, as with a new topic, they are asked for all the same: that half second is better than asking
-again and again, which keeps a broker from its work.
+Nothing waits for an answer, and all partitions are asked for at once: a broker that is away costs only the answers
+about its own partitions, and no fetching. librdkafka answers from metadata that may be minutes old ("unknown
+partition"), so the topics of partitions without an answer are described again, for the next question.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
-from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
-from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
+from consumer_agent.config import KafkaSetting
+from consumer_agent.kafka.client import KafkaLog, close_aside
+from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol import fields
 
-MAX_WARMED_BROKERS = 16
-TIMEOUT_S = 1.0  # of a question; nothing is fetched meanwhile
-ENDS = {"earliest": -2, "latest": -1}  # the timestamps by which Kafka's ListOffsets names them
+TIMEOUT_S = 1.0  # of a question
+OVERDUE_S = 5.0  # then the client hangs: within TIMEOUT_S it says at least that there is no answer
+SILENT_LIMIT_S = 20.0  # without any answer, before the next question is asked with a new client
+_SPECS: dict[str, Any] = {"earliest": OffsetSpec.earliest(), "latest": OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+
+Where = str | int  # an end ("earliest", "latest"), or the first record since a time (ms)
+Offsets = dict[fields.TopicPartition, int | None]  # None: no answer
+Answer = Callable[[Mapping[Where, Offsets]], None]
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Question:
+    answer: Answer
+    asked_s: float
+    found: dict[Where, Offsets]
+    left: set[tuple[Where, fields.TopicPartition]]
+
+
 class OffsetQueries:
-    """What is known of topics, and questions to Kafka; for the thread that may call the client."""
+    """Questions about offsets. All methods may be called from any thread; none waits."""
 
-    def __init__(self, bootstrap: str, came_back: Callable[[], None]) -> None:
-        """Begin knowing nothing. `came_back` is called after every call of the client, `bootstrap` is for the log."""
-        self._bootstrap = bootstrap
-        self._came_back = came_back
-        self._counts: dict[str, int] = {}  # the partitions of each topic that librdkafka knows
-        self._unled: dict[str, set[int]] = {}  # those of them that had no leader then
+    def __init__(self, settings: Mapping[str, KafkaSetting]) -> None:
+        """Prepare; `settings` are librdkafka's. The client is made for the first question."""
+        self._new_client = partial(AdminClient, dict(settings), logger=KafkaLog("librdkafka"))
+        is_uncommitted = str(settings.get("isolation.level")).lower() == "read_uncommitted"  # as librdkafka reads it
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if is_uncommitted else IsolationLevel.READ_COMMITTED
+        self._client: AdminClient | None = None
+        self._lock = new_lock()
+        self._open: set[_Question] = set()
+        self._undescribed: set[str] = set()  # topics of partitions without an answer
+        self._silent_since_s: float | None = None  # no question was answered since
+        self._is_over = False
 
-    def note_description(self, topic: str, partitions: Mapping[int, Any]) -> None:
-        """Note a topic's description: its partitions by number, as confluent-kafka gives them."""
-        self._counts[topic] = len(partitions)
-        self._unled[topic] = {number for number, partition in partitions.items() if partition.leader < 0}
-
-    def connect(self, topics: Collection[str], client: KafkaConsumer) -> None:
-        """Describe these topics (none: all that there are) and open a connection to the leaders, at most a few.
-
-        Raises:
-            KafkaException: no broker has answered.
-
-        """
-        leaders = self.leaders(topics, client)
+    def ask(self, partitions: Collection[fields.TopicPartition], wheres: Iterable[Where], answer: Answer) -> None:
+        """Ask for the offsets at each of `wheres`; `answer` is called once, in this thread or in librdkafka's."""
+        asked = dict.fromkeys(wheres)
+        if any(isinstance(where, int) for where in asked):
+            asked["latest"] = None  # for when no record is as young as that
+        left = {(where, partition) for where in asked for partition in partitions}
+        question = _Question(answer, time.monotonic(), {where: dict.fromkeys(partitions) for where in asked}, left)
+        with self._lock:
+            self._open.add(question)
         try:
-            for partition in leaders[:MAX_WARMED_BROKERS]:
-                client.get_watermark_offsets(partition, timeout=CONNECT_TIMEOUT_S)
-                self._came_back()
-        except KafkaException as error:  # a broker went away again; librdkafka keeps trying
-            _log.info("Kafka at %s: %s", self._bootstrap, error.args[0].str())
+            futures = [] if self._is_over else self._send(partitions, asked)
+        except KafkaException as error:  # no descriptors are left, for example
+            _log.info("Kafka cannot be asked for offsets: %s", error.args[0].str())
+            futures = []
+        for where, partition, future in futures:
+            future.add_done_callback(partial(self._note, question, where, partition))
+        if not futures:
+            self._finish(question)
 
-    def leaders(self, topics: Collection[str], client: KafkaConsumer) -> list[TopicPartition]:
-        """Describe these topics (none: all that there are); return one partition that each broker leads.
+    def is_overdue(self, awake_since_s: float) -> bool:
+        """Whether the client hangs; before `awake_since_s` the whole process was frozen."""
+        with self._lock:
+            asked_s = min((question.asked_s for question in self._open), default=None)
+        return asked_s is not None and time.monotonic() - max(asked_s, awake_since_s) > OVERDUE_S
 
-        Raises:
-            KafkaException: no broker has answered.
-
-        """
-        leaders: dict[int, TopicPartition] = {}
-        questions: list[dict[str, str]] = [{"topic": topic} for topic in topics] or [{}]
+    def abandon(self) -> None:
+        """Answer None to what is open, and to what is still asked."""
+        with self._lock:
+            self._is_over, questions = True, list(self._open)
         for question in questions:
-            for topic, metadata in client.list_topics(**question, timeout=CONNECT_TIMEOUT_S).topics.items():
-                self.note_description(topic, metadata.partitions)
-                if metadata.error is not None and topic in topics:
-                    _log.warning("topic %s does not exist at %s yet", topic, self._bootstrap)
-                for number, partition in metadata.partitions.items():
-                    if partition.leader >= 0:
-                        leaders.setdefault(partition.leader, TopicPartition(topic, number))
-            self._came_back()
-        return list(leaders.values())
+            self._finish(question)
 
-    def refresh(self, partitions: Collection[fields.TopicPartition], client: KafkaConsumer) -> None:
-        """Refresh the client's metadata for partitions that were added, or were without a leader."""
-        for topic in {topic for topic, number in partitions if not self._is_led(topic, number)}:
-            try:
-                self.note_description(topic, client.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
-            except KafkaException as error:
-                _log.info("Kafka at %s did not describe topic %s: %s", self._bootstrap, topic, error.args[0].str())
-            self._came_back()
+    def close(self) -> None:
+        """Close the connections; may hang if the client does."""
+        self.abandon()
+        self._client = None
 
-    def offsets(
-        self, partitions: Collection[fields.TopicPartition], where: str | int, client: KafkaConsumer
-    ) -> dict[fields.TopicPartition, int | None]:
-        """Return each partition's offset at an end, or of the first record of a time (ms); None without an answer."""
-        found: dict[fields.TopicPartition, int | None] = dict.fromkeys(partitions)
-        self.refresh(partitions, client)
-        spec = ENDS[where] if isinstance(where, str) else where
-        led = [partition for partition in partitions if self._is_led(*partition)]
-        asked = [TopicPartition(*partition, spec) for partition in sorted(led or partitions)]
-        try:
-            answers = client.offsets_for_times(asked, timeout=TIMEOUT_S)
-        except KafkaException as error:
-            _log.info("Kafka at %s gave no offsets: %s", self._bootstrap, error.args[0].str())
-            return found
-        finally:
-            self._came_back()
-        for answer in answers:
-            if answer.error is None and answer.offset >= 0:
-                found[answer.topic, answer.partition] = answer.offset
-                self._unled.get(answer.topic, set()).discard(answer.partition)
-        late = [(tp.topic, tp.partition) for tp in answers if tp.error is None and tp.offset == OFFSET_END]
-        if late and not isinstance(where, str):  # no record is as young as that
-            found.update(self.offsets(late, "latest", client))
-        return found
+    def _send(
+        self, partitions: Collection[fields.TopicPartition], wheres: Collection[Where]
+    ) -> list[tuple[Where, fields.TopicPartition, Future[Any]]]:
+        before: list[AdminClient] = []
+        with self._lock:
+            is_silent = self._silent_since_s is not None and time.monotonic() - self._silent_since_s > SILENT_LIMIT_S
+            if self._client is None or is_silent:
+                new = self._new_client()
+                before += [] if self._client is None else [self._client]
+                self._client, self._silent_since_s = new, None
+            client, topics, self._undescribed = self._client, self._undescribed, set()
+        if before:  # without the lock, for which its last answers may wait
+            close_aside(before)
+        if topics:
+            client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
+        futures = []
+        for where in wheres if partitions else ():
+            spec = _SPECS[where] if isinstance(where, str) else OffsetSpec.for_timestamp(where)
+            request = {TopicPartition(*partition): spec for partition in partitions}
+            answers = client.list_offsets(request, request_timeout=TIMEOUT_S, isolation_level=self._isolation)
+            futures += [(where, (tp.topic, tp.partition), future) for tp, future in answers.items()]
+        return futures
 
-    def _is_led(self, topic: str, number: int) -> bool:
-        """Whether the partition had a leader when its topic was described last."""
-        return number < self._counts.get(topic, 0) and number not in self._unled[topic]
+    def _note(self, question: _Question, where: Where, partition: fields.TopicPartition, future: Future[Any]) -> None:
+        """Note the answer about one partition, in librdkafka's thread."""
+        with self._lock:
+            if question in self._open and future.exception() is None:
+                question.found[where][partition] = future.result().offset
+            question.left.discard((where, partition))
+            is_over = not question.left
+        if is_over:
+            self._finish(question)
+
+    def _finish(self, question: _Question) -> None:
+        found = question.found
+        missing = {partition for offsets in found.values() for partition, at in offsets.items() if at is None}
+        with self._lock:
+            if question not in self._open:
+                return  # it was abandoned
+            self._open.discard(question)
+            self._undescribed |= {topic for topic, _number in missing}
+            if any(at is not None for offsets in found.values() for at in offsets.values()):
+                self._silent_since_s = None
+            elif missing and self._silent_since_s is None:
+                self._silent_since_s = question.asked_s
+        if missing:
+            _log.info("Kafka gave no offsets of %s partitions, such as %s/%s", len(missing), *min(missing))
+        for where, offsets in found.items():
+            if isinstance(where, int):  # -1: no record is as young as that
+                offsets.update({tp: found["latest"][tp] for tp, at in offsets.items() if at == -1})
+        question.answer(found)

@@ -8,18 +8,22 @@ protocol the brokers refuse them.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from consumer_agent.kafka.client import KafkaLog
+from consumer_agent.kafka.client import KafkaLog, close_aside
 from zkrebalancer.protocol.fields import TopicPartition
 
 READ_TIMEOUT_S = 5.0
+OVERDUE_S = 2.0  # after a request's time: then the client hangs, and the next request gets a new one
 PASSING_ERRORS = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -61,11 +65,15 @@ class KafkaOffsetStore:
 
         """
         self._group = group
-        self._admin: AdminClient | None = AdminClient(dict(settings), logger=KafkaLog("librdkafka"))
+        self._new_admin = partial(AdminClient, dict(settings), logger=KafkaLog("librdkafka"))
+        self._admin: AdminClient | None = self._new_admin()
+        self._overdue_at_s: dict[object, float] = {}  # of each request without an answer
 
     def close(self) -> None:
-        """Close the connections; requests that are under way get no answer, or an error."""
-        self._admin = None
+        """Close the connections without waiting; requests that are under way get no answer, or an error."""
+        if self._admin is not None:
+            before, self._admin = [self._admin], None
+            close_aside(before)
 
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
         """Write offsets with their texts in one request, which ends within `timeout_s`."""
@@ -80,11 +88,7 @@ class KafkaOffsetStore:
             hopeless = any(refusal.code() not in PASSING_ERRORS for refusal in refused.values())
             answer({partition: _reason(refusal) for partition, refusal in refused.items()}, is_hopeless=hopeless)
 
-        if self._admin is None:
-            return
-        request = [ConsumerGroupTopicPartitions(self._group, partitions)]
-        futures = self._admin.alter_consumer_group_offsets(request, request_timeout=timeout_s)
-        futures[self._group].add_done_callback(answered)
+        self._request("alter_consumer_group_offsets", partitions, timeout_s, answered)
 
     def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
         """Read stored offsets with their texts; None if the answer is missing, even in part."""
@@ -100,11 +104,39 @@ class KafkaOffsetStore:
             answer({(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found if tp.offset >= 0})
 
         wanted = [KafkaPartition(*partition) for partition in sorted(partitions)]
+        self._request("list_consumer_group_offsets", wanted, READ_TIMEOUT_S, answered)
+
+    def _request(
+        self,
+        method: str,
+        partitions: list[KafkaPartition],
+        timeout_s: float,
+        answered: Callable[[Future[Any]], None],
+    ) -> None:
         if self._admin is None:
             return
-        request = [ConsumerGroupTopicPartitions(self._group, wanted)]
-        futures = self._admin.list_consumer_group_offsets(request, request_timeout=READ_TIMEOUT_S)
-        futures[self._group].add_done_callback(answered)
+        request = object()
+        future: Future[Any]
+        try:
+            self._replace_hanging()
+            call = getattr(self._admin, method)
+            self._overdue_at_s[request] = time.monotonic() + timeout_s + OVERDUE_S
+            future = call([ConsumerGroupTopicPartitions(self._group, partitions)], request_timeout=timeout_s)[
+                self._group
+            ]
+        except KafkaException as error:  # refused without being sent
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda _: self._overdue_at_s.pop(request, None))
+        future.add_done_callback(answered)
+
+    def _replace_hanging(self) -> None:
+        if self._admin is not None and min(list(self._overdue_at_s.values()), default=math.inf) < time.monotonic():
+            _log.warning("the Kafka client for the offsets of group %s does not answer; it is replaced", self._group)
+            new = self._new_admin()
+            before, self._admin = [self._admin], new
+            self._overdue_at_s.clear()
+            close_aside(before)
 
 
 def _reason(error: KafkaError) -> str:

@@ -37,18 +37,14 @@ class StallDetector:
         self._heard.add(partition)
 
     def look(self) -> frozenset[TopicPartition]:
-        """Return the partitions that were silent since the last look; `judge` has to follow."""
+        """Return the partitions that were silent since the last look; `judge` follows when Kafka has answered."""
         silent = frozenset(self._next.keys() - self._heard)
         self._heard.clear()
         return silent
 
     def judge(self, ends: Mapping[TopicPartition, int | None]) -> list[TopicPartition]:
         """Return those of the silent that are stuck; `ends`: the offset after Kafka's last record, None: not known."""
-        behind = self.behind(ends)
-        stuck = [partition for partition in behind if partition in self._suspects]
-        self._suspects = set(behind)
+        silent = self._next.keys() - self._heard
+        behind = {tp for tp, end in ends.items() if end is not None and tp in silent and end > self._next[tp]}
+        stuck, self._suspects = sorted(behind & self._suspects), behind
         return stuck
-
-    def behind(self, ends: Mapping[TopicPartition, int | None]) -> list[TopicPartition]:
-        """Return the partitions of which Kafka has more than came."""
-        return sorted(tp for tp, end in ends.items() if end is not None and tp in self._next and end > self._next[tp])

@@ -10,18 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaException
 
 from consumer_agent.errors import KafkaUnavailableError
 from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
-from consumer_agent.kafka.fetcher import Fetcher, ResolvedCallback
+from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
 LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
+AWAY_S = 1.25 * LOOK_INTERVAL_S  # between two looks: the process was frozen
 STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
 REPLACEMENTS_PERIOD_S = 86_400.0  # older replacements do not count: a process may live for a year
 MAX_REPLACEMENTS = 20  # within that period; each leaves some threads and what they had fetched behind
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class WatchedFetcher:
-    """A fetcher that is replaced when it hangs. Only `stop`, `join`, `change` and `draw` are for other threads."""
+    """A fetcher that is replaced when it hangs. `current` is the present one."""
 
     def __init__(self, new_fetcher: Callable[[], Fetcher], shared: SharedState) -> None:
         """Prepare the first fetcher.
@@ -41,63 +42,43 @@ class WatchedFetcher:
         """
         self._new_fetcher = new_fetcher
         self._shared = shared
-        self._fetcher = new_fetcher()
+        self.current = new_fetcher()
         self._replaced_at_s: deque[float] = deque()  # within the period
         self._stopped = False
         self._lock = new_lock()
         self._seen: int | None = None  # the fetcher's progress, and since when it is the same
-        self._seen_s = self._looked_s = 0.0
-
-    def start(self) -> None:
-        """Connect and begin to fetch."""
-        self._fetcher.start()
+        self._seen_s = self._looked_s = self._awake_since_s = 0.0
 
     def stop(self) -> None:
         """Make the thread end; does not wait."""
         with self._lock:
             self._stopped = True
-            self._fetcher.stop()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait until the thread has closed the connections."""
-        self._fetcher.join(timeout_s)
-
-    def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching these partitions."""
-        self._fetcher.unassign(partitions)
+            self.current.stop()
 
     def change(self, decide: Callable[[], Mapping[TopicPartition, int | None]]) -> None:
         """Change what is fetched; see `Fetcher.change`. Not while a replacement takes over."""
         with self._lock:
-            self._fetcher.change(decide)
-
-    def draw(self, max_records: int, *, are_awaited: bool = False) -> Collection[TopicPartition]:
-        """Let the application's thread fetch what is ready; see `Fetcher.draw`."""
-        return self._fetcher.draw(max_records, are_awaited=are_awaited)
-
-    def resolve(self, partitions: frozenset[TopicPartition], answer: ResolvedCallback) -> None:
-        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in the fetcher's thread."""
-        self._fetcher.resolve(partitions, answer)
+            self.current.change(decide)
 
     def look_after(self) -> None:
         """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S, or a partition is stuck."""
-        now_s, progress = time.monotonic(), self._fetcher.progress
-        was_away = now_s - self._looked_s > 2 * LOOK_INTERVAL_S  # the whole process was frozen: the fetcher as well
+        now_s, progress = time.monotonic(), self.current.progress
+        was_away = now_s - self._looked_s > AWAY_S  # the whole process was frozen: the fetcher as well
         self._looked_s = now_s
-        if self._fetcher.failure is not None:
-            self._replace(f"has failed: {self._fetcher.failure}", self._fetcher.failure)
-        elif self._fetcher.stuck:
-            topic, partition = self._fetcher.stuck[0]
+        if was_away:
+            self._awake_since_s = now_s
+        if self.current.failure is not None:
+            self._replace(f"has failed: {self.current.failure}", self.current.failure)
+        elif self.current.queries.is_overdue(self._awake_since_s):
+            self._replace("answers no questions")
+        elif self.current.stuck:
+            topic, partition = self.current.stuck[0]
             self._replace(f"fetches no more of {topic}/{partition}")
         elif progress is None or progress != self._seen or was_away:
             self._seen, self._seen_s = progress, now_s
         elif now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
             self._replace(f"has not come back from a call for {STUCK_LIMIT_S:.0f} s")
-
-    def discard(self) -> None:
-        """Close the client of a fetcher that was not started."""
-        self._fetcher.discard()
 
     def _replace(self, reason: str, cause: BaseException | None = None) -> None:
         now_s = time.monotonic()
@@ -122,6 +103,6 @@ class WatchedFetcher:
             if self._stopped:
                 fetcher.discard()
                 return
-            fetcher.take_over(self._fetcher)
-            self._fetcher = fetcher
+            fetcher.take_over(self.current)
+            self.current = fetcher
         fetcher.start()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from consumer_agent.membership.effects import CommitFinished, EffectQueue, ReadProgress, TellStored
 from consumer_agent.membership.events import Position
-from consumer_agent.membership.fenced_writes import WriteLane
+from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from zkrebalancer.protocol.fields import TopicPartition
 
 KAFKA_REFRESH_MS = 3_600_000  # Kafka deletes offsets that were not written for days
@@ -26,7 +26,6 @@ class Commits:
         self._waiting: list[int] = []  # the application's, for the next commit
         self._under_way: tuple[int, ...] = ()
         self.progress_token: int | None = None  # a commit waits for positions, with the lane kept free
-        self.is_writing = False
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -71,14 +70,15 @@ class Commits:
         finished = {partition: position.finished for partition, position in positions.items() if partition in owned}
         changed = self._lane.changed(finished)
         if changed:
-            self.is_writing = True
-            self._lane.begin(changed, failpoint="commit")
+            self._lane.begin(self, changed, failpoint="commit")
         else:
-            self.end(None)
+            self._end(None)
 
-    def end(self, error: str | None) -> None:
-        """Report the outcome to the application."""
-        self.is_writing = False
+    def handle_outcome(self, _outcome: Outcome) -> None:
+        """The offsets are stored, but for those that Kafka did not take."""
+        self._end(self._lane.failure)
+
+    def _end(self, error: str | None) -> None:
         if self._under_way:
             self._effects.add(CommitFinished(self._under_way, error))
             self._under_way = ()

@@ -5,22 +5,28 @@ ZooKeeper's own calls are those of `zkrebalancer.protocol.calls`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from typing import Any
 
-from zkrebalancer.protocol.calls import Call
+from zkrebalancer.protocol.calls import Call, Reply
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
 
+class Effect:
+    """Something for the shell to do."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Effect):
     """Open a new ZooKeeper session; `Connected` follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(Effect):
     """End the session, but not before that time; its events are ignored from now on.
 
     Its partitions are free once it has ended. Until then a commit that is on its way to Kafka may arrive.
@@ -30,7 +36,7 @@ class CloseSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(Effect):
     """Perform a ZooKeeper call; `Replied(call_id, …)` follows."""
 
     call_id: int
@@ -38,21 +44,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class EmitUntil:
+class EmitUntil(Effect):
     """Records may be returned while the clock is below `until_ms`."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadProgress:
+class ReadProgress(Effect):
     """Read the positions; `Progress` follows."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class StopEmitting:
+class StopEmitting(Effect):
     """Return nothing more of these partitions and stop fetching them; `Progress` follows."""
 
     token: int
@@ -60,14 +66,14 @@ class StopEmitting:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtApplication:
+class LookAtApplication(Effect):
     """See whether the application is in a poll; `ApplicationSeen` follows."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class ResolveOffsets:
+class ResolveOffsets(Effect):
     """Ask Kafka where these partitions begin (or end, as configured); `OffsetsResolved` follows."""
 
     token: int
@@ -75,7 +81,7 @@ class ResolveOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadKafkaOffsets:
+class ReadKafkaOffsets(Effect):
     """Read what Kafka's store has of these partitions; `KafkaOffsetsRead` follows."""
 
     token: int
@@ -83,7 +89,7 @@ class ReadKafkaOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitToKafka:
+class CommitToKafka(Effect):
     """Write offsets with their texts into Kafka's store, not later than `until_ms`; `KafkaCommitted` follows."""
 
     token: int
@@ -92,7 +98,7 @@ class CommitToKafka:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFetching:
+class StartFetching(Effect):
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
     A partition at NO_OFFSET is not fetched: every poll raises `NoOffsetError` until the application seeks.
@@ -105,28 +111,28 @@ class StartFetching:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeFetching:
+class ResumeFetching(Effect):
     """A stop was cancelled: return records of these partitions again, from the application's position."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Effect):
     """These partitions are no longer owned: drop their positions and records."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class TellAssigned:
+class TellAssigned(Effect):
     """Run `on_assign` in the application's thread, before any record of these partitions is returned."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
-class AskRevoke:
+class AskRevoke(Effect):
     """Run `on_revoke` in the application's thread; `Revoked` follows."""
 
     token: int
@@ -134,12 +140,12 @@ class AskRevoke:
 
 
 @dataclass(frozen=True, slots=True)
-class TellLost:
+class TellLost(Effect):
     """Run `on_lost` in the application's thread: all partitions are gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitFinished:
+class CommitFinished(Effect):
     """The application's commits are stored, or failed with `error`."""
 
     tokens: tuple[int, ...]
@@ -147,7 +153,7 @@ class CommitFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class TellStored:
+class TellStored(Effect):
     """The stored offsets that the application requested, None where nothing is stored; or an error."""
 
     token: int
@@ -156,12 +162,12 @@ class TellStored:
 
 
 @dataclass(frozen=True, slots=True)
-class BecameOut:
+class BecameOut(Effect):
     """The consumer is in no group until the application polls again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Effect):
     """Raise this in the application's next poll."""
 
     error: RebalancerError
@@ -169,12 +175,12 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Effect):
     """The consumer has left; nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecordFetcher:
+class RecordFetcher(Effect):
     """Write the event `kind` (`fetcher_started`, `fetcher_stopped`) for each topic of `positions`."""
 
     kind: str
@@ -187,7 +193,7 @@ class RecordFetcher:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordCommitted:
+class RecordCommitted(Effect):
     """Write the event `committed` for each partition."""
 
     member: str
@@ -196,7 +202,7 @@ class RecordCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordLost:
+class RecordLost(Effect):
     """Write the event `fetcher_stopped` with the reason `lost`, with the positions that the partitions have."""
 
     member: str
@@ -205,8 +211,8 @@ class RecordLost:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPollLate:
-    """Write the event `poll_late`."""
+class RecordPollLate(Effect):
+    """Write the event `poll_late`, whose fields these are."""
 
     member: str
     away_ms: int
@@ -215,8 +221,8 @@ class RecordPollLate:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordQuarantined:
-    """Write the event `command_quarantined`."""
+class RecordQuarantined(Effect):
+    """Write the event `command_quarantined`, whose fields these are."""
 
     member: str
     command: str
@@ -224,78 +230,20 @@ class RecordQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Effect):
     """Log one line."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failpoint:
+class Failpoint(Effect):
     """A named place where tests may kill the process."""
 
     name: str
 
 
-Effect = (
-    OpenSession
-    | CloseSession
-    | Request
-    | EmitUntil
-    | ReadProgress
-    | StopEmitting
-    | LookAtApplication
-    | ResolveOffsets
-    | ReadKafkaOffsets
-    | CommitToKafka
-    | StartFetching
-    | ResumeFetching
-    | Forget
-    | TellAssigned
-    | AskRevoke
-    | TellLost
-    | CommitFinished
-    | TellStored
-    | BecameOut
-    | Failed
-    | Closed
-    | RecordFetcher
-    | RecordCommitted
-    | RecordLost
-    | RecordPollLate
-    | RecordQuarantined
-    | Warn
-    | Failpoint
-)
-
-
 # ---- the queue
-
-
-class Purpose(Enum):
-    """Why a ZooKeeper call was made; selects the handler of its answer."""
-
-    LIST_GROUP = auto()
-    LIST_ANCESTOR = auto()
-    CREATE_GROUP = auto()
-    READ_INSTANCE = auto()
-    READ_SUCCESSOR = auto()
-    REGISTER = auto()
-    VERIFY_REGISTRATION = auto()
-    LIST_CHANNEL = auto()
-    RENEW = auto()
-    READ_COMMAND = auto()
-    READ_OFFSET = auto()
-    READ_MARK = auto()
-    READ_REGISTRATION = auto()
-    WRITE_REGISTRATION = auto()
-    WRITE = auto()
-    SYNC_WRITE = auto()
-    VERIFY_WRITE = auto()
-    LEAVE = auto()
-    LIST_BEFORE_LEAVING = auto()
-    LIST_QUARANTINE = auto()
-    QUARANTINE = auto()
 
 
 @dataclass(slots=True)
@@ -303,7 +251,7 @@ class EffectQueue:
     """Effects in the order in which they are to be performed; tokens and call ids count up from one sequence."""
 
     queued: list[Effect] = field(default_factory=list)
-    waiting: dict[int, tuple[Purpose, object]] = field(default_factory=dict)  # call id -> purpose and its argument
+    waiting: dict[int, tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=dict)  # by call id
     last_token: int = 0
     now_ms: int = 0  # of the step under way
 
@@ -316,11 +264,18 @@ class EffectQueue:
         self.last_token += 1
         return self.last_token
 
-    def request(self, purpose: Purpose, call: Call, argument: object = None) -> None:
-        """Make a call; its answer is handed to the handler of `purpose`, with `argument`."""
+    def request(self, call: Call, handle: Callable[..., None], *arguments: object) -> None:
+        """Make a call; its answer is handled by `handle(reply, *arguments)`."""
         call_id = self.token()
-        self.waiting[call_id] = (purpose, argument)
+        self.waiting[call_id] = handle, arguments
         self.add(Request(call_id, call))
+
+    def answer(self, call_id: int, reply: Reply) -> bool:
+        """Handle an answer; return whether it was still awaited."""
+        handle, arguments = self.waiting.pop(call_id, (None, ()))
+        if handle is not None:
+            handle(reply, *arguments)
+        return handle is not None
 
     def forget_calls(self) -> None:
         """Ignore all answers that have not come yet."""

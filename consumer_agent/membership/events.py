@@ -22,13 +22,19 @@ class Position(NamedTuple):
     finished: int
 
 
+class AgentEvent:
+    """Something that the application, Kafka or the clock says."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(AgentEvent):
     """The time `StateMachine.wake_at_ms` has come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class Polled(AgentEvent):
     """The application polls while the consumer is in no group; `consumer` is a new name to register under."""
 
     consumer: str
@@ -36,21 +42,21 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class Revoked(AgentEvent):
     """The application's `on_revoke` for `AskRevoke` is over."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRequested:
+class CommitRequested(AgentEvent):
     """The application requests that everything finished be stored."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class Resubscribed:
+class Resubscribed(AgentEvent):
     """The application wants other topics, from now on and in every later membership."""
 
     registration: Registration  # timestamp and session timeout are filled in when it registers
@@ -58,24 +64,24 @@ class Resubscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseRequested:
+class CloseRequested(AgentEvent):
     """The application leaves the group."""
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(AgentEvent):
     """The fetcher has failed, or the consumer was dropped: leave without asking the application."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(AgentEvent):
     """The time for leaving is over: end the session without leaving first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(AgentEvent):
     """The position of each owned partition; answers `ReadProgress` and `StopEmitting`."""
 
     token: int
@@ -83,7 +89,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsResolved:
+class OffsetsResolved(AgentEvent):
     """Where partitions without a stored offset begin; None where Kafka gave no answer. Answers `ResolveOffsets`."""
 
     token: int
@@ -91,7 +97,7 @@ class OffsetsResolved:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaOffsetsRead:
+class KafkaOffsetsRead(AgentEvent):
     """Offsets and texts stored in Kafka; None: no answer. Answers `ReadKafkaOffsets`."""
 
     token: int
@@ -99,7 +105,7 @@ class KafkaOffsetsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaCommitted:
+class KafkaCommitted(AgentEvent):
     """Which offsets Kafka did not store, and why; the others are stored. Answers `CommitToKafka`."""
 
     token: int
@@ -108,7 +114,7 @@ class KafkaCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRequested:
+class StoredRequested(AgentEvent):
     """The application requests stored offsets; None: of all owned partitions."""
 
     token: int
@@ -116,7 +122,7 @@ class StoredRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationSeen:
+class ApplicationSeen(AgentEvent):
     """Since when the application has not been in a poll, by the machine's clock; None: it is in one.
 
     Answers `LookAtApplication`.
@@ -127,20 +133,4 @@ class ApplicationSeen:
     positions: Mapping[TopicPartition, Position]
 
 
-Event = (
-    ZooKeeperEvent
-    | Tick
-    | Polled
-    | Revoked
-    | CommitRequested
-    | StoredRequested
-    | Resubscribed
-    | CloseRequested
-    | GaveUp
-    | Abandoned
-    | Progress
-    | OffsetsResolved
-    | KafkaOffsetsRead
-    | KafkaCommitted
-    | ApplicationSeen
-)
+Event = ZooKeeperEvent | AgentEvent

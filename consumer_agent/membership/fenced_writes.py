@@ -7,15 +7,18 @@ when an ack gives a partition away, its final offset is already where the next o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
-from consumer_agent.membership.effects import CommitToKafka, EffectQueue, Failpoint, Purpose, RecordCommitted, Warn
+from consumer_agent.membership.effects import CommitToKafka, EffectQueue, Failpoint, RecordCommitted, Warn
 from consumer_agent.membership.join import NOTHING_OWNED
 from consumer_agent.membership.offset_books import KafkaBook, OffsetBook, Storage
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
+    Call,
     Check,
     Content,
     Delete,
@@ -29,6 +32,7 @@ from zkrebalancer.protocol.calls import (
     SetContent,
     Sync,
 )
+from zkrebalancer.protocol.command import Command, applied
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -92,8 +96,15 @@ class Write:
         return len(self.chunk) == len(self.offsets)
 
 
+class Writer(Protocol):
+    """Whoever writes in the lane."""
+
+    def handle_outcome(self, outcome: Outcome) -> None:
+        """The write is stored, or its command was cancelled."""
+
+
 class WriteLane:
-    """Performs one `Write` at a time for a consumer."""
+    """Performs one `Write` at a time for a consumer, and knows whose it is."""
 
     def __init__(
         self,
@@ -101,12 +112,14 @@ class WriteLane:
         group: str,
         consumer: str,
         lease_ms: int,
+        ended: Callable[[Outcome], None],
         storage: Storage = Storage.ZOOKEEPER,
         request_limit: RequestLimit = DEFAULT_LIMIT,
     ) -> None:
-        """Begin with the record that the registration wrote."""
+        """Begin with the record that the registration wrote; `ended` is called at the end of each write."""
         self._effects = effects
         self._lease_ms = lease_ms
+        self._ended = ended
         self._sent_ms = effects.now_ms  # of the last write
         self._consumer = consumer
         self._owners = paths.owners(group, consumer)
@@ -119,12 +132,18 @@ class WriteLane:
         self.book = OffsetBook(group)
         self.kafka_book = KafkaBook()
         self.write: Write | None = None
+        self.writer: Writer | None = None  # of the present write, or the last one
         self.failure: str | None = None  # why offsets of the last write are not in Kafka
 
     def begin(
-        self, offsets: Mapping[TopicPartition, int], ack: Ack | None = None, failpoint: str | None = None
+        self,
+        writer: Writer,
+        offsets: Mapping[TopicPartition, int],
+        ack: Ack | None = None,
+        failpoint: str | None = None,
     ) -> None:
         """Write offsets, then the ack; the lane must be free and there must be something to write."""
+        self.writer = writer
         write = self.write = Write({}, ack, failpoint, give_up_ms=self._effects.now_ms + KAFKA_COMMIT_LIMIT_MS)
         if self.storage.in_zookeeper:
             write.offsets = self.book.changed(offsets)
@@ -133,6 +152,13 @@ class WriteLane:
         if failpoint:
             self._effects.add(Failpoint(f"before-{failpoint}"))
         self._go_on(write)
+
+    def acknowledge(
+        self, writer: Writer, name: str, done: Command, offsets: Mapping[TopicPartition, int], failpoint: str
+    ) -> None:
+        """Write offsets, then that a command is done."""
+        record = OwnersRecord(done.generation, done.command_id, applied(self.record.partitions, done))
+        self.begin(writer, offsets, Ack(name, record), failpoint)
 
     def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the offsets that are not stored everywhere they should be."""
@@ -168,22 +194,23 @@ class WriteLane:
             return None
         return write.retry_at_ms if write.phase is Phase.PAUSING else write.until_ms + KAFKA_ANSWER_LIMIT_MS
 
-    def handle_tick(self, now_ms: int) -> Outcome | None:
+    def handle_tick(self, now_ms: int) -> None:
         """Retry a write to Kafka, or give up waiting for its answer."""
         at_ms, write = self.wake_at_ms(), self.write
         if write is None or at_ms is None or now_ms < at_ms:
-            return None
+            return
         if write.phase is Phase.PAUSING:
-            return self._go_on(write)
-        return self.handle_kafka_committed(write.token, dict.fromkeys(write.to_kafka, "no answer"))
+            self._go_on(write)
+        else:
+            self.handle_kafka_committed(write.token, dict.fromkeys(write.to_kafka, "no answer"))
 
     def handle_kafka_committed(
         self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool = False
-    ) -> Outcome | None:
-        """Handle Kafka's answer; None while the write continues."""
+    ) -> None:
+        """Handle Kafka's answer."""
         write, now_ms = self.write, self._effects.now_ms
         if write is None or write.phase is not Phase.IN_KAFKA or write.token != token:
-            return None
+            return
         stored = {partition: offset for partition, offset in write.to_kafka.items() if partition not in failed}
         self.kafka_book.stored.update(stored)
         if stored:
@@ -193,37 +220,32 @@ class WriteLane:
         if failed and not is_hopeless and now_ms < write.give_up_ms:
             write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
             write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
-            return None
+            return
         if failed:
             (topic, number), reason = min(failed.items())
             write.failure = f"{topic}/{number}: Kafka did not store the offset: {reason}"
         write.to_kafka = {}
-        return self._go_on(write)
+        self._go_on(write)
 
-    def handle_reply(self, purpose: Purpose, reply: Reply) -> Outcome | None:
-        """Handle an answer; None while the write continues."""
+    def handle_reply(self, reply: Reply, handle: Callable[[Write, Reply], None]) -> None:
+        """Handle an answer; a write whose outcome is unknown continues on a connected session."""
         write = self.write
         if write is None:
-            return None
-        if isinstance(reply, Refused) and reply.outcome_unknown:
-            write.phase = Phase.UNKNOWN
-            if self.connected:
-                self._resume(write)
-            return None
-        if purpose is Purpose.WRITE:
-            return self._written(write, reply)
-        if purpose is Purpose.VERIFY_WRITE:
-            return self._verified(write, reply)
-        return None  # the answer to Sync; the read that follows it was sent together with it
+            return
+        if not (isinstance(reply, Refused) and reply.outcome_unknown):
+            handle(write, reply)
+            return
+        write.phase = Phase.UNKNOWN
+        if self.connected:
+            self._resume(write)
 
-    def _go_on(self, write: Write) -> Outcome | None:
+    def _go_on(self, write: Write) -> None:
         if write.to_kafka:
             self._check(write)
         elif write.offsets or write.ack is not None:
             self._send(write)
         else:
-            return self._end(Outcome.STORED)
-        return None
+            self._end(Outcome.STORED)
 
     def _resume(self, write: Write) -> None:
         if write.ack is not None and write.is_last and not write.to_kafka:
@@ -236,7 +258,7 @@ class WriteLane:
         write.phase = Phase.CHECKING
         self._sent_ms = self._effects.now_ms
         write.operations = (Check(self._owners, self.version),)
-        self._effects.request(Purpose.WRITE, Multi(write.operations))
+        self._request(Multi(write.operations), self._written)
 
     def _commit_to_kafka(self, write: Write) -> None:
         write.phase, write.token = Phase.IN_KAFKA, self._effects.token()
@@ -245,8 +267,14 @@ class WriteLane:
 
     def _verify(self, write: Write) -> None:
         write.phase = Phase.VERIFYING
-        self._effects.request(Purpose.SYNC_WRITE, Sync(self._owners))
-        self._effects.request(Purpose.VERIFY_WRITE, Get(self._owners))
+        self._request(Sync(self._owners), self._synced)
+        self._request(Get(self._owners), self._verified)
+
+    def _synced(self, write: Write, reply: Reply) -> None:
+        """Do nothing: the read that follows was sent together with the sync."""
+
+    def _request(self, call: Call, handle: Callable[[Write, Reply], None]) -> None:
+        self._effects.request(call, self.handle_reply, handle)
 
     def _send(self, write: Write) -> None:
         write.phase = Phase.WRITING
@@ -260,75 +288,74 @@ class WriteLane:
         if write.is_last:
             fence = ack
         write.operations = (*fence, *self.book.operations(write.chunk))
-        self._effects.request(Purpose.WRITE, Multi(write.operations))
+        self._request(Multi(write.operations), self._written)
 
-    def _written(self, write: Write, reply: Reply) -> Outcome | None:
+    def _written(self, write: Write, reply: Reply) -> None:
         if isinstance(reply, Refused):
-            return self._refused(write, reply)
-        if write.phase is Phase.CHECKING:
+            self._refused(write, reply)
+        elif write.phase is Phase.CHECKING:
             self._commit_to_kafka(write)
-            return None
-        if isinstance(reply, Done) and write.ack is not None and write.is_last:
+        elif isinstance(reply, Done) and write.ack is not None and write.is_last:
             version = reply.results[0]
-            return self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
-        return self._chunk_stored(write)
+            self._acked(write, write.ack, version if isinstance(version, int) else self.version + 1)
+        else:
+            self._chunk_stored(write)
 
-    def _refused(self, write: Write, reply: Refused) -> Outcome | None:
-        if reply.index is None or reply.index >= len(write.operations):
-            return self._end(Outcome.UNCLEAR)
-        operation = write.operations[reply.index]
-        if operation.path == self._owners and reply.refusal is Refusal.NO_NODE:
-            return self._end(Outcome.EVICTED)
-        if operation.path == self._owners:
+    def _refused(self, write: Write, reply: Refused) -> None:
+        is_known = reply.index is not None and reply.index < len(write.operations)
+        operation = write.operations[reply.index or 0] if is_known else None
+        is_gone = reply.refusal is Refusal.NO_NODE
+        if operation is not None and operation.path == self._owners and not is_gone:
             self._verify(write)
-        elif isinstance(operation, Delete):
-            return self._end(Outcome.CANCELLED if reply.refusal is Refusal.NO_NODE else Outcome.UNCLEAR)
-        elif self.book.learn(operation, reply.refusal):
+        elif operation is not None and operation.path == self._owners:
+            self._end(Outcome.EVICTED)
+        elif isinstance(operation, Delete) and is_gone:
+            self._end(Outcome.CANCELLED)
+        elif operation is not None and not isinstance(operation, Delete) and self.book.learn(operation, reply.refusal):
             self._send(write)
         else:
-            return self._end(Outcome.UNCLEAR)
-        return None
+            self._end(Outcome.UNCLEAR)
 
-    def _verified(self, write: Write, reply: Reply) -> Outcome | None:
+    def _verified(self, write: Write, reply: Reply) -> None:
+        found: OwnersRecord | None = None
+        with suppress(NodeContentError):
+            found = ownership.decode_owners(reply.content) if isinstance(reply, Content) else None
         if reply == Refused(Refusal.NO_NODE):
-            return self._end(Outcome.EVICTED)
-        if not isinstance(reply, Content):
-            return self._end(Outcome.UNCLEAR)
-        try:
-            found = ownership.decode_owners(reply.content)
-        except NodeContentError:
-            return self._end(Outcome.UNCLEAR)
-        if write.ack is not None and found.command_id == write.ack.record.command_id:
-            return self._acked(write, write.ack, reply.stat.version)
-        if reply.stat.version != self.version:
-            return self._end(Outcome.UNCLEAR)
-        return self._go_on(write)  # unchanged: if the command is gone by now, the refusal shows that it was cancelled
+            self._end(Outcome.EVICTED)
+        elif found is None or not isinstance(reply, Content):
+            self._end(Outcome.UNCLEAR)
+        elif write.ack is not None and found.command_id == write.ack.record.command_id:
+            self._acked(write, write.ack, reply.stat.version)
+        elif reply.stat.version != self.version:
+            self._end(Outcome.UNCLEAR)
+        else:
+            self._go_on(write)  # unchanged: if the command is gone by now, the refusal shows that it was cancelled
 
-    def _chunk_stored(self, write: Write) -> Outcome | None:
+    def _chunk_stored(self, write: Write) -> None:
         self._note_chunk(write)
         for partition in write.chunk:
             del write.offsets[partition]
         if write.ack is None and not write.offsets:
-            return self._end(Outcome.STORED)
-        self._send(write)
-        return None
+            self._end(Outcome.STORED)
+        else:
+            self._send(write)
 
-    def _acked(self, write: Write, ack: Ack, version: int) -> Outcome:
+    def _acked(self, write: Write, ack: Ack, version: int) -> None:
         if write.failpoint:
             self._effects.add(Failpoint(f"after-{write.failpoint}"))
         self._note_chunk(write)
         self.version = version
         self.record = ack.record
-        return self._end(Outcome.STORED)
+        self._end(Outcome.STORED)
 
     def _note_chunk(self, write: Write) -> None:
         self.book.note_written(write.chunk)
         if write.chunk:
             self._effects.add(RecordCommitted(self._consumer, self.record.generation, dict(write.chunk)))
 
-    def _end(self, outcome: Outcome) -> Outcome:
+    def _end(self, outcome: Outcome) -> None:
         failure = None if self.write is None else self.write.failure
         if failure is not None and failure != self.failure:  # the same failure is logged once
             self._effects.add(Warn(f"{self._consumer}: {failure}"))
         self.write, self.failure = None, failure
-        return outcome
+        self._ended(outcome)

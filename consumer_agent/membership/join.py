@@ -7,13 +7,15 @@ successor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from consumer_agent.errors import FencedInstanceError, RegistrationError
-from consumer_agent.membership.effects import EffectQueue, Purpose
+from consumer_agent.membership.effects import EffectQueue
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol import registration as registrations
 from zkrebalancer.protocol.calls import (
+    Call,
     Children,
     Content,
     Create,
@@ -21,12 +23,14 @@ from zkrebalancer.protocol.calls import (
     Get,
     ListChildren,
     Multi,
+    Operation,
     Refusal,
     Refused,
     Reply,
 )
 from zkrebalancer.protocol.errors import ChrootMissingError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.refusals import right_of
 from zkrebalancer.protocol.registration import Registration
 
 NOTHING_OWNED = OwnersRecord(generation=0, command_id=None, partitions={})
@@ -47,6 +51,7 @@ class Join:
     connected: bool = False
     group_creations: int = 0
     ancestors: dict[str, bool] = field(default_factory=dict)  # whether each node above the group exists
+    asked: Call | None = None  # the last call, to name what is refused
     register_sent_ms: int = 0
     registered: bool = False
     lease_from_ms: int | None = None  # when the write that registered was sent; None: not known
@@ -59,50 +64,38 @@ class Join:
         self.registration = replace(self.registration, session_timeout_ms=session_timeout_ms)
         self._list_group()
 
-    def handle_reply(self, purpose: Purpose, argument: object, reply: Reply, now_ms: int) -> None:
-        """Handle an answer."""
-        if isinstance(reply, Refused) and reply.outcome_unknown:
-            if self.connected:
-                self._list_group()
-        elif purpose is Purpose.LIST_GROUP:
-            self._group_listed(reply, now_ms)
-        elif purpose is Purpose.LIST_ANCESTOR:
-            self._ancestor_listed(str(argument), reply)
-        elif purpose is Purpose.CREATE_GROUP:
-            self._group_created(reply)
-        elif purpose is Purpose.READ_INSTANCE:
-            self._instance_read(reply, now_ms)
-        elif purpose is Purpose.READ_SUCCESSOR:
-            self._successor_read(str(argument), reply, now_ms)
-        elif purpose is Purpose.REGISTER:
-            self._register_answered(reply)
-        elif purpose is Purpose.VERIFY_REGISTRATION:
-            self._verified(reply)
-
     def _list_group(self) -> None:
         self.effects.forget_calls()
-        self.effects.request(Purpose.LIST_GROUP, ListChildren(paths.group(self.group)))
+        self._ask(ListChildren(paths.group(self.group)), self._group_listed)
 
-    def _group_listed(self, reply: Reply, now_ms: int) -> None:
+    def _ask(self, call: Call, handle: Callable[..., None], *arguments: object) -> None:
+        self.asked = call
+        self.effects.request(call, self._answered, handle, *arguments)
+
+    def _answered(self, reply: Reply, handle: Callable[..., None], *arguments: object) -> None:
+        if not (isinstance(reply, Refused) and reply.outcome_unknown):
+            handle(reply, *arguments)
+        elif self.connected:
+            self._list_group()
+
+    def _group_listed(self, reply: Reply) -> None:
         if isinstance(reply, Children):
             missing = [name for name in paths.GROUP_CHILDREN if name not in reply.names]
             if missing:
                 self._create_group([], missing)
             elif self.former is not None and self.registration.instance_id is not None:
-                self.effects.request(
-                    Purpose.READ_INSTANCE, Get(paths.static(self.group, self.registration.instance_id))
-                )
+                self._ask(Get(paths.static(self.group, self.registration.instance_id)), self._instance_read)
             else:
-                self._register(now_ms)
+                self._register()
         elif reply == Refused(Refusal.NO_NODE):
             self.ancestors = {}
             for path in ("/", paths.CONSUMERS, paths.GROUPS):
-                self.effects.request(Purpose.LIST_ANCESTOR, ListChildren(path), path)
+                self._ask(ListChildren(path), self._ancestor_listed, path)
         else:
             self._refused(reply)
 
-    def _ancestor_listed(self, path: str, reply: Reply) -> None:
-        self.ancestors[path] = isinstance(reply, Children)
+    def _ancestor_listed(self, reply: Reply, path: str) -> None:
+        self.ancestors[path] = reply != Refused(Refusal.NO_NODE)  # one that may not be listed exists
         if len(self.ancestors) < 3:
             return
         if not self.ancestors["/"]:
@@ -114,7 +107,7 @@ class Join:
     def _create_group(self, above: list[str], children: list[str]) -> None:
         self.group_creations += 1
         below = [f"{paths.group(self.group)}/{name}" for name in children]
-        self.effects.request(Purpose.CREATE_GROUP, Multi(tuple(Create(path) for path in above + below)))
+        self._ask(Multi(tuple(Create(path) for path in above + below)), self._group_created)
 
     def _group_created(self, reply: Reply) -> None:
         expected = isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.NO_NODE}
@@ -123,38 +116,43 @@ class Join:
         else:
             self._refused(reply)
 
-    def _instance_read(self, reply: Reply, now_ms: int) -> None:
-        """Check which consumer had the instance id last; an unreadable record is ignored."""
+    def _instance_read(self, reply: Reply) -> None:
+        """Check which consumer had the instance id last; a record that makes no sense is ignored."""
+        if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+            self._refused(reply)
+            return
         try:
             last = ownership.decode_static_consumer(reply.content) if isinstance(reply, Content) else self.former
         except NodeContentError:
             last = self.former
         if last == self.former:
-            self._register(now_ms)
+            self._register()
         else:
-            self.effects.request(Purpose.READ_SUCCESSOR, Get(paths.ids(self.group, str(last))), last)
+            self._ask(Get(paths.ids(self.group, str(last))), self._successor_read, str(last))
 
-    def _successor_read(self, successor: str, reply: Reply, now_ms: int) -> None:
+    def _successor_read(self, reply: Reply, successor: str) -> None:
         if isinstance(reply, Content):
             self.error = FencedInstanceError(fenced_text(self.registration.instance_id, self.group, successor))
+        elif reply == Refused(Refusal.NO_NODE):
+            self._register()
         else:
-            self._register(now_ms)
+            self._refused(reply)
 
-    def _register(self, now_ms: int) -> None:
-        self.register_sent_ms = now_ms
+    def _register(self) -> None:
+        self.register_sent_ms = self.effects.now_ms
         operations = (
             Create(paths.channel(self.group, self.consumer)),
             Create(paths.ids(self.group, self.consumer), registrations.encode(self.registration), ephemeral=True),
             Create(paths.owners(self.group, self.consumer), ownership.encode_owners(NOTHING_OWNED), ephemeral=True),
         )
-        self.effects.request(Purpose.REGISTER, Multi(operations))
+        self._ask(Multi(operations), self._register_answered)
 
     def _register_answered(self, reply: Reply) -> None:
         if isinstance(reply, Done):
             self.lease_from_ms = self.register_sent_ms
             self.registered = True
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NODE_EXISTS:
-            self.effects.request(Purpose.VERIFY_REGISTRATION, Get(paths.ids(self.group, self.consumer)))
+            self._ask(Get(paths.ids(self.group, self.consumer)), self._verified)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:  # the group was deleted meanwhile
             self._list_group()
         else:
@@ -167,7 +165,13 @@ class Join:
             self.error = RegistrationError(f"the name {self.consumer} is taken in group {self.group}")
 
     def _refused(self, reply: Reply) -> None:
-        reason = reply.refusal.value if isinstance(reply, Refused) else repr(reply)
+        reason = repr(reply)
+        if isinstance(reply, Refused):
+            call: Call | Operation | None = self.asked
+            if isinstance(call, Multi):
+                call = None if reply.index is None else call.operations[reply.index]
+            right = f" ({right_of(call)})" if call is not None and reply.refusal is Refusal.NO_AUTH else ""
+            reason = ("" if call is None else f"{call.path}: ") + reply.refusal.value + right
         self.error = RegistrationError(f"ZooKeeper refused to register {self.consumer} in group {self.group}: {reason}")
 
 

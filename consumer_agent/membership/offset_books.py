@@ -48,11 +48,21 @@ class Storage(Enum):
 
 
 @dataclass(slots=True)
-class OffsetBook:
-    """The offset nodes of a consumer's partitions in ZooKeeper, as far as the consumer knows them."""
+class Book:
+    """The stored offsets of a consumer's partitions, as far as the consumer knows them."""
+
+    stored: dict[TopicPartition, int] = field(default_factory=dict, init=False)
+
+    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets that differ from the stored ones."""
+        return {partition: offset for partition, offset in finished.items() if self.stored.get(partition) != offset}
+
+
+@dataclass(slots=True)
+class OffsetBook(Book):
+    """The offset nodes in ZooKeeper."""
 
     group: str
-    stored: dict[TopicPartition, int] = field(default_factory=dict)
     nodes: set[TopicPartition] = field(default_factory=set)
     missing_topics: set[str] = field(default_factory=set)
 
@@ -75,10 +85,6 @@ class OffsetBook:
         self.stored.update(offsets)
         self.nodes.update(offsets)
         self.missing_topics.difference_update(topic for topic, _ in offsets)
-
-    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets that differ from the stored ones."""
-        return _differing(finished, self.stored)
 
     def first_chunk(
         self, offsets: Mapping[TopicPartition, int], limit: RequestLimit, beside: Iterable[Operation]
@@ -129,21 +135,24 @@ class OffsetBook:
 
 
 @dataclass(slots=True)
-class KafkaBook:
-    """The offsets of a consumer's partitions in Kafka, as far as the consumer knows them."""
+class KafkaBook(Book):
+    """The offsets in Kafka."""
 
-    stored: dict[TopicPartition, int] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)  # of each topic, as the group's offsets in ZooKeeper say
 
-    def note_read(self, found: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, int]:
-        """Note offsets and texts that were read; return the offsets of the present topics."""
+    def note_read(
+        self, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, tuple[int, str]]
+    ) -> dict[TopicPartition, int]:
+        """Note offsets and texts that were found when `partitions` were read; return the offsets of the present topics.
+
+        What was known of the others of `partitions` is forgotten: since this consumer owned them last, their offsets
+        may have been deleted, and an offset that is believed to be stored is not committed.
+        """
         valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
+        for partition in partitions:
+            self.stored.pop(partition, None)
         self.stored.update(valid)
         return valid
-
-    def changed(self, finished: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets that differ from the stored ones."""
-        return _differing(finished, self.stored)
 
     def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
         """Return the offsets with their marks, as they are stored."""
@@ -152,10 +161,3 @@ class KafkaBook:
     def _is_of_another_topic(self, topic: str, text: str) -> bool:
         mark, known = text.removeprefix(MARK_PREFIX), self.marks.get(topic, "")
         return text.startswith(MARK_PREFIX) and known != "" and not is_same_topic(mark, known)
-
-
-def _differing(
-    offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the offsets that are not the stored ones."""
-    return {partition: offset for partition, offset in offsets.items() if stored.get(partition) != offset}

@@ -5,20 +5,31 @@ When `ending` is set, the registration is over and the state machine drops the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from consumer_agent.errors import RegistrationError
 from consumer_agent.membership.command_channel import Channel
 from consumer_agent.membership.commit import Commits
-from consumer_agent.membership.effects import EffectQueue, EmitUntil, Failed, Purpose
-from consumer_agent.membership.events import ApplicationSeen, Position
+from consumer_agent.membership.effects import EffectQueue, EmitUntil
+from consumer_agent.membership.events import (
+    ApplicationSeen,
+    CommitRequested,
+    Event,
+    KafkaCommitted,
+    KafkaOffsetsRead,
+    OffsetsResolved,
+    Progress,
+    Revoked,
+    StoredRequested,
+)
 from consumer_agent.membership.fenced_writes import Outcome, WriteLane
-from consumer_agent.membership.leave import Leave, Leaving
+from consumer_agent.membership.leave import Leave
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.membership.poll_watch import PollWatch
+from consumer_agent.membership.refused_reads import RefusedReads
 from consumer_agent.membership.registration_node import OwnRegistration
+from consumer_agent.membership.release import Release
+from consumer_agent.membership.stages import Stage
 from consumer_agent.membership.start import Start
 from consumer_agent.membership.stop import Stop
 from zkrebalancer.protocol import command, paths
@@ -33,10 +44,11 @@ from zkrebalancer.protocol.calls import (
     Refusal,
     Refused,
     Reply,
+    Watched,
 )
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import CommandError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.refusals import refused_text
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
@@ -89,8 +101,10 @@ class Member:
         self._settings = settings
         self.name = name
         self.lease_ms = registered.lease_ms
-        self.registration = OwnRegistration(effects, paths.ids(settings.group, name), registered, registered)
-        self.lane = WriteLane(effects, settings.group, name, self.lease_ms, settings.storage, settings.request_limit)
+        self.registration = OwnRegistration(effects, name, paths.ids(settings.group, name), registered, registered)
+        self.lane = WriteLane(
+            effects, settings.group, name, self.lease_ms, self._write_ended, settings.storage, settings.request_limit
+        )
         self.channel = Channel()
         self.work: Start | Stop | None = None  # None while the current command is being read
         self.reading: str | None = None  # the command whose content was requested last
@@ -100,11 +114,13 @@ class Member:
         self.poll_watch = PollWatch(effects, name, limit_ms, now_ms + limit_ms * 2 // 3)
         self.has_given_up = False  # leaves without asking the application
         self.ending: Ending | None = None
+        self.unclear = "its owners record was changed"  # why, if it ends so
         self.connected = True
         self.next_renewal_ms = now_ms
         self.renewal_sent_ms: int | None = None  # while one is under way
         self.listing = False
         self.list_again = False
+        self.refused_lists = RefusedReads(effects, name)  # of its channel
         self.commits = Commits(effects, self.lane, settings.auto_commit_interval_ms, now_ms)
 
     @property
@@ -141,10 +157,41 @@ class Member:
             self._read_command(self.channel.current)
         if self.departure is not None:
             self.departure.handle_connected()
-        self._proceed()
+        self.proceed()
 
-    def handle_channel_changed(self) -> None:
-        """Commands came or went. The next one is read along with the list, which saves a round trip."""
+    def handle(self, event: Event, now_ms: int) -> None:
+        """Handle an event that is not about the session, then begin what can begin."""
+        match event:
+            case Watched(path, _) if path == paths.channel(self._settings.group, self.name):
+                self._channel_changed()
+            case OffsetsResolved(token, offsets) if isinstance(self.work, Start):
+                self.work.handle_resolved(token, offsets, now_ms)
+            case KafkaOffsetsRead(token, found) if isinstance(self.work, Start):
+                self.work.handle_kafka_offsets(token, found, now_ms)
+            case KafkaCommitted(token, failed, is_hopeless):
+                self.lane.handle_kafka_committed(token, failed, is_hopeless=is_hopeless)
+            case ApplicationSeen():
+                self.handle_application_seen(event, now_ms)
+            case _:
+                self._handle_application(event)
+        self.proceed()
+
+    def _handle_application(self, event: Event) -> None:
+        giving_up = [one for one in (self.work, self.departure) if isinstance(one, Release)]
+        match event:
+            case Progress(token, positions):
+                for one in (self.commits, *giving_up):
+                    one.handle_progress(token, positions)
+            case Revoked(token):
+                for one in giving_up:
+                    one.handle_revoked(token)
+            case CommitRequested(token):
+                self.commits.handle_requested(token)
+            case StoredRequested(token, partitions):
+                self.commits.tell_stored(token, partitions)
+
+    def _channel_changed(self) -> None:
+        """Read the next command along with the list, which saves a round trip."""
         foreseen = None if self.listing or self.departure is not None else self.channel.foreseen()
         self._list_channel()
         if foreseen is not None:
@@ -156,12 +203,14 @@ class Member:
             self._renew(now_ms)
             self._list_channel()
         self.commits.handle_tick(now_ms)
-        self._maybe_end_write(self.lane.handle_tick(now_ms))
+        self.lane.handle_tick(now_ms)
         if isinstance(self.work, Start):
             self.work.handle_tick(now_ms)
         if self.departure is None:
             self.poll_watch.handle_tick(now_ms)
-        self._proceed()
+        if self.refused_lists.take_due(now_ms) and self.connected:
+            self._list_channel()
+        self.proceed()
 
     def wake_at_ms(self) -> int | None:
         """When `handle_tick` has something to do."""
@@ -169,7 +218,8 @@ class Member:
         if self.connected and self.renewal_sent_ms is None:
             times.append(self.next_renewal_ms)
         if isinstance(self.work, Start):
-            times.append(self.work.retry_at_ms)
+            times.append(self.work.wake_at_ms)
+        times.append(self.refused_lists.retry_at_ms)
         if self.departure is None:
             times.append(self.poll_watch.wake_at_ms)
         return min((time for time in times if time is not None), default=None)
@@ -178,15 +228,17 @@ class Member:
         self.renewal_sent_ms = now_ms
         self.next_renewal_ms = now_ms + self.lease_ms // RENEWALS_PER_LEASE
         check = Multi((Check(paths.owners(self._settings.group, self.name)),))
-        self._effects.request(Purpose.RENEW, check, now_ms)
+        self._effects.request(check, self._renewed, now_ms)
 
-    def _renewed(self, sent_ms: object, reply: Reply) -> None:
+    def _renewed(self, reply: Reply, sent_ms: int) -> None:
         if self.renewal_sent_ms == sent_ms:
             self.renewal_sent_ms = None
-        if isinstance(reply, Done) and isinstance(sent_ms, int) and self.connected:
+        if isinstance(reply, Done) and self.connected:
             self._extend_lease(sent_ms)
         elif isinstance(reply, Refused) and not reply.outcome_unknown:
             self.ending = Ending.EVICTED if reply.refusal is Refusal.NO_NODE else Ending.UNCLEAR
+            renewal = Multi((Check(paths.owners(self._settings.group, self.name)),))
+            self.unclear = refused_text(renewal, reply)
 
     def _extend_lease(self, from_ms: int) -> None:
         if self.has_given_up:
@@ -202,16 +254,20 @@ class Member:
             return
         self.listing, self.list_again = True, False
         listing = ListChildren(paths.channel(self._settings.group, self.name), watch=True)
-        self._effects.request(Purpose.LIST_CHANNEL, listing)
+        self._effects.request(listing, self._channel_listed)
 
     def _channel_listed(self, reply: Reply) -> None:
         self.listing = False
         if isinstance(reply, Children):
+            self.refused_lists.succeeded()
             still_there = self.channel.listed(reply.names)
-            if not still_there and self.work is not None and not self.work.is_acking:
+            if not still_there and self.work is not None and self.work.stage is not Stage.WRITING:
                 self.work.handle_cancelled()
         elif reply == Refused(Refusal.NO_NODE):
             self.ending = Ending.EVICTED
+            return
+        elif isinstance(reply, Refused) and not reply.outcome_unknown:
+            self.refused_lists.note(ListChildren(paths.channel(self._settings.group, self.name)), reply)
             return
         if self.list_again and self.connected:
             self._list_channel()
@@ -219,9 +275,9 @@ class Member:
     def _read_command(self, name: str) -> None:
         self.reading = name
         path = f"{paths.channel(self._settings.group, self.name)}/{name}"
-        self._effects.request(Purpose.READ_COMMAND, Get(path), name)
+        self._effects.request(Get(path), self._command_read, name)
 
-    def _command_read(self, name: object, reply: Reply) -> None:
+    def _command_read(self, reply: Reply, name: str) -> None:
         if name == self.reading:
             self.reading = None
         current = self.channel.current
@@ -247,18 +303,20 @@ class Member:
             anywhere = self._settings.begins_anywhere
             self.work = Start(self._effects, self.lane, self._settings.group, self.name, name, decoded, anywhere)
         else:
-            self.work = Stop(self._effects, self.lane, self.name, name, decoded, self._settings.ask_application)
+            self.work = Stop(self._effects, self.lane, self.name, self._settings.ask_application, name, decoded)
         self.work.begin()
 
     def _refuse_command(self, name: str, content: bytes, reason: str) -> None:
         self.refused = RefusedCommand(name, content, reason)
         self.ending = Ending.REFUSED_COMMAND
 
-    def _proceed(self) -> None:
+    def proceed(self) -> None:
         """Begin what can begin now: the next command, or an ack or a commit if the write lane is free."""
+        if self.departure is not None and self.departure.stage is Stage.OVER:
+            self.ending = Ending.LEFT
         if self.ending is not None or not self.connected:
             return
-        if self.work is not None and self.work.is_over:
+        if self.work is not None and self.work.stage is Stage.OVER:
             self.channel.finish()
             self.work = None
         if self.departure is None:
@@ -271,62 +329,19 @@ class Member:
 
     def _use_lane(self) -> None:
         departure = self.departure
-        if departure is not None and departure.stage is Leaving.WAITING:
+        if departure is not None and departure.stage is Stage.WAITING:
             departure.begin()
-        elif departure is not None and departure.stage is Leaving.READY:
+        elif departure is not None and departure.stage is Stage.READY:
             departure.commit()
-        elif departure is None and self.work is not None and self.work.is_ready:
+        elif departure is None and self.work is not None and self.work.stage is Stage.READY:
             self.work.begin_ack()
         elif self._may_commit() and self.commits.is_wanted:
             self.commits.begin()
 
-    # ---- commits
-
-    def handle_commit_requested(self, token: int) -> None:
-        """The application requests a commit."""
-        self.commits.handle_requested(token)
-        self._proceed()
-
     def _may_commit(self) -> bool:
-        return self.departure is None or self.departure.stage is Leaving.REVOKING
-
-    def handle_kafka_committed(self, token: int, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
-        """Kafka has stored offsets, or has not."""
-        self._maybe_end_write(self.lane.handle_kafka_committed(token, failed, is_hopeless=is_hopeless))
-        self._proceed()
+        return self.departure is None or self.departure.stage is Stage.REVOKING
 
     # ---- the application
-
-    def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """The positions that a commit, a stop or leaving asked for."""
-        self.commits.handle_progress(token, positions)
-        if isinstance(self.work, Stop):
-            self.work.handle_progress(token, positions)
-        if self.departure is not None:
-            self.departure.handle_progress(token, positions)
-        self._proceed()
-
-    def handle_revoked(self, token: int) -> None:
-        """The application's `on_revoke` is over."""
-        if isinstance(self.work, Stop):
-            self.work.handle_revoked(token)
-        if self.departure is not None:
-            self.departure.handle_revoked(token)
-        self._proceed()
-
-    def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
-        """Kafka has answered where partitions begin."""
-        if isinstance(self.work, Start):
-            self.work.handle_resolved(token, offsets, now_ms)
-        self._proceed()
-
-    def handle_kafka_offsets(
-        self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
-    ) -> None:
-        """Kafka has answered which offsets it stores."""
-        if isinstance(self.work, Start):
-            self.work.handle_kafka_offsets(token, found, now_ms)
-        self._proceed()
 
     def handle_resubscribed(self, settings: MemberSettings, wanted: Registration) -> None:
         """Register the application's new subscription; the coordinator decides what follows."""
@@ -334,18 +349,11 @@ class Member:
         self.registration.wanted = replace(
             wanted, timestamp=before.timestamp, session_timeout_ms=before.session_timeout_ms
         )
-        self._proceed()
-
-    def _registration_answered(self, purpose: Purpose, sent: object, reply: Reply) -> None:
-        self.registration.handle_reply(purpose, sent, reply)
-        refusal, self.registration.refused = self.registration.refused, None
-        if refusal is not None:
-            text = f"ZooKeeper refused to change the subscription of {self.name}: {refusal}"
-            self._effects.add(Failed(RegistrationError(text)))
+        self.proceed()
 
     def handle_close_requested(self) -> None:
         """Leave. A command that is not being acknowledged is dropped: it is deleted with the channel."""
-        waits = isinstance(self.work, Stop) and self.work.waits_for_application
+        waits = self.work is not None and self.work.stage is Stage.REVOKING
         self._depart("closed", ask=self._settings.ask_application or waits)
 
     def handle_application_seen(self, seen: ApplicationSeen, now_ms: int) -> None:
@@ -363,49 +371,19 @@ class Member:
             self._depart("lost", ask=False)
         else:
             self.departure.stop_asking()
-            self._proceed()
+            self.proceed()
 
     def _depart(self, reason: str, *, ask: bool) -> None:
-        if self.work is not None and not self.work.is_acking:
-            self.work = None
-        self.departure = Leave(self._effects, self.lane, self.channel, self._settings.group, self.name, reason, ask)
-        self._proceed()
+        if self.work is not None and self.work.stage is not Stage.WRITING:
+            self.work.stage, self.work = Stage.OVER, None
+        group = self._settings.group
+        self.departure = Leave(self._effects, self.lane, self.name, ask, self.channel, group, reason)
+        self.proceed()
 
-    # ---- answers
-
-    def handle_reply(self, purpose: Purpose, argument: object, reply: Reply) -> None:
-        """Handle ZooKeeper's answer."""
-        if purpose is Purpose.RENEW:
-            self._renewed(argument, reply)
-        elif purpose is Purpose.LIST_CHANNEL:
-            self._channel_listed(reply)
-        elif purpose is Purpose.READ_COMMAND:
-            self._command_read(argument, reply)
-        elif purpose is Purpose.READ_OFFSET and isinstance(self.work, Start) and isinstance(argument, tuple):
-            self.work.handle_offset(argument, reply, self.connected)
-        elif purpose is Purpose.READ_MARK and isinstance(self.work, Start):
-            self.work.handle_mark(str(argument), reply, self.connected)
-        elif purpose in {Purpose.WRITE_REGISTRATION, Purpose.READ_REGISTRATION}:
-            self._registration_answered(purpose, argument, reply)
-        elif purpose in {Purpose.WRITE, Purpose.SYNC_WRITE, Purpose.VERIFY_WRITE}:
-            self._maybe_end_write(self.lane.handle_reply(purpose, reply))
-        elif purpose in {Purpose.LEAVE, Purpose.LIST_BEFORE_LEAVING} and self.departure is not None:
-            self.departure.handle_reply(purpose, reply, self.connected)
-            if self.departure.stage is Leaving.GONE:
-                self.ending = Ending.LEFT
-        self._proceed()
-
-    def _maybe_end_write(self, outcome: Outcome | None) -> None:
-        if outcome is None:
-            return
+    def _write_ended(self, outcome: Outcome) -> None:
         if outcome in {Outcome.EVICTED, Outcome.UNCLEAR}:
             self.ending = Ending.EVICTED if outcome is Outcome.EVICTED else Ending.UNCLEAR
-        elif self.commits.is_writing:
-            self.commits.end(self.lane.failure)
-        elif self.work is not None and self.work.is_acking:
-            is_fenced = self.is_fenced and outcome is not Outcome.CANCELLED
-            self.work.handle_outcome(outcome)
-            if is_fenced:
+        elif self.lane.writer is not None:
+            self.lane.writer.handle_outcome(outcome)
+            if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:
                 self.ending = Ending.FENCED
-        elif self.departure is not None and self.departure.stage is Leaving.COMMITTING:
-            self.departure.delete()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consumer_agent.membership.effects import EffectQueue, Purpose
+from consumer_agent.errors import RegistrationError
+from consumer_agent.membership.effects import EffectQueue, Failed
 from zkrebalancer.protocol import registration as registrations
 from zkrebalancer.protocol.calls import Content, Done, Get, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.errors import NodeContentError
@@ -18,41 +19,45 @@ from zkrebalancer.protocol.registration import Registration
 
 @dataclass(slots=True)
 class OwnRegistration:
-    """The registration node of one consumer; `refused` is set when ZooKeeper refuses a change."""
+    """The registration node of one consumer."""
 
     effects: EffectQueue
+    consumer: str
     path: str
     written: Registration | None  # None: unreadable
     wanted: Registration
     version: int | None = 0  # of the node; None: unknown, to be read
     is_busy: bool = False
-    refused: str | None = None
+    given_up: Registration | None = None  # what is not tried again, because it was refused
 
     def proceed(self) -> None:
         """Write what is wanted, if it is not written and nothing is under way; on a connected session."""
-        if self.is_busy or (self.wanted == self.written and self.version is not None):
+        is_written = self.wanted == self.written and self.version is not None
+        if self.is_busy or is_written or self.wanted == self.given_up:
             return
         self.is_busy = True
         if self.version is None:
-            self.effects.request(Purpose.READ_REGISTRATION, Get(self.path))
+            self.effects.request(Get(self.path), self._answered)
         else:
             write = SetContent(self.path, registrations.encode(self.wanted), self.version)
-            self.effects.request(Purpose.WRITE_REGISTRATION, Multi((write,)), self.wanted)
+            self.effects.request(Multi((write,)), self._answered, self.wanted)
 
-    def handle_reply(self, purpose: Purpose, sent: object, reply: Reply) -> None:
+    def _answered(self, reply: Reply, sent: Registration | None = None) -> None:
         """Handle the answer to a write or a read."""
         self.is_busy = False
         if isinstance(reply, Refused) and (reply.outcome_unknown or reply.refusal is Refusal.BAD_VERSION):
             self.version = None
         elif isinstance(reply, Refused):
-            self.wanted = self.written or self.wanted
+            self.wanted = self.given_up = self.written or self.wanted
             if reply.refusal is not Refusal.NO_NODE:  # then the consumer is evicted, which its next renewal shows
-                self.refused = reply.refusal.value
+                text = f"ZooKeeper refused to change the subscription of {self.consumer}: {reply.refusal.value}"
+                self.effects.add(Failed(RegistrationError(text)))
         elif isinstance(reply, Content):
+            self.given_up = None
             self.version = reply.stat.version
             self.written = _read(reply.content)
-        elif purpose is Purpose.WRITE_REGISTRATION and isinstance(reply, Done) and isinstance(sent, Registration):
-            self.written = sent
+        elif isinstance(reply, Done) and sent is not None:
+            self.written, self.given_up = sent, None
             self.version = None if self.version is None else self.version + 1
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from typing import TypeGuard
 
 from consumer_agent.membership.effects import (
     EffectQueue,
-    Purpose,
     ReadKafkaOffsets,
     RecordFetcher,
     ResolveOffsets,
@@ -20,29 +19,20 @@ from consumer_agent.membership.effects import (
     TellAssigned,
     Warn,
 )
-from consumer_agent.membership.fenced_writes import Ack, Outcome, WriteLane
+from consumer_agent.membership.fenced_writes import Outcome, WriteLane
 from consumer_agent.membership.offset_books import NO_OFFSET
-from zkrebalancer.protocol import cluster_nodes, command, paths
-from zkrebalancer.protocol.calls import Content, Get, Refused, Reply
+from consumer_agent.membership.refused_reads import RefusedReads
+from consumer_agent.membership.stages import Stage
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Content, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.ownership import OwnersRecord
 
 MAX_OFFSET_READS = 1_000  # under way at once
 MIN_RESOLVE_RETRY_MS = 50  # a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
-
-
-class Starting(Enum):
-    """Where a start stands."""
-
-    READING = auto()  # the stored offsets
-    RESOLVING = auto()  # asks Kafka where partitions without a stored offset begin
-    WAITING = auto()  # Kafka gave no answer; retried at `retry_at_ms`
-    READY = auto()  # waits for the write lane
-    ACKING = auto()
-    OVER = auto()  # acknowledged or cancelled
+KAFKA_READ_LIMIT_MS = 8_000  # without any answer, which comes within 5 s unless Kafka's client hangs
 
 
 @dataclass(slots=True)
@@ -56,33 +46,28 @@ class Start:
     name: str
     command: StartFetcher
     begins_anywhere: bool = True  # False: a partition without a stored offset is not fetched
-    stage: Starting = Starting.READING
+    stage: Stage = Stage.READING
     partitions: frozenset[TopicPartition] = frozenset()  # those that are not owned already
     unread: list[TopicPartition] = field(default_factory=list)
     reading: set[TopicPartition] = field(default_factory=set)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka
+    odd_marks: dict[str, str] = field(default_factory=dict)  # of those, marks that no coordinator has written
     awaits_kafka: bool = False
     kafka_token: int = 0
     kafka_found: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     token: int = 0
     retry_at_ms: int | None = None
     retry_delay_ms: int = MIN_RESOLVE_RETRY_MS
+    refused: RefusedReads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refused = RefusedReads(self.effects, self.consumer)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the ack may be written."""
-        return self.stage is Starting.READY
-
-    @property
-    def is_acking(self) -> bool:
-        """Whether the ack is being written."""
-        return self.stage is Starting.ACKING
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the next command may begin."""
-        return self.stage is Starting.OVER
+    def wake_at_ms(self) -> int | None:
+        """When `handle_tick` has something to do."""
+        return min((at for at in (self.retry_at_ms, self.refused.retry_at_ms) if at is not None), default=None)
 
     def begin(self) -> None:
         """Read the stored offsets of what is new."""
@@ -97,84 +82,103 @@ class Start:
 
     def handle_connected(self) -> None:
         """Repeat the reads that the broken connection interrupted; the lane resolves the ack."""
-        if self.stage is Starting.READING:
+        if self.stage is Stage.READING:
             self._read_marks()
             self._read()
 
-    def handle_mark(self, topic: str, reply: Reply, connected: bool) -> None:
-        """Note the mark of the topic that the group's offsets belong to."""
-        if topic not in self.unmarked:
+    def _mark_read(self, reply: Reply, path: str) -> None:
+        """Note which topic the group's offsets belong to: by their mark, or by the record that only coordinators write.
+
+        The record counts where no coordinator has written the mark: then nobody has, or somebody else.
+        """
+        topic = path.rpartition("/")[2]
+        if self.stage is not Stage.READING or topic not in self.unmarked or path != self._mark_path(topic):
             return
-        if not (isinstance(reply, Refused) and reply.outcome_unknown):
-            self.unmarked.discard(topic)
-            self.lane.kafka_book.marks[topic] = _mark(reply)
-            self._read()
-        elif connected:
+        if _is_unexpected(reply):
+            self.refused.note(Get(path), reply)
+        elif isinstance(reply, Refused) and reply.outcome_unknown:
+            if self.lane.connected:
+                self._read_mark(topic)
+        elif topic in self.odd_marks:
+            self._note_mark(topic, _mark(reply) or self.odd_marks[topic])
+        elif cluster_nodes.names_creation(_mark(reply)):
+            self._note_mark(topic, _mark(reply))
+        else:
+            self.odd_marks[topic] = _mark(reply)
             self._read_mark(topic)
+
+    def _note_mark(self, topic: str, mark: str) -> None:
+        self.unmarked.discard(topic)
+        self.lane.kafka_book.marks[topic] = mark
+        self._read()
 
     def handle_kafka_offsets(
         self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
     ) -> None:
         """Note the offsets in Kafka; without an answer they are requested again."""
-        if token != self.kafka_token or self.stage is not Starting.READING or not self.awaits_kafka:
+        if token != self.kafka_token or self.stage is not Stage.READING or not self.awaits_kafka:
             return
         if found is None:
             self._wait(now_ms, "Kafka does not say what is stored; asking again")
             return
-        self.awaits_kafka, self.kafka_found = False, found
+        self.awaits_kafka, self.kafka_found, self.retry_at_ms = False, found, None
         self._read()
 
-    def handle_offset(self, partition: TopicPartition, reply: Reply, connected: bool) -> None:
+    def _offset_read(self, reply: Reply, partition: TopicPartition) -> None:
         """Note a stored offset; an interrupted read is repeated."""
-        if partition not in self.reading:
+        if self.stage is not Stage.READING or partition not in self.reading:
             return
         self.reading.discard(partition)
         if isinstance(reply, Refused) and reply.outcome_unknown:
             self.unread.append(partition)
-            if not connected:
+            if not self.lane.connected:
                 return
         elif isinstance(reply, Content):
             self._note_offset(partition, reply.content)
+        elif _is_unexpected(reply):
+            self.unread.append(partition)
+            self.refused.note(Get(paths.offsets(self.group, *partition)), reply)
         else:
             self.lane.book.note_read(partition, None)
         self._read()
 
     def handle_resolved(self, token: int, offsets: Mapping[TopicPartition, int | None], now_ms: int) -> None:
         """Note where partitions without a stored offset begin."""
-        if self.stage is not Starting.RESOLVING or token != self.token:
+        if self.stage is not Stage.RESOLVING or token != self.token:
             return
         self.offsets.update({partition: offset for partition, offset in offsets.items() if offset is not None})
         missing = self.partitions - self.offsets.keys()
         if missing:
             topic, number = min(missing)
-            self.stage = Starting.WAITING
+            self.stage = Stage.PAUSING
             self._wait(now_ms, f"{topic}/{number}: Kafka does not say where it begins; asking again")
         else:
-            self.stage = Starting.READY
+            self.stage = Stage.READY
 
     def handle_tick(self, now_ms: int) -> None:
-        """Ask Kafka again when it is time."""
+        """Ask ZooKeeper or Kafka again when it is time."""
+        if self.refused.take_due(now_ms) and self.stage is Stage.READING:
+            self._read_marks()
+            self._read()
         if self.retry_at_ms is None or now_ms < self.retry_at_ms:
             return
         self.retry_at_ms = None
-        if self.stage is Starting.WAITING:
+        if self.stage is Stage.PAUSING:
             self._resolve()
-        elif self.stage is Starting.READING and self.awaits_kafka:
+        elif self.stage is Stage.READING and self.awaits_kafka:
             self._read_kafka()
 
     def begin_ack(self) -> None:
         """Write the ack; the lane is free."""
-        self.stage = Starting.ACKING
-        owned = command.applied(self.lane.record.partitions, self.command)
-        record = OwnersRecord(self.command.generation, self.command.command_id, owned)
-        self.lane.begin({}, Ack(self.name, record), "ack")
+        self.stage = Stage.WRITING
+        self.lane.acknowledge(self, self.name, self.command, {}, "ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
         """The ack is written: begin to emit. Or the command was cancelled: drop it."""
         if outcome is Outcome.CANCELLED:
             self.handle_cancelled()
             return
-        self.stage = Starting.OVER
+        self.stage = Stage.OVER
         if self.partitions:
             self.effects.add(
                 RecordFetcher(
@@ -194,15 +198,16 @@ class Start:
 
     def handle_cancelled(self) -> None:
         """Drop the start."""
-        self.stage = Starting.OVER
+        self.stage = Stage.OVER
 
     def _read(self) -> None:
-        while self.unread and len(self.reading) < MAX_OFFSET_READS:
+        while self.unread and len(self.reading) < MAX_OFFSET_READS and self.refused.retry_at_ms is None:
             partition = self.unread.pop()
             self.reading.add(partition)
-            self.effects.request(Purpose.READ_OFFSET, Get(paths.offsets(self.group, *partition)), partition)
+            self.effects.request(Get(paths.offsets(self.group, *partition)), self._offset_read, partition)
         if not self.reading and not self.unread and not self.unmarked and not self.awaits_kafka:
-            for partition, offset in self.lane.kafka_book.note_read(self.kafka_found).items():
+            in_kafka = self.lane.kafka_book.note_read(self.partitions, self.kafka_found)
+            for partition, offset in in_kafka.items():
                 self.offsets[partition] = max(offset, self.offsets.get(partition, offset))
             self._resolve()
 
@@ -211,10 +216,16 @@ class Start:
             self._read_mark(topic)
 
     def _read_mark(self, topic: str) -> None:
-        self.effects.request(Purpose.READ_MARK, Get(paths.offsets(self.group, topic)), topic)
+        path = self._mark_path(topic)
+        self.effects.request(Get(path), self._mark_read, path)
+
+    def _mark_path(self, topic: str) -> str:
+        of = paths.incarnations if topic in self.odd_marks else paths.offsets
+        return of(self.group, topic)
 
     def _read_kafka(self) -> None:
         self.awaits_kafka, self.kafka_token = True, self.effects.token()
+        self.retry_at_ms = self.effects.now_ms + KAFKA_READ_LIMIT_MS
         self.effects.add(ReadKafkaOffsets(self.kafka_token, self.partitions))
 
     def _wait(self, now_ms: int, warning: str) -> None:
@@ -239,10 +250,15 @@ class Start:
             self.offsets.update(dict.fromkeys(unknown, NO_OFFSET))
             unknown = frozenset()
         if unknown:
-            self.stage, self.token = Starting.RESOLVING, self.effects.token()
+            self.stage, self.token = Stage.RESOLVING, self.effects.token()
             self.effects.add(ResolveOffsets(self.token, unknown))
         else:
-            self.stage = Starting.READY
+            self.stage = Stage.READY
+
+
+def _is_unexpected(reply: Reply) -> TypeGuard[Refused]:
+    """Whether a read was refused although its node may be there, and the connection is not the reason."""
+    return isinstance(reply, Refused) and not reply.outcome_unknown and reply.refusal is not Refusal.NO_NODE
 
 
 def _mark(reply: Reply) -> str:

@@ -24,7 +24,6 @@ from consumer_agent.membership.effects import (
     Failpoint,
     Forget,
     OpenSession,
-    Purpose,
     RecordLost,
     RecordQuarantined,
     TellLost,
@@ -33,18 +32,12 @@ from consumer_agent.membership.effects import (
 )
 from consumer_agent.membership.events import (
     Abandoned,
-    ApplicationSeen,
     CloseRequested,
     CommitRequested,
     Event,
     GaveUp,
-    KafkaCommitted,
-    KafkaOffsetsRead,
-    OffsetsResolved,
     Polled,
-    Progress,
     Resubscribed,
-    Revoked,
     StoredRequested,
     Tick,
 )
@@ -59,13 +52,13 @@ from zkrebalancer.protocol.calls import (
     Replied,
     Reply,
     Suspended,
-    Watched,
 )
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.registration import Registration
 
 STORY_LENGTH = 50
 QUARANTINE_TIMEOUT_MS = 5_000
+MIN_REJOIN_MS, MAX_REJOIN_MS = 100, 30_000  # pause after a refused registration; doubled each time
 
 
 class State(Enum):
@@ -119,6 +112,9 @@ class StateMachine:
         self._close_not_before_ms = 0  # a commit may be on its way to Kafka
         self.was_ever_connected = False
         self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
+        self.open_at_ms: int | None = None  # while a new try to join waits
+        self._refused_joins = 0  # in a row
+        self._not_before_ms = 0  # for the next try to join
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -138,19 +134,17 @@ class StateMachine:
     @property
     def wake_at_ms(self) -> int | None:
         """When the next `Tick` is due, None if there is nothing to wait for."""
-        times = [self.give_up_at_ms, self.member.wake_at_ms() if self.member is not None else None]
+        times = [self.give_up_at_ms, self.open_at_ms, self.member.wake_at_ms() if self.member is not None else None]
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: Event, now_ms: int) -> None:
         match event:
             case Replied(call_id, reply):
-                self._replied(call_id, reply, now_ms)
+                self._replied(call_id, reply)
             case Connected() | Suspended() | Lost():
                 self._session_changed(event, now_ms)
             case Tick():
                 self._tick(now_ms)
-            case ApplicationSeen() if self.member is not None:
-                self.member.handle_application_seen(event, now_ms)
             case Polled() if self.state is State.OUT:
                 self._begin_joining(event, now_ms)
             case Resubscribed():
@@ -159,10 +153,10 @@ class StateMachine:
                 self._close_requested(event)
             case Abandoned():
                 self._become_closed()
-            case _ if self.member is None:
-                self._answer_outside(event)
+            case _ if self.member is not None:
+                self.member.handle(event, now_ms)
             case _:
-                self._tell_member(event, now_ms)
+                self._answer_outside(event)
 
     def _answer_outside(self, event: Event) -> None:
         if isinstance(event, CommitRequested):  # without membership nothing was ever returned
@@ -171,37 +165,9 @@ class StateMachine:
         elif isinstance(event, StoredRequested):
             self._effects.add(TellStored(event.token, {}, "the consumer is in no group"))
 
-    def _tell_member(self, event: Event, now_ms: int) -> None:
-        if self.member is None:
-            return  # an answer to a former member
-        match event:
-            case Watched(path, _) if path == paths.channel(self._settings.member.group, self.member.name):
-                self.member.handle_channel_changed()
-            case Progress(token, positions):
-                self.member.handle_progress(token, positions)
-            case Revoked(token):
-                self.member.handle_revoked(token)
-            case CommitRequested(token):
-                self.member.handle_commit_requested(token)
-            case OffsetsResolved(token, offsets):
-                self.member.handle_resolved(token, offsets, now_ms)
-            case KafkaOffsetsRead(token, found):
-                self.member.handle_kafka_offsets(token, found, now_ms)
-            case KafkaCommitted(token, failed, is_hopeless):
-                self.member.handle_kafka_committed(token, failed, is_hopeless=is_hopeless)
-            case StoredRequested(token, partitions):
-                self.member.commits.tell_stored(token, partitions)
-
-    def _replied(self, call_id: int, reply: Reply, now_ms: int) -> None:
-        purpose, argument = self._effects.waiting.pop(call_id, (None, None))
-        if purpose is None:
-            return
-        if self.joining is not None:
-            self.joining.handle_reply(purpose, argument, reply, now_ms)
-        elif self.state is State.RESIGNING:
-            self._quarantine_answered(purpose, reply)
-        elif self.member is not None:
-            self.member.handle_reply(purpose, argument, reply)
+    def _replied(self, call_id: int, reply: Reply) -> None:
+        if self._effects.answer(call_id, reply) and self.member is not None:
+            self.member.proceed()
 
     def _tick(self, now_ms: int) -> None:
         if self.give_up_at_ms is not None and now_ms >= self.give_up_at_ms:
@@ -212,6 +178,9 @@ class StateMachine:
                 seconds = self._settings.connect_timeout_ms / 1_000
                 text = f"no ZooKeeper answered at {self._settings.zookeeper} within {seconds:g} s"
                 self._fail(ZooKeeperUnavailableError(text))
+        if self.open_at_ms is not None and now_ms >= self.open_at_ms:
+            self.open_at_ms = None
+            self._effects.add(OpenSession())
         if self.member is not None:
             self.member.handle_tick(now_ms)
 
@@ -261,7 +230,10 @@ class StateMachine:
         )
         if not self.was_ever_connected:
             self.give_up_at_ms = now_ms + self._settings.connect_timeout_ms
-        self._effects.add(OpenSession())
+        if now_ms < self._not_before_ms:  # an application may poll again at once
+            self.open_at_ms = self._not_before_ms
+        else:
+            self._effects.add(OpenSession())
 
     def _resubscribe(self, event: Resubscribed) -> None:
         member = replace(self._settings.member, ask_application=event.ask_application)
@@ -275,9 +247,11 @@ class StateMachine:
         if joining is not None and isinstance(joining.error, FencedInstanceError):
             self._be_fenced(joining.error)
         elif joining is not None and joining.error is not None:
+            pause_ms = min(MAX_REJOIN_MS, MIN_REJOIN_MS << min(self._refused_joins, 10))
+            self._refused_joins, self._not_before_ms = self._refused_joins + 1, now_ms + pause_ms
             self._fail(joining.error)
         elif joining is not None and joining.registered:
-            self.joining = None
+            self.joining, self._refused_joins = None, 0
             self._move(State.ACTIVE)
             self._effects.add(Failpoint("after-registration"))
             written = joining.registration
@@ -299,7 +273,7 @@ class StateMachine:
             self._be_fenced()
         else:
             evicted = ending is Ending.EVICTED
-            self._lose_member("evicted by the coordinator" if evicted else "its owners record was changed")
+            self._lose_member("evicted by the coordinator" if evicted else member.unclear)
             if self.state is State.LEAVING:
                 self._become_closed()
             elif member.is_fenced:
@@ -317,7 +291,6 @@ class StateMachine:
             self._become_closed()
         else:
             self.former = member.name
-            self._effects.forget_calls()
             self._effects.add(TellLost(), Forget(frozenset(member.lane.record.partitions)))
             self._end_commits(member, "the application had not polled in time")
             self._become_out()
@@ -332,17 +305,20 @@ class StateMachine:
         self._move(State.RESIGNING)
         self.give_up_at_ms = now_ms + QUARANTINE_TIMEOUT_MS
         listing = ListChildren(paths.quarantine(self._settings.member.group))
-        self._effects.request(Purpose.LIST_QUARANTINE, listing)
+        self._effects.request(listing, self._quarantine_listed)
 
-    def _quarantine_answered(self, purpose: Purpose, reply: Reply) -> None:
-        if purpose is Purpose.LIST_QUARANTINE and isinstance(reply, Children) and self.refused is not None:
+    def _quarantine_listed(self, reply: Reply) -> None:
+        if isinstance(reply, Children) and self.refused is not None:
             refused, group = self.refused, self._settings.member.group
             write = quarantine(
                 group, refused.name, refused.content, refused.reason, reply.names, self._settings.member.request_limit
             )
             if write.operations:
-                self._effects.request(Purpose.QUARANTINE, write)
+                self._effects.request(write, self._quarantined)
                 return
+        self._become_out()
+
+    def _quarantined(self, _reply: Reply) -> None:
         self._become_out()
 
     def _lose_member(self, reason: str) -> None:
@@ -409,7 +385,8 @@ class StateMachine:
     def _end_session(self) -> None:
         self.joining = None
         self.session_id = None
-        self.give_up_at_ms = None
+        self._effects.forget_calls()
+        self.give_up_at_ms = self.open_at_ms = None
         self._effects.add(CloseSession(self._close_not_before_ms))
         self._close_not_before_ms = 0
 

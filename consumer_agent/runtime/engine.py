@@ -86,10 +86,10 @@ class Engine:
         """
         try:
             self.machine_thread.start()
-            self.fetcher.start()
+            self.fetcher.current.start()
         except (ConsumerError, RuntimeError) as error:
             self.end(0.0)
-            self.fetcher.discard()
+            self.fetcher.current.discard()
             raise ConsumerError(f"the consumer's threads could not be started: {error}") from error
 
     def end(self, deadline_s: float) -> None:
@@ -97,7 +97,7 @@ class Engine:
         self.machine_thread.send(Abandoned())
         self.fetcher.stop()
         self.machine_thread.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
-        self.fetcher.join(THREAD_END_TIMEOUT_S)
+        self.fetcher.current.join(THREAD_END_TIMEOUT_S)
         self._telemetry.close()
 
     def drop(self) -> None:
@@ -123,6 +123,7 @@ def registration(config: ConsumerConfig, wanted: Subscription) -> Registration:
         instance_id=config.group_instance_id,
         rack=config.rack,
         capacity=config.capacity,
+        stop_timeout_ms=config.registered_stop_timeout_ms,
     )
 
 

@@ -220,12 +220,12 @@ class Frontend:
         wanted = max(max_records, self.config.max_poll_records)
         if NO_LIMIT in {max_records, self.config.max_poll_records}:
             wanted = MANY_RECORDS
-        self._fetcher.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
+        self._fetcher.current.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
     def draw_for_threads(self) -> Collection[TopicPartition]:
         """Fetch what Kafka's client has ready, in a consumer thread; return the partitions that records came of."""
         limit = self.config.max_poll_records
-        return () if self._fetcher is None else self._fetcher.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
+        return () if self._fetcher is None else self._fetcher.current.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
 
     def take_of(self, thread: int, count: int) -> list[Run]:
         """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.
@@ -246,8 +246,8 @@ class Frontend:
     def callback(self, notice: Notice) -> Callable[[], object] | None:
         """Return the application's callback for a notice, None if there is none."""
         if notice.tell is Tell.COMMITTED:
-            on_commit = self._commit_callbacks[notice.token]
-            return lambda: on_commit(notice.error)
+            on_commit = self._commit_callbacks.get(notice.token)  # None: its `commit_async` was interrupted
+            return None if on_commit is None else lambda: on_commit(notice.error)
         callback = self._callbacks[notice.tell]
         if callback is None or not notice.partitions:
             return None
@@ -277,25 +277,16 @@ class Frontend:
             moved.update(wanted)
             return shared.buffer.seek(wanted, finishes)
 
-        self._change("seek", checked.keys(), move)
+        self.change("seek", checked.keys(), move)
         self._telemetry.repositioned(self._telemetry.member, moved, "seek")
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Neither fetch nor return records of these partitions until `resume`."""
-        checked = arguments.checked_partitions("pause", partitions)
-        self._change("pause", checked, self.shared.buffer.pause)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Continue with paused partitions from the application's position."""
-        checked = arguments.checked_partitions("resume", partitions)
-        self._change("resume", checked, self.shared.buffer.unpause)
-
-    def _change(
+    def change(
         self,
         method: str,
         partitions: Iterable[TopicPartition],
         change: Callable[[set[TopicPartition]], Mapping[TopicPartition, int | None]],
     ) -> None:
+        """Change what is fetched of partitions that the application knows."""
         self.require_machine_thread(method)
         fetcher, shared = self._fetcher, self.shared
 
@@ -303,7 +294,13 @@ class Frontend:
             for topic, number in sorted(partitions):
                 if not shared.is_known((topic, number)) and not shared.was_known((topic, number)):
                     raise ConsumerStateError(f"{method}: {topic}/{number} is not assigned to this consumer")
-            return change({partition for partition in partitions if shared.is_known(partition)})
+            known = {partition for partition in partitions if shared.is_known(partition)}
+            try:
+                return change(known)
+            except BaseException:  # the exception of a signal, which may come between any two steps
+                shared.buffer.begin_again()
+                shared.fetcher_wake.notify()
+                raise
 
         if fetcher is not None:
             fetcher.change(checked_change)
@@ -318,10 +315,17 @@ class Frontend:
         machine_thread = self._require_commits("commit")
         finished = arguments.checked_commit(what)
         token = next(self._tokens)
-        self.shared.begin_commit(token, finished, by_notice=on_commit is not None)
-        if on_commit is not None:
-            self._commit_callbacks[token] = on_commit
-        machine_thread.send(CommitRequested(token))
+        try:
+            if on_commit is not None:
+                self._commit_callbacks[token] = on_commit
+            self.shared.begin_commit(token, finished, by_notice=on_commit is not None)
+            machine_thread.send(CommitRequested(token))
+        except (
+            BaseException
+        ):  # refused, or the exception of a signal: the caller learns of it, and `on_commit` does not
+            self._commit_callbacks.pop(token, None)
+            self.shared.commit_finished([token], None)
+            raise
         return token
 
     def begin_to_ask(self, partitions: Iterable[TopicPartition] | None) -> int:

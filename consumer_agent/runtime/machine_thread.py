@@ -30,7 +30,7 @@ from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
-from zkrebalancer.protocol.calls import Multi, ZooKeeperEvent
+from zkrebalancer.protocol.calls import CHANGED, Multi, Refusal, Refused, Replied, ZooKeeperEvent
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
@@ -39,6 +39,7 @@ EVENTS_PER_ROUND = 1_000  # between two looks at the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
 START_TIMEOUT_S = 10.0
 LOOP_DESCRIPTORS = 8  # the event loop needs some, and its C code waits for ever if there is none
+EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # refused without a fault
 DROPPED_TIMEOUT_MS = 10_000  # to leave the group of a consumer that the application has dropped
 
 _log = logging.getLogger(__name__)
@@ -188,6 +189,8 @@ class MachineThread:
             self._step(events.Abandoned())
 
     def _step(self, event: Event) -> None:
+        if isinstance(event, Replied) and isinstance(event.reply, Refused) and event.reply.refusal not in EXPECTED:
+            self._shared.note_refusal()
         for effect in self._machine.step(event, now_ms()):
             self._performers[type(effect)](effect)
 
@@ -258,7 +261,7 @@ class MachineThread:
     def _stop_emitting(self, effect: effects.StopEmitting) -> None:
         self._shared.stop(effect.partitions)
         self._answer_progress(effect.token)
-        self._fetcher.unassign(effect.partitions)
+        self._fetcher.current.unassign(effect.partitions)
 
     def _answer_progress(self, token: int) -> None:
         self._events.appendleft(events.Progress(token, self._shared.positions()))
@@ -294,10 +297,10 @@ class MachineThread:
 
     def _forget(self, effect: effects.Forget) -> None:
         self._shared.forget(effect.partitions)
-        self._fetcher.unassign(effect.partitions)
+        self._fetcher.current.unassign(effect.partitions)
 
     def _resolve(self, effect: effects.ResolveOffsets) -> None:
-        self._fetcher.resolve(
+        self._fetcher.current.resolve(
             effect.partitions, lambda offsets: self.send(events.OffsetsResolved(effect.token, offsets))
         )
 

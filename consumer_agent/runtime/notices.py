@@ -17,6 +17,11 @@ class Tell(Enum):
     LOST = "lost"
     COMMITTED = "commit"
 
+    @property
+    def counter(self) -> str:
+        """The metric that counts its partitions."""
+        return f"{self.value}_partitions_total"
+
 
 @dataclass(slots=True)
 class Notice:

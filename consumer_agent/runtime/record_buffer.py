@@ -10,7 +10,7 @@ Whose records a call returns, and when more are fetched, is decided by two heuri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -319,10 +319,8 @@ class RecordBuffer:
 
     def finish_below(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Mark the returned records below these offsets as finished; unknown partitions are skipped."""
-        for partition, offset in offsets.items():
-            held = self._partitions.get(partition)
-            if held is not None:
-                held.finished = max(held.finished, min(offset, held.returned))
+        for partition, held in self._held(offsets):
+            held.finished = max(held.finished, min(offsets[partition], held.returned))
 
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition from `position` on."""
@@ -373,9 +371,9 @@ class RecordBuffer:
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count records of paused partitions below these offsets as returned; return the partitions that moved."""
         advances: dict[TopicPartition, Advance] = {}
-        for partition, offset in offsets.items():
-            held = self._partitions.get(partition)
-            if held is not None and held.emitting and not held.wanted and 0 <= held.returned <= offset:
+        for partition, held in self._held(offsets):
+            offset = offsets[partition]
+            if held.emitting and not held.wanted and 0 <= held.returned <= offset:
                 advances[partition] = Advance(held.returned, held.generation)
                 held.returned = held.next_offset = offset
                 self._unfinished.add(partition)
@@ -383,33 +381,27 @@ class RecordBuffer:
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the records of these partitions and accept no more; their positions stay."""
-        for partition in partitions:
-            held = self._partitions.get(partition)
-            if held is not None:
-                self._drop_records(partition, held)
-                held.emitting = held.held_back = False
+        for partition, held in self._held(partitions):
+            self._drop_records(partition, held)
+            held.emitting = held.held_back = False
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
         """Accept no more commits of these stopped partitions: `on_revoke` is over."""
-        for partition in partitions:
-            held = self._partitions.get(partition)
-            if held is not None:
-                held.let_go = True
+        for _partition, held in self._held(partitions):
+            held.let_go = True
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Emit stopped partitions again from where the application is."""
-        for partition in partitions:
-            held = self._partitions.get(partition)
-            if held is not None and not held.emitting:
+        for _partition, held in self._held(partitions):
+            if not held.emitting:
                 held.emitting, held.let_go = True, False
                 held.next_offset = held.returned
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop these partitions with their positions."""
-        for partition in partitions:
-            held = self._partitions.pop(partition, None)
-            if held is not None:
-                self._drop_records(partition, held)
+        for partition, held in self._held(partitions):
+            self._drop_records(partition, held)
+            del self._partitions[partition]
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Return the marks of every partition, stopped ones included."""
@@ -430,6 +422,10 @@ class RecordBuffer:
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that the application has paused, sorted."""
         return sorted(partition for partition, held in self._partitions.items() if not held.wanted)
+
+    def _held(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, _Partition]]:
+        """Return those that are admitted."""
+        return [(partition, self._partitions[partition]) for partition in partitions if partition in self._partitions]
 
     def _is_fetched(self, partition: TopicPartition) -> bool:
         held = self._partitions[partition]

@@ -21,16 +21,13 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
 MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
+COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
 MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
 _log = logging.getLogger(__name__)
 
 
 DeliveryRecorder = Callable[[list[Run], int], None]  # runs per partition, and when (CLOCK_MONOTONIC, us)
 ResetRecorder = Callable[[OutOfRange], None]
-
-
-def _counted(tell: Tell) -> str:
-    return f"{tell.value}_partitions_total"
 
 
 class SharedState:
@@ -64,8 +61,7 @@ class SharedState:
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
-        self._counts = {"polled_records_total": 0, "polled_batches_total": 0, "offsets_out_of_range_total": 0}
-        self._counts |= {_counted(tell): 0 for tell in Tell}
+        self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
         self._away_since_ms: int | None = None  # None: it is in a poll, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
@@ -286,7 +282,7 @@ class SharedState:
             known, view = known | partitions, view | partitions
         elif notice.tell is Tell.REVOKE:
             known, view = known - partitions, view - partitions
-        self._counts[_counted(notice.tell)] += len(partitions)
+        self._counts[notice.tell.counter] += len(partitions)
         # No calls from here on: nothing interrupts these assignments.
         if notice.tell is Tell.ASSIGNED:
             self._assigning = partitions
@@ -300,7 +296,7 @@ class SharedState:
             return
         if notice.is_announced:
             notice.is_announced = self._is_losing = False
-            self._counts[_counted(notice.tell)] -= len(notice.partitions)
+            self._counts[notice.tell.counter] -= len(notice.partitions)
             if notice.tell is Tell.ASSIGNED:
                 self._assigning = set()
                 self._known -= notice.partitions
@@ -428,7 +424,7 @@ class SharedState:
         since_ms = self.away_since_ms
         away_ms = 0 if since_ms is None else self.now_ms() - since_ms
         return {
-            **{name: count for name, count in self._counts.items() if name != _counted(Tell.COMMITTED)},
+            **{name: count for name, count in self._counts.items() if name != Tell.COMMITTED.counter},
             "assigned_partitions": len(self.buffer.emitting()),
             "paused_partitions": len(self.buffer.paused()),
             "unpositioned_partitions": len(self._without_position),
@@ -437,6 +433,11 @@ class SharedState:
             "since_poll_ms": away_ms,
             "longest_since_poll_ms": max(away_ms, self._longest_away_ms),
         }
+
+    def note_refusal(self) -> None:
+        """Count a call that ZooKeeper refused, not because another client was faster."""
+        with self.lock:
+            self._counts["zookeeper_refusals_total"] += 1
 
     def finish(self) -> None:
         """Mark all returned records as finished."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from consumer_agent.membership import effects
@@ -67,55 +68,30 @@ class Telemetry:
     def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
         """Write `repositioned` for each topic; the reason is `seek` or `reset`."""
         for topic, found in _by_topic(positions):
-            self._write(
-                "repositioned",
-                member=member,
-                topic=topic,
-                partitions=list(found),
-                positions=list(found.values()),
-                reason=reason,
-            )
+            where = {"topic": topic, "partitions": list(found), "positions": list(found.values())}
+            self._write("repositioned", member=member, reason=reason, **where)
 
     def out_of_range(self, found: OutOfRange) -> None:
         """Write `offset_out_of_range`, and the new position if there is one."""
         topic, partition = found.partition
-        self._write(
-            "offset_out_of_range",
-            member=self.member,
-            topic=topic,
-            partition=partition,
-            offset=found.offset,
-            earliest=found.earliest,
-            latest=found.latest,
-        )
+        known = {"offset": found.offset, "earliest": found.earliest, "latest": found.latest}
+        self._write("offset_out_of_range", member=self.member, topic=topic, partition=partition, **known)
         if found.goes_on_at is not None:
             self.repositioned(self.member, {found.partition: found.goes_on_at}, "reset")
 
     def committed(self, member: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
         """Write `committed` for each partition."""
         for (topic, partition), offset in sorted(offsets.items()):
-            self._write(
-                "committed",
-                generation=generation,
-                member=member,
-                topic=topic,
-                partition=partition,
-                offset=offset,
-            )
+            where = {"topic": topic, "partition": partition, "offset": offset}
+            self._write("committed", generation=generation, member=member, **where)
 
     def poll_late(self, effect: effects.RecordPollLate) -> None:
         """Write `poll_late`."""
-        self._write(
-            "poll_late",
-            member=effect.member,
-            away_ms=effect.away_ms,
-            limit_ms=effect.limit_ms,
-            gives_up=effect.gives_up,
-        )
+        self._write("poll_late", **asdict(effect))
 
     def quarantined(self, effect: effects.RecordQuarantined) -> None:
         """Write `command_quarantined`."""
-        self._write("command_quarantined", member=effect.member, command=effect.command, reason=effect.reason)
+        self._write("command_quarantined", **asdict(effect))
 
     def _write(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  # those of EventLog.write
         if self._log is not None:

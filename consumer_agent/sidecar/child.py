@@ -153,5 +153,12 @@ class Child:
         except subprocess.TimeoutExpired:
             return f"the child closed its {closed}"
         if status < 0:
-            return f"the child was killed by {signal.Signals(-status).name}"
+            return f"the child was killed by {_signal_name(-status)}"
         return f"the child ended with exit status {status}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

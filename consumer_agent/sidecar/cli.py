@@ -32,7 +32,7 @@ from consumer_agent.sidecar.settings import (
 )
 from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 from zkrebalancer.protocol.settings import GroupSettings, decode
@@ -89,6 +89,7 @@ def consumer_agent() -> None:
 @click.option("--session-timeout-ms", metavar="N", help="ZooKeeper session timeout. Default: 10000.")
 @click.option("--max-poll-records", metavar="N", help="Most records of a poll. Default: 500.")
 @click.option("--max-poll-interval-ms", metavar="N", help="Longest time without a poll. Default: 300000.")
+@click.option("--stop-timeout-ms", metavar="N", help="Time for a stop of partitions. Default: --max-poll-interval-ms.")
 @click.option("--poll-fairness", metavar="greedy|proportional", help="Shares of partitions in a poll. Default: greedy.")
 @click.option("--prefetch", metavar="total|per_partition", help="What to buffer. Default: total.")
 @click.option("--suspended-policy", metavar="pause|continue", help="While ZooKeeper is unreachable. Default: pause.")
@@ -165,14 +166,14 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
 def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
     """Ask ZooKeeper how long a revoke may take in this group.
 
-    If that cannot be read, the coordinator uses the defaults, and so does this.
+    Without a group, or without valid settings, the coordinator uses the defaults, and so does this.
     """
     with BlockingZk(config.zookeeper) as zk:
-        reply = zk.perform(Get(paths.group(config.group)))
+        reply = zk.perform(Get(paths.group(config.group)), ABSENT)
     group = GroupSettings()
     with contextlib.suppress(NodeContentError):
         group = decode(reply.content) if isinstance(reply, Content) else group
-    timeout_ms, faults = fit_revoke_timeout(settings, group.rebalance_timeout_ms)
+    timeout_ms, faults = fit_revoke_timeout(settings, config.registered_stop_timeout_ms, group.rebalance_timeout_ms)
     if faults:
         raise FaultsError(faults)
     return timeout_ms

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -34,9 +35,14 @@ class DeadLetterError(ConsumerError):
     """A dead letter could not be written; its record is not finished."""
 
 
-class DeadLetters(Protocol):
+class DeadLetters(ABC):
     """Somewhere to write dead letters."""
 
+    def __init__(self) -> None:
+        """Begin with nothing written."""
+        self._written: list[Place] = []
+
+    @abstractmethod
     def write(self, letter: Letter) -> None:
         """Write a letter, or begin to.
 
@@ -52,9 +58,12 @@ class DeadLetters(Protocol):
             DeadLetterError: one could not be written.
 
         """
+        written, self._written = self._written, []
+        return written
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go."""
+        """Let go, after a moment for what is under way."""
 
 
 def open_dead_letters(target: str, config: ConsumerConfig) -> DeadLetters:
@@ -69,14 +78,14 @@ def open_dead_letters(target: str, config: ConsumerConfig) -> DeadLetters:
     return LetterFile(Path(name), config.group) if kind == "file" else LetterTopic(name, config)
 
 
-class LetterFile:
+class LetterFile(DeadLetters):
     """A JSON object a line: the record as in the frames, `group`, `failures`, `reason`, `failed_at_ms`."""
 
     def __init__(self, path: Path, group: str) -> None:
         """Open it for appending, and create it when it is missing."""
+        super().__init__()
         self._path = path
         self._group = group
-        self._written: list[Place] = []
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
             size_bytes = os.fstat(self._file).st_size
@@ -107,24 +116,19 @@ class LetterFile:
         record = letter.record
         self._written.append(((record.topic, record.partition), record.offset))
 
-    def written(self) -> list[Place]:
-        """Return the records whose letters are on the disk since the last call."""
-        written, self._written = self._written, []
-        return written
-
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
 
-class LetterTopic:
+class LetterTopic(DeadLetters):
     """The record as it was, with headers that begin with `dead_letter.`: where it came from, and why it is there."""
 
     def __init__(self, topic: str, config: ConsumerConfig) -> None:
         """Connect, and look whether the topic is there."""
+        super().__init__()
         self._topic = topic
         self._group = config.group
-        self._written: list[Place] = []
         self._failure: str | None = None
         settings: dict[str, Any] = {
             "message.max.bytes": MAX_LETTER_BYTES,
@@ -180,8 +184,7 @@ class LetterTopic:
         self._producer.poll(0)
         if self._failure is not None:
             raise DeadLetterError(f"topic {self._topic}: a dead letter cannot be written: {self._failure}")
-        written, self._written = self._written, []
-        return written
+        return super().written()
 
     def close(self) -> None:
         """Wait a little for what is under way."""

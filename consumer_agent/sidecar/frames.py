@@ -58,13 +58,17 @@ Frame = Ack | Fail | Revoked
 
 
 class Codec(Protocol):
-    """One way to write frames as bytes."""
+    """One way to write frames as bytes; it keeps what a child has written of the next frame."""
+
+    _rest: bytes = b""
 
     def record(self, record: Record) -> bytes:
         """Encode a record for the child."""
+        return self._written({"record": self._document(record)})
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> bytes:
         """Encode that the child is about to lose partitions."""
+        return self._written({"revoke": _by_topic(partitions)})
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add what the child has written; yield the frames that are complete.
@@ -73,26 +77,26 @@ class Codec(Protocol):
             FrameError: it is no frame.
 
         """
+        return self._frames(self._rest + data)
+
+    def _written(self, document: dict[str, Any]) -> bytes: ...
+
+    def _document(self, record: Record) -> dict[str, Any]: ...
+
+    def _frames(self, data: bytes) -> Iterator[Frame]: ...
 
 
-class JsonLines:
+class JsonLines(Codec):
     """A JSON object a line; keys, values and headers in base64."""
 
-    def __init__(self) -> None:
-        """Begin with nothing read."""
-        self._rest = b""
+    def _written(self, document: dict[str, Any]) -> bytes:
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
-    def record(self, record: Record) -> bytes:
-        """Encode a record for the child."""
-        return _line({"record": record_document(record)})
+    def _document(self, record: Record) -> dict[str, Any]:
+        return record_document(record)
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> bytes:
-        """Encode that the child is about to lose partitions."""
-        return _line({"revoke": _by_topic(partitions)})
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add what the child has written; yield the frames that are complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+    def _frames(self, data: bytes) -> Iterator[Frame]:
+        *lines, self._rest = data.split(b"\n")
         for line in lines:
             try:
                 document = fields.read_document("frame", line)
@@ -103,35 +107,28 @@ class JsonLines:
             raise _no_frame("line", f"longer than {MAX_FRAME_BYTES} bytes", self._rest)
 
 
-class LengthPrefixed:
+class LengthPrefixed(Codec):
     """The length of a frame, then the frame as a msgpack map; keys, values and headers are bytes."""
 
-    def __init__(self) -> None:
-        """Begin with nothing read."""
-        self._rest = b""
+    def _written(self, document: dict[str, Any]) -> bytes:
+        body: bytes = msgpack.packb(document)
+        return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
-    def record(self, record: Record) -> bytes:
-        """Encode a record for the child."""
-        body = {**_place(record), "key": record.key, "value": record.value, "headers": list(record.headers)}
-        return _prefixed({"record": body})
+    def _document(self, record: Record) -> dict[str, Any]:
+        return {**_place(record), "key": record.key, "value": record.value, "headers": list(record.headers)}
 
-    def revoke(self, partitions: Iterable[TopicPartition]) -> bytes:
-        """Encode that the child is about to lose partitions."""
-        return _prefixed({"revoke": _by_topic(partitions)})
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add what the child has written; yield the frames that are complete."""
-        rest, begin = self._rest + data, 0
-        while len(rest) - begin >= LENGTH_BYTES:
-            length = int.from_bytes(rest[begin : begin + LENGTH_BYTES], "big")
+    def _frames(self, data: bytes) -> Iterator[Frame]:
+        begin = 0
+        while len(data) - begin >= LENGTH_BYTES:
+            length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "big")
             if length > MAX_FRAME_BYTES:
-                raise _no_frame("frame", f"its length would be {length}, at most {MAX_FRAME_BYTES}", rest[begin:])
+                raise _no_frame("frame", f"its length would be {length}, at most {MAX_FRAME_BYTES}", data[begin:])
             end = begin + LENGTH_BYTES + length
-            if len(rest) < end:
+            if len(data) < end:
                 break
-            yield _frame("frame", _unpacked(rest[begin + LENGTH_BYTES : end]), rest[begin:end])
+            yield _frame("frame", _unpacked(data[begin + LENGTH_BYTES : end]), data[begin:end])
             begin = end
-        self._rest = rest[begin:]
+        self._rest = data[begin:]
 
 
 CODECS: dict[str, Callable[[], Codec]] = {"json": JsonLines, "msgpack": LengthPrefixed}
@@ -203,15 +200,6 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return by_topic
-
-
-def _line(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
-
-
-def _prefixed(document: dict[str, Any]) -> bytes:
-    body: bytes = msgpack.packb(document)
-    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def _base64(data: bytes | None) -> str | None:

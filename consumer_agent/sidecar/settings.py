@@ -19,7 +19,7 @@ from consumer_agent.sidecar.frames import CODECS
 from consumer_agent.sidecar.sidecar import SidecarSettings
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import RebalancerError
-from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
+from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST, stop_limit_ms
 
 PREFIX = "CONSUMER_AGENT_"
 KAFKA_PREFIX = f"{PREFIX}KAFKA_"
@@ -109,7 +109,7 @@ def _typed(key: str, value: object) -> object:
     """Convert a text to its setting's type; if that fails it stays a text, which the check refuses."""
     if not isinstance(value, str):
         return value
-    kind = KINDS[key]
+    kind = KINDS[key].removesuffix(" | None")
     if kind == "int" and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
         return int(value)
     if kind == "float" and re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?", value):
@@ -175,18 +175,20 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
     return found
 
 
-def fit_revoke_timeout(settings: Settings, rebalance_timeout_ms: int) -> tuple[int, list[str]]:
+def fit_revoke_timeout(settings: Settings, stop_timeout_ms: int, rebalance_timeout_ms: int) -> tuple[int, list[str]]:
     """Return how long the command may take to give partitions up, and the faults of that in this group.
 
-    The coordinator waits for `rebalance_timeout_ms`, a setting of the group. The default is two thirds of that, at most
-    the usual default.
+    The coordinator waits for what the agent registers, at least for `rebalance_timeout_ms`, a setting of the group. The
+    default is two thirds of that, at most the usual default.
     """
+    limit_ms = stop_limit_ms(stop_timeout_ms, rebalance_timeout_ms)
     revoke_ms = settings.values.get("revoke_timeout_ms")
     if revoke_ms is None:
-        return min(SIDECAR_DEFAULTS["revoke_timeout_ms"], rebalance_timeout_ms * 2 // 3), []
-    if revoke_ms < rebalance_timeout_ms:
+        return min(SIDECAR_DEFAULTS["revoke_timeout_ms"], limit_ms * 2 // 3), []
+    if revoke_ms < limit_ms:
         return revoke_ms, []
-    limit = f"rebalance_timeout_ms of group {settings.values['group']} ({rebalance_timeout_ms})"
+    group = f"rebalance_timeout_ms of group {settings.values['group']}"
+    limit = f"stop_timeout_ms ({stop_timeout_ms})" if limit_ms == stop_timeout_ms else f"{group} ({limit_ms})"
     text = f"{revoke_ms} is not below {limit}, after which others get the partitions that the command still works on"
     return revoke_ms, [f"{_origin(settings, Fault('revoke_timeout_ms', text))}: {text}"]
 

@@ -56,7 +56,8 @@ class SidecarSettings:
     max_restarts: int = 10
     """Children in a row that may end without a single answer."""
     revoke_timeout_ms: int = 20_000
-    """Time for the child to answer a revoke; below the group's `rebalance_timeout_ms`, by default two thirds of it."""
+    """Time for the child to answer a revoke; shorter than the coordinator's wait for a stop, and by default at most two
+    thirds of it."""
     drain_timeout_ms: int = 5_000
     """Time for the child to acknowledge its records when the agent stops."""
 
