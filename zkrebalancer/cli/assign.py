@@ -35,7 +35,7 @@ BAR_WIDTH = 40
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @options.log_level_option
 def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
-    """Run one strategy on a group that a JSON document describes; no real group is touched.
+    """Run one strategy on a group described in JSON; no real group is touched.
 
     The document names at least the topics with their partition counts, and the members:
 
@@ -50,7 +50,7 @@ def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: boo
     if with_reasons and not is_balanced:
         raise InputError(f"--reasons works with balanced only, not with {strategy_name}")
     problem = read_problem(_read_input(input_name))
-    read_options(problem.options)  # checked for every strategy, so that mistakes show before a group uses them
+    read_options(problem.options)  # checked for every strategy, to find mistakes before a group uses them
     started = time.perf_counter()
     plan = plan_problem(problem) if is_balanced else None
     assignment = plan_assignment(plan) if plan else decide(strategy_name, problem)
@@ -72,7 +72,7 @@ def _facts(plan: Plan, *, with_reasons: bool) -> dict[str, object]:
 
 
 def _print_facts(plan: Plan, *, with_reasons: bool) -> None:
-    """Show how good a plan of `balanced` is, and with `--reasons` why each partition is placed as it is."""
+    """Show the quality of a plan of `balanced`, and with `--reasons` why each partition has its place."""
     console = Console(highlight=False)
     cost, bound = plan.cost, plan.bound
     console.print(f"highest load {cost.peak:.2f} of the mean, at least {bound.peak:.2f} in any plan")

@@ -23,7 +23,7 @@ MAX_SESSION_TIMEOUT_MS = 600_000
 
 
 class AnnouncingLog(EventLog):
-    """An event log that also tells the terminal when this coordinator leads."""
+    """An event log that also prints a line when this coordinator leads."""
 
     def write(
         self,
@@ -50,24 +50,24 @@ class AnnouncingLog(EventLog):
     help="Id of the broker on this host; unique among the coordinators.",
 )
 @click.option(
-    "--host", default=socket.gethostname, help="The name of this host, as shown to others.  [default: the host name]"
+    "--host", default=socket.gethostname, help="This host's name, as shown to others.  [default: the host name]"
 )
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS),
     default=6_000,
     show_default=True,
-    help="How long after a crash ZooKeeper waits before a standby can lead.",
+    help="ZooKeeper session timeout: how long after a crash a standby takes over.",
 )
 @click.option(
     "--plan-timeout-s",
     type=click.IntRange(1, 3_600),
     default=PLAN_TIMEOUT_S,
     show_default=True,
-    help="A strategy that computes for longer is given up; its group is tried again at growing intervals.",
+    help="Longest time to compute a plan; after that, it is retried at growing intervals.",
 )
 @options.kafka_options(
-    "Kafka brokers, to read lag and rates for the strategy balanced; without it all partitions weigh the same."
+    "Kafka brokers, to read lag and rates for `balanced`; without it, all partitions weigh the same."
 )
 @options.events_option
 @options.log_level_option
@@ -80,9 +80,9 @@ def coordinator(
     kafka: Mapping[str, str] | None,
     events_directory: Path | None,
 ) -> None:
-    """Run one coordinator: it leads, or waits until the current leader is gone.
+    """Run one coordinator: it leads, or is a standby until the leader is gone.
 
-    SIGTERM and Ctrl-C make it resign, so that another one leads at once.
+    On SIGTERM and Ctrl-C it resigns, and a standby leads at once.
 
     \b
     Example:

@@ -51,7 +51,7 @@ MAX_RECORDS_PER_S = 50_000
     help="Records per second, spread over the first topic.",
 )
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="Decides which consumer is killed, is suspended or leaves."
+    "--seed", type=int, default=1, show_default=True, help="Determines which consumer is killed, suspended or leaves."
 )
 @click.option("--keep", is_flag=True, help="Keep the folder with all logs and events, and print its path.")
 @options.events_option
@@ -80,7 +80,7 @@ def demo(
     """
     if partitions < members:
         raise click.UsageError(
-            f"--partitions {partitions} is less than --members {members}: some member would own nothing"
+            f"--partitions {partitions} is less than --members {members}: some members would own nothing"
         )
     if events_directory is not None and any(events_directory.glob("*.jsonl")):
         raise click.UsageError(f"--events {events_directory} contains events of an earlier run; name an empty folder")

@@ -26,7 +26,7 @@ from zkrebalancer.localcluster.cluster import BrokerKind
 from zkrebalancer.protocol.errors import RebalancerError
 
 ALL = "all"
-MIN_MEMBERS = 2  # one fails, another takes over
+MIN_MEMBERS = 2  # one fails, the other takes over
 MAX_MEMBERS = 200
 MAX_PARTITIONS = 5_000
 MAX_REPEAT = 100
@@ -105,7 +105,7 @@ def list_everything(*, as_json: bool) -> None:
     show_default=True,
     help="default: each protocol's own defaults. tuned: the best known settings of each. Repeatable.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides which members are hit.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Determines which members are hit.")
 @click.option(
     "--repeat",
     type=click.IntRange(1, MAX_REPEAT),
@@ -119,7 +119,7 @@ def list_everything(*, as_json: bool) -> None:
     type=click.IntRange(1, MAX_MEMBERS),
     default=MEMBERS_PER_PROCESS,
     show_default=True,
-    help="Members that are killed or suspended always have a process of their own.",
+    help="Members to be killed or suspended always get a separate process.",
 )
 @click.option(
     "--out",

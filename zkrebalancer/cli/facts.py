@@ -17,7 +17,19 @@ from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
 from zkrebalancer.cli.tables import console
 
-SHOWN = ("run", "events", "rejected", "torn", "produced", "delivered", "lost", "duplicated", "out_of_order", "overlaps")
+SHOWN = (
+    "run",
+    "events",
+    "rejected",
+    "torn",
+    "events_dropped",
+    "produced",
+    "delivered",
+    "lost",
+    "duplicated",
+    "out_of_order",
+    "overlaps",
+)
 MAX_ROWS_SHOWN = 50
 MAX_RUNS_TOLD = 10_000
 
@@ -99,7 +111,7 @@ def watch(
     """Keep the tables up to date while events are written.
 
     Runs until Ctrl-C.
-    It may be killed at any time: started again with the same --out, it continues where it was.
+    It may be killed at any time; restarted with the same --out, it continues.
 
     \b
     Example:

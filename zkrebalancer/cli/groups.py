@@ -11,6 +11,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.group_offsets import group_offsets
 from zkrebalancer.cli.plans import configure, explain, plan
 from zkrebalancer.cli.tables import console
 from zkrebalancer.observe import inspection
@@ -20,8 +21,10 @@ from zkrebalancer.operations.group_lag import PartitionLag
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.reset_offsets import reset_offsets
 from zkrebalancer.protocol import fields, paths
-from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.runtime.zk import BlockingZk
 
 FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
@@ -29,6 +32,10 @@ FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 
 class NoLeaderError(RebalancerError):
     """No coordinator leads, so the request would have no effect."""
+
+
+class UnreadableGroupError(RebalancerError):
+    """The right to read a group is missing."""
 
 
 @click.group()
@@ -43,6 +50,7 @@ def groups() -> None:
 
 groups.add_command(configure)
 groups.add_command(explain)
+groups.add_command(group_offsets)
 groups.add_command(plan)
 
 
@@ -59,11 +67,18 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
     """
     with BlockingZk(zookeeper) as zk:
         leader = inspection.read_leader(zk)
-        reports = inspection.read_groups(zk)
+        reports, refused = inspection.read_groups(zk)
     if as_json:
         document = {"coordinator": asdict(leader) if leader else None, "groups": [_summary(r) for r in reports]}
         click.echo(json.dumps(document))
-        return
+    else:
+        _print_list(leader, reports)
+    if refused:
+        others = f" (the same for {len(refused) - 1} more groups)" if len(refused) > 1 else ""
+        raise UnreadableGroupError(f"a group is not in the list: {refused[0]}{others}")
+
+
+def _print_list(leader: CoordinatorAddress | None, reports: list[GroupReport]) -> None:
     click.echo(
         f"coordinator: broker {leader.brokerid} on {leader.host}, epoch {leader.epoch}"
         if leader
@@ -79,7 +94,7 @@ def list_groups(zookeeper: str, as_json: bool) -> None:
 @click.argument("group")
 @click.option("--members", is_flag=True, help="One line per consumer.")
 @click.option("--offsets", is_flag=True, help="Add stored offsets; with --bootstrap, also lag.")
-@click.option("--state", is_flag=True, help="Only the state, the settings and problems.")
+@click.option("--state", is_flag=True, help="Only the state, the settings, and why the group is stuck.")
 @options.kafka_options("Kafka brokers, to add log ends, lag and the offsets stored in Kafka.")
 @options.zookeeper_option
 @options.json_option
@@ -98,20 +113,24 @@ def describe(
     \b
     Example:
       zkrebalancer groups describe payments --members --zookeeper localhost:2181/kafka
+      zkrebalancer groups describe payments --state --zookeeper localhost:2181/kafka
       zkrebalancer groups describe payments --offsets --bootstrap localhost:9092 --zookeeper localhost:2181/kafka
     """
     if kafka is not None and not offsets:
         raise click.UsageError("--bootstrap has no meaning without --offsets")
     with BlockingZk(zookeeper) as zk:
         report = inspection.read_group(zk, group)
+        obstacles = inspection.read_obstacles(zk, report)
         if offsets:
             inspection.read_offsets(zk, report)
     lag = group_lag.read_lag(report, kafka) if kafka is not None else None
     if as_json:
-        click.echo(json.dumps(_document(report, lag)))
+        click.echo(json.dumps({**_document(report, lag), "obstacles": [asdict(each) for each in obstacles]}))
         return
     if state:
         console().print(_state_table(report))
+        for obstacle in obstacles:
+            click.echo(f"{obstacle.kind}: {obstacle.text}")
     elif members:
         console().print(_members_table(report))
     else:
@@ -139,11 +158,12 @@ def rebalance(group: str, zookeeper: str, as_json: bool) -> None:
         leader = inspection.read_leader(zk)
         if leader is None:
             raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
-        node = zk.perform(Get(paths.group(group)))
+        node = zk.perform(Get(paths.group(group)), ABSENT)
         if not isinstance(node, Content):
             raise inspection.UnknownGroupError(f"group {group} was deleted")
         # Rewriting the settings unchanged is the request: every leader watches them anyway.
-        written = zk.perform(Multi((SetContent(paths.group(group), node.content, node.stat.version),)))
+        request = Multi((SetContent(paths.group(group), node.content, node.stat.version),))
+        written = zk.perform(request, CHANGED)
     if not isinstance(written, Done):
         raise RebalancerError(f"group {group}: its settings were changed at the same time; try again")
     if as_json:
@@ -280,7 +300,9 @@ def _state_table(report: GroupReport) -> Table:
 
 
 def _members_table(report: GroupReport) -> Table:
-    table = Table("consumer", "host", "instance id", "subscription", "partitions", "pending", "generation")
+    columns = ("consumer", "host", "instance id", "subscription", "partitions", "pending", "generation", "stops within")
+    table = Table(*columns)
+    allowed_ms = report.settings.rebalance_timeout_ms
     for member in report.members:
         known = member.registration
         table.add_row(
@@ -291,6 +313,7 @@ def _members_table(report: GroupReport) -> Table:
             _ranges(frozenset(member.owners.partitions)) if member.owners else "unreadable",
             str(member.pending_commands),
             str(member.owners.generation) if member.owners else "-",
+            f"{stop_limit_ms(known.stop_timeout_ms if known else None, allowed_ms) / 1_000:g} s",
         )
     return table
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in commands that run servers: they end cleanly, whichever greenlet is running."""
+"""Ends commands that run servers cleanly at Ctrl-C, whichever greenlet is running."""
 
 from __future__ import annotations
 

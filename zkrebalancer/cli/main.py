@@ -1,4 +1,4 @@
-"""`zkrebalancer`: the one command; each subcommand is imported only when it runs.
+"""The command `zkrebalancer`; each subcommand is imported only when it runs.
 
 An expected error becomes one line on stderr and an exit code; only a bug shows a traceback.
 """
@@ -21,6 +21,7 @@ COMMANDS = {
     "coordinator": "Run one coordinator process.",
     "demo": "Watch groups being rebalanced, with a verdict at the end.",
     "experiment": "Compare with client-side protocols on real servers.",
+    "group-coordinator": "Coordinate the groups of unmodified Kafka clients.",
     "groups": "Inspect and operate consumer groups.",
     "pipeline": "Analyse events with Spark.",
     "topics": "Create, fill and mirror topics.",
@@ -38,13 +39,14 @@ class LazyCommands(click.Group):
         """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"zkrebalancer.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"zkrebalancer.cli.{name}"), name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"zkrebalancer.cli.{cmd_name}.{cmd_name} is not a command")
+            raise TypeError(f"zkrebalancer.cli.{name}.{name} is not a command")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names without importing the commands: a Tab should not take a second."""
+        """Complete the names without importing the commands, which would take a second."""
         found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -81,7 +83,7 @@ def run(command: click.Command) -> NoReturn:
         _fail(f"{error.format_message()}", error.exit_code)
     except RebalancerError as error:
         _fail(str(error), error.exit_code)
-    except OSError as error:  # a disk that is full, a file that is gone
+    except OSError as error:  # a full disk, a missing file
         _fail(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", INTERRUPTED)

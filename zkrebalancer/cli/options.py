@@ -21,7 +21,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Address(click.ParamType[str]):
-    """Server addresses in the form `name`; `fault` returns what is wrong with a text."""
+    """Server addresses in the form `name`; `fault` returns the fault of a text."""
 
     def __init__(self, name: str, fault: Callable[[str], str | None]) -> None:
         """Keep the form and its check."""
@@ -53,8 +53,12 @@ def zookeeper_option(command: Command) -> Command:
     )(command)
 
 
-def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Command], Command]:
+def kafka_options(
+    help_text: str, *, required: bool = False, option: str = "--bootstrap"
+) -> Callable[[Command], Command]:
     """Add `--bootstrap` and `--kafka`; the command gets `kafka`: librdkafka's settings, None without `--bootstrap`.
+
+    `option`: another name for `--bootstrap`.
 
     They include `bootstrap.servers` and the settings of the environment. Invalid settings are a usage error.
     """
@@ -65,15 +69,13 @@ def kafka_options(help_text: str, *, required: bool = False) -> Callable[[Comman
             "kafka_pairs",
             multiple=True,
             metavar="KEY=VALUE",
-            is_eager=True,  # it is processed before `--bootstrap`, which uses it
+            is_eager=True,  # it is processed before `option`, which uses it
             expose_value=False,
             callback=_note_kafka_pairs,
-            help="With --bootstrap: a librdkafka setting such as security.protocol=SASL_SSL; repeatable. Put secrets in"
+            help=f"With {option}: a librdkafka setting such as security.protocol=SASL_SSL; repeatable. Put secrets in"
             f" the environment: {KAFKA_VARIABLES}SASL_PASSWORD=….",
         )
-        take = click.option(
-            "--bootstrap", "kafka", type=KAFKA, required=required, callback=_gather_kafka, help=help_text
-        )
+        take = click.option(option, "kafka", type=KAFKA, required=required, callback=_gather_kafka, help=help_text)
         return take(note(command))
 
     return add
@@ -170,10 +172,10 @@ def _note_kafka_pairs(ctx: click.Context, param: click.Parameter, pairs: tuple[s
     ctx.meta[KAFKA_PAIRS] = pairs
 
 
-def _gather_kafka(ctx: click.Context, _param: click.Parameter, bootstrap: str | None) -> dict[str, str] | None:
+def _gather_kafka(ctx: click.Context, param: click.Parameter, bootstrap: str | None) -> dict[str, str] | None:
     pairs: tuple[str, ...] = ctx.meta[KAFKA_PAIRS]
     if bootstrap is None and pairs:
-        raise click.UsageError("--kafka has no meaning without --bootstrap")
+        raise click.UsageError(f"--kafka has no meaning without {param.opts[0]}")
     if bootstrap is None:
         return None
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith(KAFKA_VARIABLES)}

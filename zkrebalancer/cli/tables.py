@@ -1,4 +1,4 @@
-"""The console for tables: as wide as the terminal, and wide enough for long names without one."""
+"""The console for tables: as wide as the terminal, or, without one, wide enough for long names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ WIDTH_WITHOUT_TERMINAL = 200
 
 
 def console() -> Console:
-    """Return a console for standard output."""
-    on_terminal = Console(highlight=False)
-    return on_terminal if on_terminal.is_terminal else Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
+    """Return a console for standard output.
+
+    Text is shown as it is: what consumers registered, such as the pattern `[a-z]+`, is no markup.
+    """
+    on_terminal = Console(highlight=False, markup=False, emoji=False)
+    if on_terminal.is_terminal:
+        return on_terminal
+    return Console(highlight=False, markup=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)

@@ -106,7 +106,7 @@ def _numbers(count: int) -> Iterator[bytes]:
 
 
 def _lines() -> Iterator[bytes]:
-    """Yield the lines of standard input without their ends, each read only when it is wanted."""
+    """Yield the lines of standard input without their ends, reading each on demand."""
     for number in itertools.count(1):
         line = sys.stdin.buffer.readline(MAX_LINE_BYTES + 1)
         if not line:

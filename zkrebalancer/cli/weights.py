@@ -58,7 +58,7 @@ def weights(
 ) -> None:
     """Learn the expected rate of each partition from past hours.
 
-    The last hours are kept back to test the prediction.
+    The last hours are reserved to test the prediction.
 
     \b
     Example:
@@ -107,6 +107,6 @@ def _print(errors: list[Error], told: Mapping[str, object]) -> None:
     source = f"{told['source']} events{NOTES.get(str(told['source']), '')}"
     click.echo(f"{told['hours']} hours of {source}; the last {told['held_out_hours']} were the test")
     if not told["better_than_now"]:
-        click.echo(f"{SAME_AS_NOW} predicts as well or better: these weights are of no use here")
+        click.echo(f"{SAME_AS_NOW} predicts as well or better: these weights bring no benefit here")
     where = f"written for the group {told['written_for']}" if told["written_for"] else f"kept in {told['weights']}"
     click.echo(f"weights by {told['chosen']}, {where}")

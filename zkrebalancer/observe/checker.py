@@ -300,7 +300,7 @@ class Run:
 
     def _events_dropped(self, event: Event) -> None:
         count, process = event.get("dropped_count"), event.get("process")
-        self._problems.add(f"{process} dropped {count} events: it could not write them, and what they say is missing")
+        self._problems.add(f"{process} dropped {count} events: it could not write them, so their contents are missing")
 
     def _fault(self, event: Event) -> None:
         self._faults.append(Fault(event["name"], event["target"], round(self._seconds(event["mono_us"]), 3)))

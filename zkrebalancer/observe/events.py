@@ -1,7 +1,7 @@
 """Telemetry: JSON lines, appended to files of one process (`docs/reference/events.md`), by one thread.
 
-Nothing waits for a slow disk: `write` only queues a line, and `flush` waits for the thread for a moment. After an
-error, files are opened anew with growing pauses; events that are dropped meanwhile are counted and reported once.
+A slow disk delays nothing: `write` only queues a line, and `flush` waits briefly for the thread. After an error,
+opening a file is retried at growing intervals; events dropped meanwhile are counted and reported once.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class EventLog:
     def flush(self, limit_s: float = FLUSH_LIMIT_S) -> bool:
         """Wait until what this thread has written is in its file; return whether it is, or was dropped.
 
-        A writer that was late once is not waited for again before it has caught up.
+        After a timeout, it does not wait again until the writer has caught up.
         """
         return self._writer is None or self._writer.flush(limit_s)
 
     def close(self) -> None:
-        """Write what is waiting, for at most CLOSE_LIMIT_S, and close the file; further events are dropped."""
+        """Write the queued lines, for at most CLOSE_LIMIT_S, and close the file; further events are dropped."""
         writer, self._writer = self._writer, None
         if writer is not None:
             atexit.unregister(self.close)
@@ -159,7 +159,7 @@ class _Files:
             os.close(descriptor)
 
     def _open(self) -> None:
-        is_next = not self._paths or self._size > 0  # an empty file, which an error has left, is used again
+        is_next = not self._paths or self._size > 0  # an empty file left by an error is used again
         name = f"{self._stem}.{self._opened:04d}.jsonl" if self._opened else f"{self._stem}.jsonl"
         path = self._directory / name if is_next else self.current
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -177,13 +177,13 @@ class _Writer:
     def __init__(self, files: _Files, gap: Callable[[int], bytes]) -> None:
         """`gap` makes the line that says how many events are missing before it."""
         self._files, self._gap = files, gap
-        self._lock = _new_reentrant_lock()  # held for moments, never while writing; a signal's handler may write events
+        self._lock = _new_reentrant_lock()  # held briefly, never while writing; a signal handler may write events
         self._queue = _new_queue()  # of (number, line), (number, lock to release), or (number, None) for the end
         self._waiting_bytes = 0
         self._last = 0  # number of the last line that was queued
         self._done = 0  # of the last one that was written or dropped
-        self._late_until = 0  # what a flush gave up waiting for
-        self._dropped = 0  # events, since that was last said
+        self._late_until = 0  # the line that a flush gave up waiting for
+        self._dropped = 0  # events, since the last report of them
         self._pause_s = 0.0  # after an error: since then every try to open a file has failed
         self._retry_at_s = 0.0
         self._ended = _new_lock()  # released when all is written, or dropped
@@ -212,7 +212,7 @@ class _Writer:
         if released.acquire(timeout=limit_s):
             return True
         self._late_until = wanted
-        _log.warning("telemetry is late: %s is slow; nothing waits for it until it has caught up", self._files.current)
+        _log.warning("telemetry is late: %s is slow; flushes do not wait until it has caught up", self._files.current)
         return False
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class _Writer:
             self._queue.put((self._last, None))
             is_all_written = self._done >= self._last and not self._dropped
         if not is_all_written and not self._ended.acquire(timeout=CLOSE_LIMIT_S):
-            _log.warning("telemetry is late: %s is slow; what is not written is lost", self._files.current)
+            _log.warning("telemetry is late: %s is slow; unwritten events are lost", self._files.current)
 
     # In the thread ---------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class _Writer:
         self._ended.release()
 
     def _write(self, lines: list[bytes], *, is_end: bool) -> None:
-        """Write lines, or drop them: there was an error, and it is too early to try again, but for the last time."""
+        """Write lines, or drop them if it is too early to retry after an error; the last call always tries."""
         with self._lock:
             dropped = self._dropped
         if not lines and not (is_end and dropped):

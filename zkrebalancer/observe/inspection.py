@@ -1,4 +1,4 @@
-"""What a group looks like from outside: read from ZooKeeper, also while no coordinator runs."""
+"""Reads a group from ZooKeeper, also while no coordinator runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from zkrebalancer.protocol import cluster_nodes, paths
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Reply
+from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
+from zkrebalancer.protocol import cluster_nodes, hindrances, paths
+from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
-from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError
+from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
+from zkrebalancer.protocol.hindrances import Hindrance
 from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.reader import GroupReader
+from zkrebalancer.rebalance.reader import GroupReader, expected_refusals
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -24,7 +27,7 @@ EMPTY, STABLE, MOVING = "empty", "stable", "moving"
 
 
 class UnknownGroupError(RebalancerError):
-    """A group that is not in ZooKeeper."""
+    """The group does not exist in ZooKeeper."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class GroupReport:
 
     @property
     def generation(self) -> int:
-        """Of its last plan."""
+        """The generation of the last plan."""
         return self.view.generation
 
     @property
@@ -80,18 +83,34 @@ class GroupReport:
 
 
 def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
-    """Return the leader, None if there is none; raises NodeContentError if that cannot be read."""
-    reply = zk.perform(Get(paths.COORDINATOR))
+    """Return the leader, None if there is none.
+
+    Raises:
+        NodeContentError, ZooKeeperRefusedError: that cannot be read.
+
+    """
+    reply = zk.perform(Get(paths.COORDINATOR), ABSENT)
     return cluster_nodes.decode_coordinator(reply.content) if isinstance(reply, Content) else None
 
 
-def read_groups(zk: BlockingZk) -> list[GroupReport]:
-    """Read every group, sorted by name; nodes whose names are no group's are left out, as the coordinator does."""
-    reports = []
-    for name in _names(zk.perform(ListChildren(paths.GROUPS))):
+def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefusedError]]:
+    """Read every group, sorted by name, without nodes that cannot be groups.
+
+    Also return why other groups cannot be read.
+
+    Raises:
+        ZooKeeperRefusedError: the groups may not be listed.
+
+    """
+    reports: list[GroupReport] = []
+    refused: list[ZooKeeperRefusedError] = []
+    for name in _names(zk.perform(ListChildren(paths.GROUPS), ABSENT)):
         with contextlib.suppress(InvalidNameError, UnknownGroupError):  # the latter: deleted since it was listed
-            reports.append(read_group(zk, name))
-    return reports
+            try:
+                reports.append(read_group(zk, name))
+            except ZooKeeperRefusedError as error:
+                refused.append(error)
+    return reports, refused
 
 
 def read_group(zk: BlockingZk, name: str) -> GroupReport:
@@ -100,13 +119,15 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
     Raises:
         InvalidNameError: not a legal name.
         UnknownGroupError: ZooKeeper has no such group.
+        ZooKeeperRefusedError: it may not be read; what may not be read of one consumer is a problem in the report.
 
     """
     reader = GroupReader(paths.validate_name("group", name), topics={})
     for stage in reader.stages():
         reads = [read() for read in stage()]
-        replies = zk.perform_all([call for call, _handle in reads])
-        for (_call, handle), reply in zip(reads, replies, strict=True):
+        replies = zk.perform_all([call for call, _handle in reads], frozenset(Refusal))
+        for (call, handle), reply in zip(reads, replies, strict=True):
+            require_expected(call, reply, expected_refusals(call))
             handle(reply)
         if not reader.exists:
             raise UnknownGroupError(f"there is no group {name}; `groups list` shows those that are")
@@ -120,9 +141,32 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
     return GroupReport(name, view, members, problems=reader.problems)
 
 
+def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
+    """Return why a group is stuck, without what a former leader published.
+
+    Raises:
+        NodeContentError, ZooKeeperRefusedError: the leader's nodes cannot be read.
+
+    """
+    leader = read_leader(zk)
+    node = zk.perform(Get(paths.COORDINATOR_HINDRANCES), ABSENT)
+    published: list[Hindrance] = []
+    unpublished = 0
+    if isinstance(node, Content):
+        try:
+            epoch, found, more = hindrances.decode(node.content)
+        except NodeContentError as error:
+            report.problems.append(str(error))
+        else:
+            is_current = leader is not None and epoch == leader.epoch
+            published = [each for each in found if is_current and each.group in {None, report.name}]
+            unpublished = more if is_current else 0
+    return find_obstacles(report.view, is_led=leader is not None, published=published, unpublished=unpublished)
+
+
 def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
-    """Add the stored offsets to a report."""
-    topics = _names(zk.perform(ListChildren(paths.offsets(report.name))))
+    """Add the stored offsets to a report; raises ZooKeeperRefusedError."""
+    topics = _names(zk.perform(ListChildren(paths.offsets(report.name)), ABSENT))
     for partition, content in offset_nodes(zk, report.name, topics):
         try:
             report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
@@ -131,8 +175,8 @@ def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
 
 
 def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, bytes]]:
-    """Yield what stands as the offset of each partition of these topics that has one."""
-    listed = zk.perform_all([ListChildren(paths.offsets(group, topic)) for topic in topics])
+    """Yield each stored offset of these topics' partitions, undecoded; raises ZooKeeperRefusedError."""
+    listed = zk.perform_all([ListChildren(paths.offsets(group, topic)) for topic in topics], ABSENT)
     partitions = [
         (topic, number)
         for topic, names in zip(topics, listed, strict=True)
@@ -141,7 +185,7 @@ def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterato
     ]
     for begin in range(0, len(partitions), MAX_READS_AT_ONCE):
         asked = partitions[begin : begin + MAX_READS_AT_ONCE]
-        answers = zk.perform_all([Get(paths.offsets(group, *partition)) for partition in asked])
+        answers = zk.perform_all([Get(paths.offsets(group, *partition)) for partition in asked], ABSENT)
         for partition, reply in zip(asked, answers, strict=True):
             if isinstance(reply, Content):
                 yield partition, reply.content

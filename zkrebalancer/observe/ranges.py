@@ -20,7 +20,7 @@ class RangeSet:
 
     @property
     def count(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return sum(self._ends) - sum(self._begins)
 
     def add(self, begin: int, end: int) -> None:

@@ -11,7 +11,7 @@ from zkrebalancer.assignment import strategy
 from zkrebalancer.assignment.balanced.options import read_options
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Content, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -31,19 +31,20 @@ def read_settings(zk: BlockingZk, group: str) -> tuple[GroupSettings, Content]:
 
     Raises:
         InvalidNameError, UnknownGroupError: the name is illegal, or the group does not exist.
-        NodeContentError: the settings are invalid.
+        NodeContentError, ZooKeeperRefusedError: the settings are invalid, or may not be read.
 
     """
-    node = zk.perform(Get(paths.group(paths.validate_name("group", group))))
+    node = zk.perform(Get(paths.group(paths.validate_name("group", group))), ABSENT)
     if not isinstance(node, Content):
         raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
     return settings.decode(node.content), node
 
 
 def write_settings(zk: BlockingZk, group: str, node: Content, new: GroupSettings) -> None:
-    """Replace the settings in `node` and keep unknown ones; raises SettingsChangedError."""
+    """Replace the settings in `node` and keep unknown ones; raises SettingsChangedError, ZooKeeperRefusedError."""
     content = settings.changed(node.content, dataclasses.asdict(new))
-    if not isinstance(zk.perform(Multi((SetContent(paths.group(group), content, node.stat.version),))), Done):
+    write = SetContent(paths.group(group), content, node.stat.version)
+    if not isinstance(zk.perform(Multi((write,)), CHANGED), Done):
         raise SettingsChangedError(f"group {group}: its settings have just changed; check them and try again")
 
 

@@ -1,7 +1,7 @@
-"""What a rebalance would do to a group, computed from what stands in ZooKeeper, without doing it.
+"""Previews a rebalance of a group from the contents of ZooKeeper.
 
-The coordinator's own code reads the group, makes the problem, and says what may be carried out. What only the leader
-knows is not in it: rates that it has measured, and consumers that it is about to evict.
+The coordinator's code reads the group, makes the problem, and decides which moves are possible. Knowledge of the
+leader alone is missing: rates that it has measured, and consumers that it is about to evict.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 class UnknownPartitionError(RebalancerError):
-    """A partition that a group has nothing to do with."""
+    """A partition that no member of the group reads or holds."""
 
 
 @dataclass(slots=True)
 class Foreseen:
-    """What would change. `before`, `after`: partitions of each consumer. `unassigned`: those without any."""
+    """The changes. `before`, `after`: partitions of each consumer. `unassigned`: partitions without one."""
 
     moves: list[tuple[TopicPartition, str | None, str | None]]  # partition, from, to
     before: Mapping[str, int]
@@ -45,7 +45,7 @@ class Foreseen:
 def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None) -> Foreseen:
     """Return what the group's next rebalance would move under these settings.
 
-    `kafka`: settings of librdkafka's clients, which ask it for lag if the strategy weighs it.
+    `kafka`: settings of librdkafka, to read lag if the strategy weighs it.
 
     Raises:
         UnknownStrategyError, OptionError: the settings' strategy or options.
@@ -60,7 +60,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
     target = {tp: consumer for consumer in view.members for tp in planning.admissible(consumer, transition)}
     target |= {tp: consumer for consumer in away for tp in transition.share(consumer)}
     if settings.frozen:
-        notes.append("the group is frozen: only partitions without a consumer are given to one")
+        notes.append("the group is frozen: only partitions without an owner are assigned")
     changed = sorted(tp for tp in holder.keys() | target.keys() if holder.get(tp) != target.get(tp))
     names = [*sorted(view.members), *sorted(away)]
     before, after = Counter(holder.values()), Counter(target.values())
@@ -76,7 +76,7 @@ def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka:
 def foresee_one(
     zk: BlockingZk, report: GroupReport, partition: TopicPartition, kafka: Mapping[str, str] | None
 ) -> tuple[Explanation, list[str]]:
-    """Return what the group's strategy says about one partition, and what has to be known besides.
+    """Return the strategy's reason for one partition's place, and notes on it.
 
     Raises:
         UnknownPartitionError: no member reads or holds a topic that has it.
@@ -96,7 +96,7 @@ def foresee_one(
 def _read_problem(
     zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None
 ) -> tuple[GroupView, Planning, Problem, list[str]]:
-    """Return the group under these settings, the coordinator's problem as far as it can be read, and what differs."""
+    """Return the group under these settings, the coordinator's problem as far as it can be read, and notes."""
     strategy(settings.strategy)
     subscriptions, notes = _read_topics(zk), list(report.problems)
     view = replace(report.view, topics=subscriptions.topics, settings=settings, touched=OrderedDict())
@@ -107,11 +107,9 @@ def _read_problem(
     problem = planning.problem()
     away = problem.members.keys() - view.members.keys()
     if away:
-        notes.append(f"static members that are away: {len(away)}; what they had waits for them for a while")
+        notes.append(f"static members that are away: {len(away)}; their partitions wait for them for a while")
     if settings.strategy in WEIGHING and kafka is None:
-        notes.append(
-            f"{settings.strategy} weighs lag, rates and racks, which are not known here; --bootstrap tells more"
-        )
+        notes.append(f"{settings.strategy} weighs lag, rates and racks, which are not known here; use --bootstrap")
     elif settings.strategy in WEIGHING and kafka is not None:
         problem = _weighed(zk, report.name, problem, kafka, notes)
     return view, planning, problem, notes

@@ -21,13 +21,13 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """How many records the group still has to read after the higher of its two stored offsets."""
+        """The number of records after the higher of the two stored offsets."""
         stored = max((offset for offset in (self.offset, self.offset_in_kafka) if offset is not None), default=None)
         return None if stored is None or self.log_end_offset is None else max(0, self.log_end_offset - stored)
 
 
 def read_lag(report: GroupReport, kafka: Mapping[str, str]) -> dict[TopicPartition, PartitionLag]:
-    """Return the lag of every partition that the group owns or has stored an offset of; raises KafkaOffsetsError."""
+    """Return the lag of each partition that the group owns or has an offset of; raises KafkaOffsetsError."""
     in_kafka = StoredInKafka(kafka, report.name).read()
     partitions = sorted(report.owned().keys() | report.offsets.keys() | in_kafka.keys())
     ends = kafka_offsets.known_log_ends(kafka, partitions)

@@ -14,8 +14,8 @@ from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.racks import read_racks
 from zkrebalancer.protocol import cluster_nodes, paths, weights
-from zkrebalancer.protocol.calls import Content, Get
-from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
+from zkrebalancer.protocol.errors import NodeContentError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import BlockingZk
@@ -47,6 +47,7 @@ def read_loads(zk: BlockingZk, kafka: Mapping[str, str], group: str, topics: Map
     Raises:
         KafkaOffsetsError: no broker answers.
         ZooKeeperUnavailableError: the connection to ZooKeeper broke.
+        ZooKeeperRefusedError: offsets or racks may not be read.
 
     """
     taken_us = clock.steady_us()
@@ -74,11 +75,11 @@ def _read_weights(
     zk: BlockingZk, group: str, topics: Mapping[str, int]
 ) -> tuple[Mapping[str, list[float]], str | None]:
     """Return the current expected rates of existing partitions, and the fault of the node, None if it is valid."""
-    node = zk.perform(Get(paths.weights(group)))
-    if not isinstance(node, Content) or not node.content:
-        return {}, None
     try:
+        node = zk.perform(Get(paths.weights(group)), ABSENT)
+        if not isinstance(node, Content) or not node.content:
+            return {}, None
         rates = weights.decode(node.content).at(clock.epoch_ms() / 1_000)
-    except NodeContentError as error:
+    except (NodeContentError, ZooKeeperRefusedError) as error:
         return {}, str(error)
     return {topic: of_topic[: topics[topic]] for topic, of_topic in rates.items() if topic in topics}, None

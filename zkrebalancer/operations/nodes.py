@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren
+from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -14,8 +14,8 @@ Decoded = TypeVar("Decoded")
 
 
 def names_below(zk: BlockingZk, path: str) -> tuple[str, ...]:
-    """Return the names of a node's children, sorted; empty if the node does not exist."""
-    listed = zk.perform(ListChildren(path))
+    """Return the names of a node's children, sorted; empty if the node does not exist; raises ZooKeeperRefusedError."""
+    listed = zk.perform(ListChildren(path), ABSENT)
     return listed.names if isinstance(listed, Children) else ()
 
 
@@ -23,9 +23,14 @@ def read_each(zk: BlockingZk, nodes: Mapping[str, str], decode: Callable[[Conten
     """Return name -> decoded content of the nodes (name -> path), without missing and invalid ones.
 
     `decode` raises NodeContentError for invalid content.
+
+    Raises:
+        ZooKeeperRefusedError: one of them may not be read.
+
     """
     found: dict[str, Decoded] = {}
-    for name, node in zip(nodes, zk.perform_all([Get(path) for path in nodes.values()]), strict=True):
+    contents = zk.perform_all([Get(path) for path in nodes.values()], ABSENT)
+    for name, node in zip(nodes, contents, strict=True):
         if isinstance(node, Content):
             with suppress(NodeContentError):
                 found[name] = decode(node)

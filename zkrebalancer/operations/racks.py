@@ -12,9 +12,13 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 
 def read_racks(zk: BlockingZk, topics: Mapping[str, int]) -> Racks:
-    """Return the known racks of these topics (name -> number of partitions); raises ZooKeeperUnavailableError.
+    """Return the known racks of these topics (name -> number of partitions).
 
     Brokers that are not registered now, and invalid nodes (which the topic listener logs), contribute no rack.
+
+    Raises:
+        ZooKeeperUnavailableError, ZooKeeperRefusedError: they cannot be read.
+
     """
     rack_of = _racks_of_brokers(zk)
     if not rack_of:

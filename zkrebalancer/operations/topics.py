@@ -87,9 +87,10 @@ def produce(kafka: Mapping[str, str], topic: str, values: Iterable[bytes], per_s
             _send(producer, topic, value, sent % partitions, note)
             sent += 1
     finally:
-        producer.flush(2 * DELIVERY_TIMEOUT_MS / 1_000)
-    if failures:
-        raise TopicError(f"topic {topic}: {len(failures)} of {sent} records were not stored: {failures[0]}")
+        unanswered = producer.flush(2 * DELIVERY_TIMEOUT_MS / 1_000)
+    if failures or unanswered:
+        reason = failures[0] if failures else "no answer"
+        raise TopicError(f"topic {topic}: {len(failures) + unanswered} of {sent} records were not stored: {reason}")
     return Produced(sent, partitions, time.monotonic() - began_s)
 
 

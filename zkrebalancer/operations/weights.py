@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Create, Done, Get, Multi, SetContent
+from zkrebalancer.protocol.calls import ABSENT, CHANGED, Content, Create, Done, Get, Multi, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -16,8 +16,14 @@ class WeightsNotWrittenError(RebalancerError):
 
 
 def require_group(zk: BlockingZk, group: str) -> None:
-    """Raise InvalidNameError if the name is illegal, UnknownGroupError if there is no such group."""
-    if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group)))), Content):
+    """Check that a group exists.
+
+    Raises:
+        InvalidNameError, UnknownGroupError: the name is illegal, or there is no such group.
+        ZooKeeperRefusedError: it may not be read.
+
+    """
+    if not isinstance(zk.perform(Get(paths.group(paths.validate_name("group", group))), ABSENT), Content):
         raise UnknownGroupError(f"there is no group {group}; `groups list` shows all groups")
 
 
@@ -27,11 +33,12 @@ def write_weights(zk: BlockingZk, group: str, content: bytes) -> None:
     Raises:
         InvalidNameError, UnknownGroupError: the name is illegal, or there is no such group.
         WeightsNotWrittenError: another program changed them at the same moment.
+        ZooKeeperRefusedError: they may not be read or written.
 
     """
     require_group(zk, group)
     path = paths.weights(group)
-    node = zk.perform(Get(path))
+    node = zk.perform(Get(path), ABSENT)
     write = SetContent(path, content, node.stat.version) if isinstance(node, Content) else Create(path, content)
-    if not isinstance(zk.perform(Multi((write,))), Done):
+    if not isinstance(zk.perform(Multi((write,)), CHANGED), Done):
         raise WeightsNotWrittenError(f"group {group}: its weights have just changed; try again")

@@ -1,0 +1,99 @@
+"""Finds why a group is stuck, from ZooKeeper's contents and from what the leader publishes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from zkrebalancer.protocol.command import StopFetcher
+from zkrebalancer.protocol.hindrances import BACKING_OFF, REFUSED, Hindrance
+from zkrebalancer.protocol.ownership import EvictionRecord
+from zkrebalancer.protocol.registration import stop_limit_ms
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.view import GroupView, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One reason, as a line for people and as values; `until_ms`: when it ends at the latest, since the epoch."""
+
+    kind: str
+    text: str
+    member: str | None = None
+    path: str | None = None
+    right: str | None = None
+    until_ms: int | None = None
+
+
+def find_obstacles(
+    view: GroupView, *, is_led: bool, published: Sequence[Hindrance], unpublished: int
+) -> list[Obstacle]:
+    """Return why a group is stuck; empty if it is not.
+
+    `published`: by the leader, on this group and on all; `unpublished`: how many more it has, on any group.
+    """
+    more = f"{unpublished} more reasons, of this group or of others, are not published; the leader's log has them"
+    return [
+        *([] if is_led else [Obstacle("no-coordinator", "no coordinator leads; nothing is rebalanced until one does")]),
+        *map(_published, published),
+        *([Obstacle("unpublished", more)] if unpublished else []),
+        *_of_settings(view.settings),
+        *(obstacle for name in sorted(view.members) for obstacle in _of_member(view.members[name], view.settings)),
+        *(_of_lease(name, record) for name, record in sorted(view.evicted.items())),
+    ]
+
+
+def _published(hindrance: Hindrance) -> Obstacle:
+    where = "" if hindrance.group is not None else " (concerns all groups)"
+    if hindrance.kind == REFUSED:
+        right = f", right {hindrance.right} is missing" if hindrance.right else ""
+        text = f"ZooKeeper refuses {hindrance.path}: {hindrance.reason}{right}; tried again with growing pauses{where}"
+    elif hindrance.kind == BACKING_OFF:
+        text = f"the last rebalance did not succeed: {hindrance.reason}; tried again with growing pauses"
+    else:
+        text = f"in quarantine after a bug: {hindrance.reason}; tried again with growing pauses"
+    return Obstacle(hindrance.kind, text, path=hindrance.path, right=hindrance.right)
+
+
+def _of_settings(settings: GroupSettings) -> Iterator[Obstacle]:
+    if settings.starts_paused:
+        by = f"operation {settings.paused_by}" if settings.paused_by else "an operation that does not name itself"
+        yield Obstacle("paused", f"starts are paused by {by}; a pause that nothing renews ends after a minute")
+    if settings.frozen:
+        yield Obstacle("frozen", "frozen: no owned partition moves, partitions without an owner are assigned")
+
+
+def _of_member(member: Member, settings: GroupSettings) -> Iterator[Obstacle]:
+    name = member.consumer
+    if not member.registered:
+        yield Obstacle("unregistered", f"{name} is not registered any more, its session has not ended", name)
+    elif member.registration is None:
+        yield Obstacle("unreadable", f"{name} gets nothing: its registration cannot be read", name)
+    if member.blocked_topics():
+        yield Obstacle("unreadable", f"{name} may hold anything until it is evicted: its record cannot be read", name)
+    if member.false_claims:
+        yield Obstacle(
+            "false-claim", f"{name} claims {len(member.false_claims)} partitions that it was not given", name
+        )
+    if member.pending:
+        pending = member.pending[0]
+        is_stop = isinstance(pending.command, StopFetcher)
+        what = "stop" if is_stop else "start"
+        allowed_ms = settings.rebalance_timeout_ms
+        limit_ms = stop_limit_ms(member.stop_timeout_ms, allowed_ms) if is_stop else allowed_ms
+        until_ms = pending.sent_at_ms + limit_ms
+        text = f"waiting for {name} to acknowledge a {what}, until {_time(until_ms)} if the leader does not change"
+        yield Obstacle("waiting", text, name, until_ms=until_ms)
+
+
+def _of_lease(name: str, record: EvictionRecord | None) -> Obstacle:
+    if record is None:
+        return Obstacle("lease", f"waiting for the lease of the evicted {name}: its record cannot be read", name)
+    until_ms = record.evicted_at_ms + record.lease_ms
+    text = f"waiting for the lease of the evicted {name}, until about {_time(until_ms)}"
+    return Obstacle("lease", text, name, until_ms=until_ms)
+
+
+def _time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1_000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,107 @@
+"""Pauses starts of a group while its offsets are written from outside.
+
+A consumer that registers meanwhile must not start at an offset that is about to be replaced. The pause is a setting of
+the group, whose version every command checks. Each transaction that writes offsets renews it, which fails if it is no
+longer in force. The coordinator ends a pause that is not renewed for a while (`rebalance/pause.py`), so a killed
+operation does not stop the group for long, and one that was too slow can write no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    CHANGED,
+    Children,
+    Content,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    SetContent,
+)
+from zkrebalancer.protocol.errors import RebalancerError
+from zkrebalancer.runtime.zk import BlockingZk
+
+MAX_WRITES_PER_TRANSACTION = 500
+
+
+class OffsetsRefusedError(RebalancerError):
+    """The group has consumers, or changed while its offsets were written; nothing more was written."""
+
+
+@dataclass(slots=True)
+class Pause:
+    """A pause of starts; each write renews it."""
+
+    group: str
+    node: Content  # the former settings; only their version has changed since
+    version: int = field(init=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.version = self.node.stat.version
+
+    def write(self, zk: BlockingZk, waiting: list[Operation] | None = None) -> None:
+        """Renew the pause, and perform with it as many of the operations as fit, taking them from the list.
+
+        Raises:
+            OffsetsRefusedError: the group or its offsets changed meanwhile.
+            ZooKeeperRefusedError: a node may not be written.
+
+        """
+        waiting = [] if waiting is None else waiting
+        content = settings.paused(self.node.content, f"{self.name}/{self.version}")
+        renewal = SetContent(paths.group(self.group), content, self.version)
+        fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], (renewal,))
+        if not isinstance(zk.perform(Multi((renewal, *waiting[:fitting])), CHANGED), Done):
+            raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")
+        del waiting[:fitting]
+        self.version += 1
+
+
+@contextmanager
+def starts_paused(zk: BlockingZk, group: str) -> Iterator[Pause]:
+    """Pause starts, and check afterwards that the group still has no consumers.
+
+    Raises:
+        OffsetsRefusedError: it has some, or its settings changed.
+        ZooKeeperRefusedError: a node of the group may not be read or written.
+
+    """
+    pause = Pause(group, _read_settings(zk, group))
+    try:
+        pause.write(zk)
+        refuse_consumers(zk, group)
+        yield pause
+    finally:
+        _resume(zk, pause)
+
+
+def refuse_consumers(zk: BlockingZk, group: str) -> None:
+    """Raise OffsetsRefusedError if the group has consumers, ZooKeeperRefusedError if they may not be listed."""
+    for path in (paths.channel(group), paths.ids(group), paths.owners(group), paths.evicted(group)):
+        listed = zk.perform(ListChildren(path), ABSENT)
+        if isinstance(listed, Children) and listed.names:
+            raise OffsetsRefusedError(f"group {group} has consumers ({', '.join(listed.names[:3])}); stop them first")
+
+
+def _read_settings(zk: BlockingZk, group: str) -> Content:
+    node = zk.perform(Get(paths.group(group)), ABSENT)
+    if not isinstance(node, Content):
+        raise OffsetsRefusedError(f"group {group} was deleted meanwhile")
+    return node
+
+
+def _resume(zk: BlockingZk, pause: Pause) -> None:
+    """End the pause, if it is still this one; if the settings change at that moment, the coordinator does it later."""
+    node = _read_settings(zk, pause.group)
+    if settings.is_paused_by(node.content, f"{pause.name}/"):
+        resumed = SetContent(paths.group(pause.group), settings.resumed(node.content), node.stat.version)
+        zk.perform(Multi((resumed,)), CHANGED)
