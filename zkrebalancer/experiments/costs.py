@@ -46,7 +46,7 @@ Counts = dict[str, tuple[int, int]]
 
 
 class Costs(Repeating):
-    """Writes the cost events, from a thread of its own; a context manager.
+    """Writes the cost events, from a separate thread; a context manager.
 
     `processes` returns the running processes as name -> (role, process id), with or without the cluster's servers.
     """

@@ -36,7 +36,8 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
     source = jars.JarSource.of(None, None, report)
     java = find_java()
     class_path = jars.class_path(jars.OLD_CLIENT, java, source)
-    classes = compiled(["EventLog", "Delivery", "Member", "OldConsumer"], class_path, java, source)
+    files = [_SOURCES / f"{name}.java" for name in ("EventLog", "Delivery", "Member", "OldConsumer")]
+    classes = compiled(files, class_path, java, source)
     logging = f"-Dlog4j.configuration=file:{_SOURCES / 'log4j.properties'}"
     return [java, f"-Xmx{HEAP_MB}m", *OPTIONS, logging, "-cp", f"{classes}:{class_path}", "OldConsumer"]
 
@@ -44,15 +45,22 @@ def old_consumer_command(report: Callable[[str], None]) -> list[str]:
 def broker_counts_command() -> list[str]:
     """Return the command that reads a broker's counters; raises MissingToolError if there is no JDK."""
     java = find_java()
-    classes = compiled(["BrokerCounts"], "", java, jars.JarSource.of(None, None, lambda _line: None))
+    classes = compiled([_SOURCES / "BrokerCounts.java"], "", java, jars.JarSource.of(None, None, lambda _line: None))
     return [java, f"-Xmx{HEAP_MB // 8}m", *OPTIONS, "-cp", str(classes), "BrokerCounts"]
 
 
-def compiled(names: list[str], class_path: str, java: str, source: jars.JarSource) -> Path:
-    """Return the folder of these programs' classes, compiled into the cache under a hash of their sources."""
-    files = [_SOURCES / f"{name}.java" for name in names]
+def compiled(files: list[Path], class_path: str, java: str, source: jars.JarSource) -> Path:
+    """Return the folder of a program's classes, compiled into the cache under a hash of its sources.
+
+    `files`: the sources, that of the main class last.
+
+    Raises:
+        MissingToolError: `java` is a JRE.
+        LocalClusterError: the cache folder cannot be written, or the program does not compile.
+
+    """
     digest = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()
-    folder = source.cache / f"{names[-1]}-{digest[:16]}"
+    folder = source.cache / f"{files[-1].stem}-{digest[:16]}"
     try:
         source.cache.mkdir(parents=True, exist_ok=True)
         with locked(source.cache / "lock", jars.LOCK_DEADLINE_S, source.report):

@@ -29,7 +29,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Children, Create, Get, ListChildren, Multi, Refused, SetContent
+from zkrebalancer.protocol.calls import ABSENT, Children, Create, Get, ListChildren, Multi, Refusal, Refused, SetContent
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
@@ -218,7 +218,7 @@ class Lab:
         """Create a topic and wait until producers can write to it and the coordinator can see it."""
         self._administer(lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)]))
         if self.cluster.has_topics_in_zookeeper:
-            self.wait_for(f"topic {topic}", lambda: not isinstance(self.zk.perform(Get(paths.topic(topic))), Refused))
+            self.wait_for(f"topic {topic}", lambda: self._is_topic_there(topic))
         self._wait_served(topic, partitions)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
@@ -236,9 +236,10 @@ class Lab:
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
         self._administer(lambda admin: admin.delete_topics([topic]))
-        self.wait_for(
-            f"deletion of topic {topic}", lambda: isinstance(self.zk.perform(Get(paths.topic(topic))), Refused)
-        )
+        self.wait_for(f"deletion of topic {topic}", lambda: not self._is_topic_there(topic))
+
+    def _is_topic_there(self, topic: str) -> bool:
+        return not isinstance(self.zk.perform(Get(paths.topic(topic)), ABSENT), Refused)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap})
@@ -267,10 +268,11 @@ class Lab:
     def configure(self, group: str, group_settings: GroupSettings) -> None:
         """Create the group with these settings, or change its settings."""
         content = settings.encode(group_settings)
-        if isinstance(self.zk.perform(ListChildren(paths.GROUPS)), Refused):
+        exists = {Refusal.NODE_EXISTS}
+        if isinstance(self.zk.perform(ListChildren(paths.GROUPS), ABSENT), Refused):
             for path in (paths.CONSUMERS, paths.GROUPS):
-                self.zk.perform(Multi((Create(path),)))
-        if isinstance(self.zk.perform(Multi((Create(paths.group(group), content),))), Refused):
+                self.zk.perform(Multi((Create(path),)), exists)
+        if isinstance(self.zk.perform(Multi((Create(paths.group(group), content),)), exists), Refused):
             self.zk.perform(Multi((SetContent(paths.group(group), content),)))
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -313,7 +315,7 @@ class Lab:
 
         Each client owns at least one partition if there are enough.
         """
-        names = self.zk.perform(ListChildren(paths.GROUPS))
+        names = self.zk.perform(ListChildren(paths.GROUPS), ABSENT)
         if not isinstance(names, Children) or group not in names.names:
             return False
         report = self.group(group)

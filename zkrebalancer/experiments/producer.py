@@ -1,8 +1,8 @@
 """Produces numbered records at a steady rate, and writes an event for what the broker acknowledged.
 
-It runs as a process of its own (`python -m zkrebalancer.experiments.producer`), so that it shares no interpreter
-with what it measures. A record's value is its number within its partition and the time it was sent, such as
-"17 1732150000000000" (microseconds since the epoch); without other producers, number and offset are equal.
+It runs as a separate process (`python -m zkrebalancer.experiments.producer`), so that it shares no interpreter with
+the measured code. A record's value is its number within its partition and the time it was sent, such as "17
+1732150000000000" (microseconds since the epoch); without other producers, number and offset are equal.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
 @click.option("--events", required=True, type=click.Path(path_type=Path))
 @click.option("--name", required=True)
 @click.option("--skew", default=0.0, help="Exponent of the partitions' shares; 0 makes them equal.")
-@click.option("--seed", default=0, help="Decides which partitions are hot.")
+@click.option("--seed", default=0, help="Determines which partitions are hot.")
 def produce(
     *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float, seed: int
 ) -> None:

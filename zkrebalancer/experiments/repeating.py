@@ -15,7 +15,7 @@ class RepeatingError(RebalancerError):
 
 
 class Repeating:
-    """Calls `action` every `interval_s` from a thread of its own; a context manager."""
+    """Calls `action` every `interval_s` from a separate thread; a context manager."""
 
     def __init__(self, action: Callable[[], None], interval_s: float) -> None:
         """Create the thread; it starts on entry."""

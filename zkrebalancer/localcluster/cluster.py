@@ -10,7 +10,6 @@ dies without calling `stop`. `start` returns when all servers answer.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from zkrebalancer.localcluster import jars, state
+from zkrebalancer.localcluster import class_archives, jars, state
+from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.guard import RELEASE
 from zkrebalancer.localcluster.java import find_java
@@ -28,7 +28,7 @@ from zkrebalancer.localcluster.ports import HOST, FixedPorts, reserve_ports
 from zkrebalancer.localcluster.programs import MAX_PORTS, ProgramFactory, place_fixed
 from zkrebalancer.localcluster.server import STOP_DEADLINE_S, Program, Server, child_environment
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Create, ListChildren, Multi, Refusal, Refused
+from zkrebalancer.protocol.calls import ABSENT, Children, Create, ListChildren, Multi, Refusal, Refused
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -159,13 +159,16 @@ class LocalCluster:
         java = find_java()
         versions = [jars.KAFKA_3, jars.KAFKA_4] if self._kind == "kafka-4" else [jars.KAFKA_3]
         class_paths = {version: jars.class_path(version, java, self._source) for version in versions}
+        archives = self._class_archives(java, class_paths[jars.KAFKA_3])
         self._directory = _make_directory(self._wanted_directory)
         try:
-            self._write_state()  # without processes yet, but shows the guard that the folder is ours
+            self._write_state()  # no processes yet, but marks the folder as ours for the guard
             self._guard = _begin_guard(self._directory)
             self._reserved = reserve_ports(MAX_PORTS, self._ports.all())
             ports = place_fixed(self._ports, [one.getsockname()[1] for one in self._reserved])
-            self._start_servers(ProgramFactory.in_folder(self._directory, java, class_paths, self._write_state, ports))
+            self._start_servers(
+                ProgramFactory.in_folder(self._directory, java, class_paths, self._write_state, ports, archives)
+            )
         except BaseException:
             self.stop()
             raise
@@ -180,9 +183,10 @@ class LocalCluster:
         for program in self._programs:
             program.kill()
         if any(program.has_failed for program in self._programs):
-            _keep_logs_only(self._directory)
+            state.clear(self._directory, keep=".log")
         else:
-            shutil.rmtree(self._directory)
+            state.clear(self._directory)
+            self._directory.rmdir()
         self._forget(b"")
 
     def program(
@@ -202,6 +206,16 @@ class LocalCluster:
     def release(self) -> None:
         """Keep the servers running when this process ends; `state.end_cluster` kills them."""
         self._forget(RELEASE)
+
+    def _class_archives(self, java: str, class_path: str) -> ClassArchives | None:
+        """Return the archives with which the servers start, made if they are missing."""
+        archives = ClassArchives.of(java, class_path, self._source)
+        if archives is not None:
+            try:
+                archives.make_once(lambda recorded: _Recorder(recorded, self._source).record(), self._source)
+            except OSError:  # the cache cannot be written, for example with a KAFKA_HOME
+                return None
+        return archives
 
     def _start_servers(self, factory: ProgramFactory) -> None:
         self.zookeeper_servers = factory.zookeepers(
@@ -244,9 +258,8 @@ class LocalCluster:
         self._programs.append(mirror)
         mirror.spawn()
         with BlockingZk(self.zookeeper) as client:
-            mirror.wait_until(
-                lambda: client.perform(ListChildren(paths.BROKER_IDS)) not in (Children(()), Refused(Refusal.NO_NODE))
-            )
+            nobody = Children(()), Refused(Refusal.NO_NODE)
+            mirror.wait_until(lambda: client.perform(ListChildren(paths.BROKER_IDS), ABSENT) not in nobody)
 
     def _write_state(self) -> None:
         """Record every process that was spawned so far."""
@@ -271,6 +284,23 @@ class LocalCluster:
         self.zookeeper, self.bootstrap = "", ""
 
 
+class _Recorder(LocalCluster):
+    """A cluster whose servers record archives of their classes."""
+
+    def __init__(self, archives: ClassArchives, source: jars.JarSource) -> None:
+        super().__init__(cache=source.cache, kafka_home=source.kafka_home)
+        self._archives = archives
+
+    def record(self) -> None:
+        """Start and stop the servers."""
+        with self:
+            for server in (self.broker, *self.zookeeper_servers):
+                server.stop(class_archives.STOP_DEADLINE_S)
+
+    def _class_archives(self, java: str, class_path: str) -> ClassArchives | None:  # noqa: ARG002  # the overridden one's
+        return self._archives
+
+
 def normal_chroot(chroot: str) -> str:
     """Return the chroot as "/A/B", or "" for none; raises ConfigurationError if it is not a ZooKeeper path."""
     if chroot in {"", "/"}:
@@ -292,10 +322,7 @@ def _create_chroot(hosts: str, chroot: str) -> None:
     segments = chroot.split("/")
     with BlockingZk(hosts) as client:
         for end in range(2, len(segments) + 1):
-            path = "/".join(segments[:end])
-            reply = client.perform(Multi((Create(path),)))
-            if isinstance(reply, Refused) and reply.refusal is not Refusal.NODE_EXISTS:
-                raise LocalClusterError(f"ZooKeeper refused to create {path}: {reply.refusal.value}")
+            client.perform(Multi((Create("/".join(segments[:end])),)), {Refusal.NODE_EXISTS})
 
 
 def _make_directory(wanted: Path | None) -> Path:
@@ -318,11 +345,3 @@ def _begin_guard(directory: Path) -> subprocess.Popen[bytes]:
             env=child_environment(),
             start_new_session=True,
         )
-
-
-def _keep_logs_only(directory: Path) -> None:
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        elif entry.suffix != ".log":
-            entry.unlink()

@@ -1,4 +1,4 @@
-"""Errors of a local cluster; each message is one line that says what failed, where, and what to do."""
+"""Errors of a local cluster; each message is one line with the failure, its place, and a remedy."""
 
 from __future__ import annotations
 

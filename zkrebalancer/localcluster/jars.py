@@ -39,7 +39,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """Where jars come from: the cache folder, or an existing Kafka installation; `report` receives progress lines."""
+    """The source of jars: the cache folder, or an existing Kafka installation; `report` receives progress lines."""
 
     cache: Path
     kafka_home: Path | None

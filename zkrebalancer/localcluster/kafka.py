@@ -16,7 +16,7 @@ from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.server import ASK_INTERVAL_S, START_DEADLINE_S, Server
 from zkrebalancer.localcluster.zookeeper import render_properties
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAIN_CLASS = "kafka.Kafka"
@@ -117,7 +117,7 @@ class ZooKeeperModeBroker(Server):
         give_up_at = time.monotonic() + START_DEADLINE_S
         registration = Get(f"{paths.BROKER_IDS}/{BROKER_ID}")
         with BlockingZk(self._zookeeper) as client:
-            while isinstance(client.perform(registration), Content):
+            while isinstance(client.perform(registration, ABSENT), Content):
                 if time.monotonic() > give_up_at:
                     raise LocalClusterError(f"{registration.path} remains although kafka has ended: another owner?")
                 time.sleep(ASK_INTERVAL_S)

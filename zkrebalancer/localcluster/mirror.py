@@ -2,7 +2,7 @@
 
 Each round reads both sides; the pure `plan` returns the transactions that make them equal. The only state between
 rounds is the set of topics that were missing in Kafka. Lost sessions, failed writes and restarts need no special
-handling: the next round does what is left.
+handling: the next round does the rest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import gevent
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
+    ABSENT,
     Children,
     Content,
     Create,
@@ -33,7 +33,7 @@ from zkrebalancer.protocol.calls import (
     Refused,
     SetContent,
 )
-from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
+from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -89,8 +89,9 @@ class Nodes:
 def plan(kafka: KafkaMetadata, nodes: Nodes, missing_before: AbstractSet[str], now_ms: int) -> list[Multi]:
     """Return the transactions that make ZooKeeper equal to Kafka.
 
-    Because a lagging broker may answer with older metadata, a topic is deleted only if it was missing in the previous
-    round too (`missing_before`), and a topic with the same id never loses partitions. `now_ms`: epoch milliseconds.
+    A lagging broker may answer with older metadata. Therefore a topic is deleted only if it was missing in the
+    previous round too (`missing_before`), and a topic with the same id never loses partitions. `now_ms`: epoch
+    milliseconds.
     """
     changes: list[tuple[Operation, ...]] = []
     for number, broker in sorted(kafka.brokers.items()):
@@ -198,7 +199,7 @@ def _mirror_once(client: BlockingZk, metadata: KafkaMetadata, missing_before: fr
     try:
         nodes = _read_nodes(client)
         _carry_out(client, plan(metadata, nodes, missing_before, time.time_ns() // 1_000_000))
-    except ZooKeeperUnavailableError as error:
+    except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
         _log.warning("%s; trying again", error)
         return frozenset()
     return missing_topics(metadata, nodes)
@@ -243,22 +244,21 @@ def _read_nodes(client: BlockingZk) -> Nodes:
 
 def _contents(client: BlockingZk, parent: str) -> dict[str, bytes]:
     """Return the contents of the children; create the parent if it is missing."""
-    listed = client.perform(ListChildren(parent))
+    listed = client.perform(ListChildren(parent), ABSENT)
     if not isinstance(listed, Children):
         grandparent = parent.rpartition("/")[0]
         for path in (grandparent, parent):
-            created = client.perform(Multi((Create(path),)))
-            if isinstance(created, Refused) and created.refusal is not Refusal.NODE_EXISTS:
-                raise LocalClusterError(f"ZooKeeper refused to create {path}: {created.refusal.value}")
+            client.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
         return {}
-    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names])
+    replies = client.perform_all([Get(f"{parent}/{name}") for name in listed.names], ABSENT)
     return {
         name: reply.content for name, reply in zip(listed.names, replies, strict=True) if isinstance(reply, Content)
     }
 
 
 def _carry_out(client: BlockingZk, transactions: list[Multi]) -> None:
-    for transaction, reply in zip(transactions, client.perform_all(list(transactions)), strict=True):
+    replies = client.perform_all(list(transactions), frozenset(Refusal))  # each concerns another topic or broker
+    for transaction, reply in zip(transactions, replies, strict=True):
         what = " and ".join(f"{type(one).__name__} {one.path}" for one in transaction.operations)
         if isinstance(reply, Refused):
             _log.warning("%s failed (%s); trying again in the next round", what, reply.refusal.value)

@@ -54,6 +54,8 @@ def end(process: ProcessRecord, timeout_s: float = END_TIMEOUT_S) -> None:
         LocalClusterError: the process did not end within `timeout_s`.
 
     """
+    if not is_alive(process):
+        return  # its pid may be a thread's by now, for which pidfd_open has other errors
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

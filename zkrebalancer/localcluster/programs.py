@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster import jars, kafka, zookeeper
+from zkrebalancer.localcluster.class_archives import ClassArchives
 from zkrebalancer.localcluster.ports import HOST, FixedPorts
 from zkrebalancer.localcluster.server import Program, Server
 
@@ -36,6 +37,7 @@ class ProgramFactory:
     class_paths: Mapping[str, str]  # Kafka version -> class path
     on_spawn: Callable[[], None]
     ports: Sequence[int]
+    archives: ClassArchives | None  # of KAFKA_3
 
     @classmethod
     def in_folder(
@@ -45,10 +47,11 @@ class ProgramFactory:
         class_paths: Mapping[str, str],
         on_spawn: Callable[[], None],
         ports: Sequence[int],
+        archives: ClassArchives | None,
     ) -> ProgramFactory:
         """Prepare the folder; `ports` are MAX_PORTS free ports, enough for all servers."""
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
-        return cls(directory, java, class_paths, on_spawn, ports)
+        return cls(directory, java, class_paths, on_spawn, ports, archives)
 
     def zookeepers(self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str]) -> list[Server]:
         """Return the servers of one ensemble."""
@@ -99,6 +102,8 @@ class ProgramFactory:
         options = [f"-Xmx{heap_mb}m", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]  # cheap at startup, for short-lived servers
         options += [f"-Djava.io.tmpdir={self.directory / 'tmp'}", f"-Dlog4j.configuration=file:{_LOGGING}"]
+        if version == jars.KAFKA_3 and self.archives is not None:
+            options += self.archives.options(main[0])
         return [self.java, *options, "-cp", self.class_paths[version], *main]
 
     def _program(self, name: str, command: list[str]) -> Program:

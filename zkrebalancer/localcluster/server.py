@@ -59,16 +59,19 @@ class Program:
             raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
         self.has_failed = False
         with self.log.open("ab") as log, _interrupts_deferred():
-            self._child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE if self._takes_orders else subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**child_environment(), **self._environment},
-                start_new_session=True,
-            )
+            self._child = self._begin(log.fileno())
             self.process = record(self._child.pid)
             self._on_spawn()
+
+    def _begin(self, log: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE if self._takes_orders else subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**child_environment(), **self._environment},
+            start_new_session=True,
+        )
 
     @property
     def is_running(self) -> bool:
@@ -186,13 +189,13 @@ class Server(Program):
         """Wait until the server is ready; raises ServerStartError if it ends or does not become ready."""
         self.wait_until(self._is_ready)
 
-    def stop(self) -> None:
-        """Send SIGTERM, after STOP_DEADLINE_S SIGKILL, and wait for the end; has no effect if it is not running."""
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> None:
+        """Send SIGTERM, after `deadline_s` SIGKILL, and wait for the end; has no effect if it is not running."""
         if not self.is_running:
             return
         os.kill(self.pid, signal.SIGTERM)
         try:
-            self._spawned().wait(STOP_DEADLINE_S)
+            self._spawned().wait(deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
 

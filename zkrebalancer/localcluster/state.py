@@ -76,4 +76,18 @@ def end_cluster(directory: Path) -> None:
         return
     for server in state.servers:
         end(server.process)
-    shutil.rmtree(directory)
+    clear(directory)
+    directory.rmdir()
+
+
+def clear(directory: Path, keep: str = "") -> None:
+    """Remove everything from the folder, except for files with the suffix `keep`.
+
+    The state file goes last: if this process dies meanwhile, the guard still knows that the folder is to be removed.
+    """
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != FILE_NAME and not (keep and entry.suffix == keep):
+            entry.unlink()
+    (directory / FILE_NAME).unlink(missing_ok=True)

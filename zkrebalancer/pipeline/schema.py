@@ -1,4 +1,4 @@
-"""The columns of events, and what makes a line invalid.
+"""The columns of events, and the checks of lines.
 
 `COMMON` and `REST` have every key of `docs/reference/events.md`, all optional. Each kind requires what
 `observe.reading` requires, so the plain checker and this pipeline reject the same lines. `run`, `file`, `block` and
@@ -34,7 +34,7 @@ COMMON = StructType(
 _TEXTS = "trigger mode command_id option reason outcome name target protocol versions settings machine role"
 _LONGS = (
     "member_count partition_count moved_count plan_us settled_us pause_us_max epoch brokerid members seed number "
-    "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors"
+    "cpu_us rss_bytes requests bytes_in bytes_out gap_ms busy_us own_us processors dropped_count"
 )
 _LISTS = {
     "partitions": ArrayType(IntegerType()),
@@ -68,6 +68,7 @@ NOT_OF_THE_CHECKER: dict[str, tuple[str, ...]] = {  # kinds that the checker doe
     "scenario": ("name",),
     "command_sent": ("group", "generation", "cause_id"),
     "command_acked": ("group", "generation", "cause_id"),
+    "events_dropped": ("dropped_count",),
 }
 NEEDED: dict[str, tuple[str, ...]] = {kind: tuple(keys) for kind, keys in KEYS.items()} | NOT_OF_THE_CHECKER
 

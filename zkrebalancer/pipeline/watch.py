@@ -105,7 +105,7 @@ def start(
 
 
 def store(spark: SparkSession, events: DataFrame, out: Path, number: int) -> tuple[int, list[str]]:
-    """Write the events of a micro-batch into a folder of its own; return their number and their runs."""
+    """Write the events of a micro-batch into a separate folder; return their number and their runs."""
     folder = f"{out.absolute()}/{batch.EVENTS}/batch={number}"
     ingest.write_events(events, folder)
     rows = ingest.read_events(spark, folder).groupBy("run").count().collect()  # one row per run of the micro-batch

@@ -17,7 +17,9 @@ def runs(
     """Return one row for each run.
 
     Columns: run, events, began_us, ended_us, scenario, protocol, members, seed, settings, versions, machine, mode,
-    rejected, torn, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order, unheld, overlaps.
+    rejected, torn, events_dropped, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order,
+    unheld, overlaps.
+    `events_dropped` counts the events that a process could not write: what the other columns say may lack them.
     Counts of records and deliveries are summed over groups and partitions. `overlaps` counts the partitions that two
     members owned at once.
     """
@@ -31,8 +33,10 @@ def runs(
     broken = rejects.groupBy("run").agg(
         F.count_if(~F.col("is_torn")).alias("rejected"), F.count_if("is_torn").alias("torn")
     )
+    gaps = events.where(F.col("kind") == "events_dropped").groupBy("run")
+    dropped = gaps.agg(F.sum("dropped_count").alias("events_dropped"))
     joined = whole
-    for found in (first, records, held_twice, broken):
+    for found in (first, records, held_twice, broken, dropped):
         joined = joined.join(found, "run", "left")
     return joined.select(
         "run",
@@ -41,5 +45,8 @@ def runs(
         "ended_us",
         F.col("scenario.name").alias("scenario"),
         *[f"scenario.{name}" for name in _SCENARIO],
-        *[F.coalesce(name, F.lit(0)).alias(name) for name in ("rejected", "torn", *_SUMS, "overlaps")],
+        *[
+            F.coalesce(name, F.lit(0)).alias(name)
+            for name in ("rejected", "torn", "events_dropped", *_SUMS, "overlaps")
+        ],
     )

@@ -25,6 +25,7 @@ COMMIT_TIMEOUT_S = 10.0
 ASSIGNMENT_TIMEOUT_S = 30.0  # how long an availableNow query waits for partitions
 POLL_INTERVAL_S = 0.05
 MAX_AWAY_MS = 86_400_000  # a batch may take long; this does not detect a dead driver
+STOP_TIMEOUT_MS = 300_000  # unless the option says otherwise: others wait that long for the batch in flight
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ class Membership:
         """Create the clients; the first `poll` joins the group."""
         self._options = options
         self._logs = Logs(options)
-        self._consumer = PlanningConsumer(**options.agent, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
+        settings = {"stop_timeout_ms": STOP_TIMEOUT_MS, **options.agent}
+        self._consumer = PlanningConsumer(**settings, enable_auto_commit=False, max_poll_interval_ms=MAX_AWAY_MS)
         self._consumer.subscribe(options.topics)
         self._log = _open_event_log(options)
         self._short_logs: set[TopicPartition] = set()  # logs already reported to end before the group's offset

@@ -60,6 +60,7 @@ _OF_THE_AGENT: dict[str, tuple[str, Callable[[str], Any]]] = {  # option -> agen
     "clientId": ("client_id", str),
     "offsetsStorage": ("offsets_storage", str),
     "sessionTimeoutMs": ("session_timeout_ms", _integer_or_text),
+    "stopTimeoutMs": ("stop_timeout_ms", _integer_or_text),
     "events": ("events_directory", str),
 }
 _REQUIRED = ("topics",)

@@ -1,0 +1,71 @@
+"""Archives of loaded classes: with them a server's JVM starts in two thirds of the processor time.
+
+Servers of each Java and class path are started once to record them; the archives stay in the cache. A JVM ignores an
+archive that does not fit, so one that is missing or outdated costs time only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster.jars import LOCK_DEADLINE_S, JarSource
+from zkrebalancer.localcluster.locks import locked
+
+STOP_DEADLINE_S = 120.0  # a JVM writes its archive when it ends
+_SILENT = "-Xlog:cds=off,cds+dynamic=off"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchives:
+    """The folder of the archives of one Java and one class path; `is_recording` while the servers write them."""
+
+    folder: Path
+    is_recording: bool = False
+
+    @classmethod
+    def of(cls, java: str, class_path: str, source: JarSource) -> ClassArchives | None:
+        """Return where they are in the cache; None if the Java does not say which one it is."""
+        release = Path(java).resolve().parent.parent / "release"
+        try:
+            identity = release.read_bytes()
+        except OSError:
+            return None
+        digest = hashlib.sha256(b"\0".join([identity, class_path.encode()])).hexdigest()
+        return cls(source.cache / f"classes-{digest[:16]}")
+
+    def options(self, main_class: str) -> list[str]:
+        """Return the JVM's options for a server with this main class."""
+        archive = self.folder / f"{main_class}.jsa"
+        if self.is_recording:
+            return [f"-XX:ArchiveClassesAtExit={archive}", _SILENT]
+        return [f"-XX:SharedArchiveFile={archive}", _SILENT] if archive.exists() else []
+
+    def make_once(self, record: Callable[[ClassArchives], None], source: JarSource) -> None:
+        """Call `record` to write the archives into another folder, and rename it, unless this was done before.
+
+        If `record` wrote none, they stay missing.
+
+        Raises:
+            LocalClusterError: another process still makes them after LOCK_DEADLINE_S.
+            OSError: the cache folder cannot be written.
+
+        """
+        if self.folder.is_dir():
+            return
+        source.cache.mkdir(parents=True, exist_ok=True)
+        with locked(source.cache / "lock", LOCK_DEADLINE_S, source.report):
+            if self.folder.is_dir():
+                return
+            source.report("recording the classes of Kafka and ZooKeeper, once, so that they start faster")
+            partial = self.folder.with_name(f"{self.folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
+            partial.mkdir()
+            try:
+                record(ClassArchives(partial, is_recording=True))
+                partial.rename(self.folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
