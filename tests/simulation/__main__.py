@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: runs seeds on all cores; prints what was done, or the shrunk story of a failure.
+"""`python -m tests.simulation`: runs seeds on all cores; prints a summary, or the shrunk story of a failure.
 
 Example: `python -m tests.simulation --seconds 600 --from 100000`. Exit code 1 if a promise was broken.
 """
@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from tests.simulation import transitions
-from tests.simulation.known import WORKING
 from tests.simulation.plan import HOSTILE_WEIGHTS, Scenario, make_plan
 from tests.simulation.run import Failure, Result, run
 from tests.simulation.shrink import shrink
@@ -39,7 +38,7 @@ def perform(seed: int, hostile: Collection[str] = ()) -> tuple[Result, Failure |
 
 
 def _prepare() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     logging.disable(logging.WARNING)
 
 
@@ -70,7 +69,7 @@ def _while(seeds: Iterable[int], began_s: float, seconds: float | None) -> Itera
 
 
 def report(total: Result, elapsed_s: float) -> Iterator[str]:
-    """Yield what was done, line by line."""
+    """Yield the lines of a summary."""
     rebalances, virtual_s = total.events["rebalance_planned"], total.virtual_us / 1e6
     yield f"{total.seeds} seeds, {total.steps} steps, {virtual_s:.0f} s of virtual time in {elapsed_s:.1f} s"
     yield f"{rebalances} rebalances ({rebalances / max(elapsed_s, 0.001):.0f} per second), {total.records} records"
@@ -88,7 +87,7 @@ ROUTINE = re.compile(
 
 
 def tell(failure: Failure, lines: int) -> Iterator[str]:
-    """Yield the end of a failure's story, all of its faults, and what broke."""
+    """Yield the end of a failure's story, all its faults, and the broken promise."""
     scenario = failure.plan.scenario
     about = "" if scenario is Scenario.CHAOS else f" ({scenario.value})"
     story = [line for line in failure.story if not ROUTINE.search(line)]
@@ -123,15 +122,13 @@ def main() -> int:
     what.add_argument("--seed", type=int, help="run one seed and tell its story")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--story", type=Path, help="with --seed: write the whole story into this file")
-    parser.add_argument(
-        "--hostile", action="store_true", help="with hostile faults too, but for those of known defects"
-    )
-    parser.add_argument("--kind", action="append", help="of the hostile faults this one only, also of a known defect")
+    parser.add_argument("--hostile", action="store_true", help="with hostile faults too")
+    parser.add_argument("--kind", action="append", help="of the hostile faults this one only")
     arguments = parser.parse_args()
     unknown = set(arguments.kind or ()) - HOSTILE_WEIGHTS.keys()
     if unknown:
         parser.error(f"--kind {min(unknown)} is unknown; there are {', '.join(HOSTILE_WEIGHTS)}")
-    hostile = arguments.kind or (WORKING if arguments.hostile else ())
+    hostile = arguments.kind or (HOSTILE_WEIGHTS if arguments.hostile else ())
     if arguments.seeds is not None and arguments.seeds < 1:
         parser.error("--seeds has to be at least 1")
     logging.disable(logging.WARNING)

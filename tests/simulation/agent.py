@@ -1,7 +1,7 @@
-"""An agent process: the real machine thread, state machine, shared state, buffer and fetcher, run by virtual time.
+"""An agent process: the real machine thread, state machine, shared state, buffer and fetcher, in virtual time.
 
-Only what waits is replaced: the machine thread's loop, the fetcher's loop, librdkafka, the ZooKeeper client, and the
-lock, at which the three threads take turns (`threads.py`). The application is `application.py`.
+Only waiting parts are replaced: the loops of the machine thread and the fetcher, librdkafka, the ZooKeeper client, and
+the lock, at which the three threads take turns (`threads.py`). The application is `application.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from consumer_agent.runtime.record_buffer import BufferSettings, Fairness, Prefe
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.simulation.host import Host
-from tests.simulation.kafka import Brokers, Client
+from tests.simulation.kafka import Admin, Brokers, Client
 from tests.simulation.network import Connection, Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
@@ -34,7 +34,7 @@ from zkrebalancer.protocol.registration import Registration
 
 MACHINE_DELAY_US = 150
 FETCH_US = (200, 8_000)
-STARVED_US = (20_000, 400_000)  # the fetcher's thread gets no turn
+STARVED_US = (20_000, 400_000)  # the fetcher's thread does not run
 STARVED_PROBABILITY = 0.1
 QUESTION_US = (500, 20_000)
 SWITCH_PROBABILITY = 0.08
@@ -45,7 +45,7 @@ MAX_BUFFERED_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """How an agent is configured, and what its application is like."""
+    """The configuration of an agent and the behaviour of its application."""
 
     group: str
     subscription: dict[str, int]
@@ -57,27 +57,28 @@ class AgentSettings:
     fairness: Fairness = Fairness.GREEDY
     prefetch: Prefetch = Prefetch.TOTAL
     max_poll_interval_ms: int = 300_000
+    stop_timeout_ms: int | None = None
     storage: Storage = Storage.ZOOKEEPER
     has_reliable_kafka: bool = False
-    slowness: int = 1  # how long the application takes over a batch, as a factor
+    slowness: int = 1  # factor for the application's time per batch
 
 
 class SimulatedMachineThread(MachineThread):
-    """The real machine thread but for its loop: events are taken when the schedule says so."""
+    """The real machine thread without its loop: the schedule decides when events are handled."""
 
     def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: StateMachine, telemetry: Telemetry) -> None:
-        fetcher: Any = agent.fetcher  # it has the methods of WatchedFetcher that a machine thread uses
+        fetcher: Any = agent.fetcher  # has the methods of WatchedFetcher that a machine thread uses
         store: Any = agent.store
         super().__init__(config, machine, agent.shared, fetcher, telemetry, store)
         self._agent = agent
-        self.closing: list[Connection] = []  # sessions that it gives up a little later
+        self.closing: list[Connection] = []  # sessions to be closed a little later
 
     def send(self, event: Event) -> None:
         self._events.append(event)
         self._agent.wake_machine()
 
     def pump(self) -> None:
-        """Take every event that waits."""
+        """Handle all waiting events."""
         while self._events and self._agent.alive:
             self._step(self._events.popleft())
 
@@ -125,20 +126,21 @@ class SimulatedMachineThread(MachineThread):
 
 
 class SimulatedFetcher(Fetcher):
-    """The real fetcher but for its loop: a round is begun, and ends a moment later."""
+    """The real fetcher without its loop: a round begins, and ends a moment later."""
 
     def begin_round(self) -> int:
-        """Do what others want; return how many records there is room for."""
-        busy = self._changes or self._questions
-        return self._begin_round() if busy or (self._assigned and self._shared.buffer.room) else 0
+        """Execute requests of other threads; return how many records there is room for."""
+        is_busy = self.has_requests or (self._assigned and self._shared.buffer.room)
+        return self._begin_round() if is_busy else 0
 
     @property
     def has_requests(self) -> bool:
-        return bool(self._changes or self._questions)
+        return bool(self._changes or self._answered)
 
     @property
-    def has_questions(self) -> bool:
-        return bool(self._questions)
+    def current(self) -> SimulatedFetcher:
+        """This fetcher, because no watchdog replaces it."""
+        return self
 
     @property
     def client(self) -> Client:
@@ -173,15 +175,19 @@ class AgentHost(Host):
         self.shared.fetcher_wake = SwitchingLock(self._maybe_switch, self.wake_fetcher)  # type: ignore[assignment]
         self.on_ring: Callable[[], None] | None = None  # the application's
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group=settings.group, client_id=name)
-        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=Client(brokers)):
+        admin = Admin(brokers, lambda answer: self.after(self.random.randrange(*QUESTION_US), answer))
+        with (
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=Client(brokers)),
+            mock.patch("consumer_agent.kafka.offset_queries.AdminClient", return_value=admin),
+        ):
             self.fetcher = SimulatedFetcher(config, (), self.shared)
         self.machine = StateMachine(_machine_settings(name, settings))
         self.store = SimulatedStore(
             brokers, self, settings.group, lambda: self.consumer, is_reliable=settings.has_reliable_kafka
         )
         self.machine_thread = SimulatedMachineThread(self, config, self.machine, Telemetry(None, settings.group))
-        self.true_lease_us = 0  # until when, by this host's clock, a write of this session proves that it may emit
-        self.room = 0  # of the fetcher's round that is under way
+        self.true_lease_us = 0  # end of the lease that this session's writes prove, by this host's clock
+        self.room = 0  # of the fetcher's current round
         self._machine_woken = False
         self._fetch_at_us: int | None = None
         self._running = ""
@@ -192,7 +198,7 @@ class AgentHost(Host):
 
     @property
     def consumer(self) -> str | None:
-        """The name under which it is registered."""
+        """The name of its registration."""
         return self.machine.member.name if self.machine.member is not None else None
 
     @property
@@ -200,22 +206,22 @@ class AgentHost(Host):
         return self.machine_thread.connection
 
     def note_performed(self, call: Call, sent_us: int) -> None:
-        """A write of the session went through: the lease runs from when it was sent, if it proves anything."""
+        """Note a successful write of the session: if it renews the lease, the lease runs from its sending."""
         if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
             until_us = sent_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
             self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
 
     def emits_until_us(self) -> int:
-        """Until when, by its own clock, it believes that it may emit."""
+        """The end of its lease as the agent sees it, by its clock."""
         return self.shared._emit_until_ms * 1_000
 
     def resubscribe(self, topics: dict[str, int]) -> None:
-        """The application wants other topics."""
+        """Change the application's subscription."""
         registration = _machine_settings(self.name, replace(self.settings, subscription=topics)).registration
         self.machine_thread.send(events.Resubscribed(registration, self.settings.has_on_revoke))
 
     def end(self) -> None:
-        """The process ends by itself, and with it the sessions that it was about to close."""
+        """End the process cleanly, with the sessions that it was about to close."""
         self.tell("ends")
         self.kill()
 
@@ -248,7 +254,7 @@ class AgentHost(Host):
         self.machine_thread.send(events.Tick())
 
     def wake_fetcher(self) -> None:
-        """The fetcher has something to do, or room."""
+        """Wake the fetcher, which has work or room."""
         self._plan_fetch(self.schedule.now_us)
 
     def _plan_fetch(self, at_us: int) -> None:
@@ -261,7 +267,7 @@ class AgentHost(Host):
         if at_us != self._fetch_at_us:
             return
         self._fetch_at_us = None
-        if self.room:  # a round is under way, and looks again when it ends
+        if self.room:  # the current round checks again when it ends
             return
         self._as_thread("fetcher", self._fetch)
 
@@ -300,7 +306,7 @@ class AgentHost(Host):
             self._running = before
 
     def _maybe_switch(self) -> None:
-        """The thread that is about to take the lock may have to wait for another one."""
+        """Perhaps run another thread before the one that is about to take the lock."""
         if self._switching or self._running not in {"machine", "fetcher"} or self.random.random() >= SWITCH_PROBABILITY:
             return
         self._switching = True
@@ -320,6 +326,7 @@ def _machine_settings(name: str, settings: AgentSettings) -> MachineSettings:
         "host": name,
         "session_timeout_ms": settings.session_timeout_ms,
         "instance_id": settings.instance_id,
+        "stop_timeout_ms": settings.stop_timeout_ms,
     }
     member = MemberSettings(
         settings.group,

@@ -1,7 +1,7 @@
-"""The application's thread: polls, takes its time over records and callbacks, commits, closes, polls again.
+"""The application's thread: polls, works on records and callbacks, commits, closes, polls again.
 
-What `consumer_agent.Consumer` does between the application and the shared state is repeated here step by step, because
-there a thread waits where here time has to go on.
+It repeats the steps of `consumer_agent.Consumer` between the application and the shared state: the real one blocks a
+thread where virtual time has to advance.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Told = Callable[[AgentHost, list[list[Record]]], None]
 
 
 class Application:
-    """One application above one agent. It does one thing at a time: `_busy` while it does."""
+    """The application of one agent. It does one thing at a time, and is `_busy` meanwhile."""
 
     def __init__(self, host: AgentHost, delivered: Told, processed: Told) -> None:
         self.host = host
-        self.blocked = False  # hangs in whatever it does next
+        self.blocked = False  # its next action hangs
         self.wants_to_close = False
         self._closing = False
         self._tell_delivered = delivered
@@ -36,7 +36,7 @@ class Application:
         self._awaited_commit: int | None = None
         self._busy = False
         self._woken = False
-        self._stuck: Callable[[], None] | None = None  # what goes on when it is no longer blocked
+        self._stuck: Callable[[], None] | None = None  # continues when it is no longer blocked
         host.on_ring = self._wake
         self._wake()
 
@@ -65,7 +65,7 @@ class Application:
             self._loop()
 
     def block(self, duration_us: int) -> None:
-        """Hang, for whatever reason."""
+        """Hang."""
         self.blocked = True
         self.host.schedule.after(duration_us, self.unblock)
 
@@ -78,7 +78,7 @@ class Application:
     # What Consumer does ---------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        """One round of poll, commit or close, up to where it takes time or has to wait."""
+        """Poll, commit or close, up to the point where this takes time or has to wait."""
         shared, host = self.host.shared, self.host
         shared.come()
         if self._awaited_commit is not None:
@@ -127,7 +127,7 @@ class Application:
             self.host.machine_thread.send(CommitRequested(self._token))
 
     def close(self) -> None:
-        """Leave the group as soon as it is not busy, and end the process."""
+        """Leave the group once it is not busy, and end the process."""
         self.wants_to_close = True
         self._wake()
 

@@ -25,7 +25,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, 
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.rebalance.effects import Emit
 
-Holds = Callable[[], str | None]  # what is not as it should be, None: nothing
+Holds = Callable[[], str | None]  # what is wrong, None: nothing
 
 TOPICS = {"t": 4, "u": 2}
 MAX_AGENTS = 4  # in a group
@@ -38,12 +38,13 @@ SETTINGS = (
     '"rebalance_timeout_ms":40,"max_rebalance_retries":3',
     '"rebalance_timeout_ms":800,"max_rebalance_retries":0,"rebalance_debounce_ms":0',
 )
-MAX_POLL_INTERVALS_MS = (2_500, 2_500, 300_000)  # shorter than applications hang, or longer than a run
+MAX_POLL_INTERVALS_MS = (2_500, 2_500, 300_000)  # shorter than a hang of an application, or longer than a run
+STOP_TIMEOUTS_MS = (None, 300, 3_000)  # the group's limit, a shorter one, a longer one
 STATIC_GRACE = '"static_grace_ms":1500'
 
 
 class Cluster:
-    """Everything that takes part in one run."""
+    """All participants of one run."""
 
     def __init__(self, plan: Plan, *, tells: bool = False) -> None:
         self.plan = plan
@@ -66,13 +67,13 @@ class Cluster:
         self.events: Counter[str] = Counter()  # telemetry, by kind
         self.faults: Counter[str] = Counter()
         self.incarnations = dict.fromkeys(TOPICS, 0)
-        self.topic_ids: dict[str, str] = {}  # topic -> the id that its node has, "" for none
+        self.topic_ids: dict[str, str] = {}  # topic -> the id in its node, "" for none
         self.share_of_ids = self.random.choice((0.0, 0.5, 1.0)) if plan.is_hostile else 1.0
-        self.lives: dict[str, str] = {}  # what a mark may call a topic -> the incarnation that is meant
-        self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> what stood there, and what does now
-        self.abandoned: dict[str, bytes] = {}  # group -> settings that an operation has left behind
+        self.lives: dict[str, str] = {}  # name of a topic in a mark -> incarnation
+        self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> former and present content
+        self.abandoned: dict[str, bytes] = {}  # group -> settings that an aborted operation left
         self.rogues: list[Session] = []
-        self.hanging: set[str] = set()  # groups whose strategies do not come back
+        self.hanging: set[str] = set()  # groups whose strategies hang
         self.broken: set[str] = set()  # groups whose every step raises
         self.perform: Callable[[str, int], None] = lambda _kind, _pick: None  # of faults, by kind
         self._names: Counter[str] = Counter()
@@ -102,7 +103,7 @@ class Cluster:
         self.coordinators.append(host)
 
     def add_agent(self, group: str, instance_id: str | None = None) -> None:
-        """Start an agent, unless the group has enough."""
+        """Start an agent, unless the group is full."""
         self.agents = [agent for agent in self.agents if agent.alive]
         if sum(agent.settings.group == group for agent in self.agents) >= MAX_AGENTS:
             return
@@ -118,6 +119,7 @@ class Cluster:
             fairness=draw.choice(list(Fairness)),
             prefetch=draw.choice([Prefetch.TOTAL, Prefetch.PER_PARTITION]),
             max_poll_interval_ms=draw.choice(MAX_POLL_INTERVALS_MS),
+            stop_timeout_ms=draw.choice(STOP_TIMEOUTS_MS),
             storage=draw.choice(self.storages[group]),
             has_reliable_kafka=self.plan.scenario is not Scenario.CHAOS,
         )
@@ -137,14 +139,14 @@ class Cluster:
     # What an operator, Kafka and the topic mirror write ---------------------------------------------------------------
 
     def write(self, *operations: Operation) -> bool:
-        """Write by hand; return whether it went through."""
+        """Write as an operator; return whether it succeeded."""
         return isinstance(self.ensemble.zk.perform(Multi(operations), OPERATOR), Done)
 
     def settings(self, group: str, more: str) -> bytes:
         return f'{{"version":1,"mode":"{GROUPS[group]}",{STATIC_GRACE},{more}}}'.encode()
 
     def set_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic, or let it grow."""
+        """Create or enlarge a topic."""
         interval_us = self.random.randrange(*RECORD_INTERVAL_US)
         is_new = not self.has_topic(topic)
         self.brokers.set_topic(topic, partitions, self._incarnation(topic), interval_us)
@@ -158,11 +160,11 @@ class Cluster:
         return f"{topic}-{self.incarnations[topic]}"
 
     def has_topic(self, topic: str) -> bool:
-        """Whether the brokers have it."""
+        """Whether the brokers have the topic."""
         return (topic, 0) in self.brokers.logs
 
     def write_topic(self, topic: str) -> None:
-        """Write the node of a topic as the brokers have it."""
+        """Write a topic's node as the brokers have it."""
         numbers = ",".join(f'"{number}":[1]' for name, number in sorted(self.brokers.logs) if name == topic)
         topic_id = f'"topic_id":"{self.topic_ids[topic]}",' if self.topic_ids[topic] else ""
         content = f'{{"version":3,{topic_id}"partitions":{{{numbers}}}}}'.encode()
@@ -172,19 +174,19 @@ class Cluster:
         self.learn_names()
 
     def write_topics(self) -> None:
-        """Write all topics anew, and what is above them."""
+        """Rewrite all topics and their parent nodes."""
         self.write(Create(paths.BROKER_TOPICS))
         for topic in sorted({name for name, _number in self.brokers.logs}):
             self.write_topic(topic)
 
     def rename_topic(self, topic: str, *, has_id: bool) -> None:
-        """Write the same topic with an id that no other had, or without one."""
+        """Write the same topic with a new id, or without one."""
         self._names["id"] += 1
         self.topic_ids[topic] = f"{topic}-id-{self._names['id']}" if has_id else ""
         self.write_topic(topic)
 
     def learn_names(self) -> None:
-        """What each topic may be called from now on: by its id, and by its node's creation."""
+        """Learn the present names of each topic: its id, and its node's creation."""
         nodes = self.ensemble.zk.nodes
         for topic, number in self.incarnations.items():
             if paths.topic(topic) in nodes:
@@ -192,7 +194,7 @@ class Cluster:
                 self.lives.update(dict.fromkeys(names, f"{topic}-{number}"))
 
     def life(self, mark: str) -> str:
-        """Return which incarnation of a topic a mark means, "" if none that there ever was."""
+        """Return the incarnation of a topic that a mark names, "" if none ever existed."""
         return next((self.lives[name] for name in mark.split() if name in self.lives), "")
 
     def delete_topic(self, topic: str) -> None:
@@ -211,9 +213,11 @@ class Cluster:
         return log is not None and is_marked and self.stored_life(group, partition) == log.incarnation
 
     def stored_life(self, group: str, partition: TopicPartition) -> str:
-        """Return the incarnation to which a group's offsets belong: what the mark says, else what there is."""
-        mark, log = self.ensemble.zk.nodes.get(paths.offsets(group, partition[0])), self.brokers.logs.get(partition)
-        said = self.life(mark.content.decode(errors="replace")) if mark is not None else ""
+        """Return the incarnation that a group's offsets belong to: the record's or the mark's, else the present one."""
+        nodes, log = self.ensemble.zk.nodes, self.brokers.logs.get(partition)
+        stored = [paths.incarnations(group, partition[0]), paths.offsets(group, partition[0])]
+        found = [self.life(nodes[path].content.decode(errors="replace")) for path in stored if path in nodes]
+        said = next(filter(None, found), "")
         return said or (log.incarnation if log is not None else "")
 
     def stop_producing(self) -> None:
@@ -222,7 +226,7 @@ class Cluster:
     # Running ----------------------------------------------------------------------------------------------------------
 
     def run_until(self, at_us: int) -> None:
-        """Let everything happen up to a moment.
+        """Run up to a moment.
 
         Raises:
             BrokenPromiseError: an invariant does not hold.
@@ -231,7 +235,7 @@ class Cluster:
         self.schedule.run_until(at_us)
 
     def run_until_true(self, holds: Holds, limit_us: int, pause_us: int) -> None:
-        """Look again and again whether something holds.
+        """Run until a condition holds.
 
         Raises:
             BrokenPromiseError: it does not within `limit_us`, or another invariant does not hold.

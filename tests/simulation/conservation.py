@@ -1,4 +1,4 @@
-"""What must hold within a coordinator after every step: accounts are right, and everything that waits will be woken."""
+"""Checks a coordinator after every step: counters are right, and every wait has something that ends it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from zkrebalancer.rebalance.election import ElectionState
 from zkrebalancer.rebalance.group import Group
 from zkrebalancer.rebalance.states import GroupState
 
-MAX_INDEXED = 10_000  # partitions that a group may be said to hold, where there are a dozen
+MAX_INDEXED = 10_000  # bound for the partitions that a group holds; a dozen exist
 
 
 def check_machine(machine: Coordinator, computing: set[str]) -> None:
-    """Look at a machine that is connected.
+    """Check a connected machine.
 
     Raises:
-        BrokenPromiseError: an account is wrong, or something waits that nothing will wake.
+        BrokenPromiseError: a counter is wrong, or nothing will end a wait.
 
     """
     if machine.leadership is None or machine.coordinator_elector.state is ElectionState.RESIGNED:
-        return  # one that resigns goes on with nothing that is refused because another one leads
+        return  # a resigning coordinator retries nothing that was refused because another one leads
     waiting = Counter(awaited.owner for awaited in machine.scheduler.awaited.values())
     waiting.update(owner for owner, _name in machine.scheduler.due)
     if not machine.subscriptions.are_topics_known and not waiting[topics.OWNER]:
@@ -31,7 +31,7 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
     for name, group in machine.groups.items():
         if group._scheduler._scheduler is not machine.scheduler:
             continue  # broken on purpose
-        if not group.is_gone and not _is_served(machine, group, waiting[name], computing):
+        if name not in machine.leadership.gone and not _is_served(machine, group, waiting[name], computing):
             raise BrokenPromiseError("stalled", f"group {name} is {group.state.value}, and nothing is awaited")
         if group.state is not GroupState.LOADING:
             _check_accounts(group)
@@ -63,7 +63,7 @@ def _check_accounts(group: Group) -> None:
 
 
 def _check_interest(machine: Coordinator) -> None:
-    """Each topic concerns the groups whose members name it, as often as they do."""
+    """Check that each topic lists the groups whose members name it, with the right counts."""
     wanted: dict[str, Counter[str]] = {}
     for name, group in machine.groups.items():
         for member in group.view.members.values() if group.state is not GroupState.LOADING else ():

@@ -1,7 +1,8 @@
-"""A coordinator process: the real machine, and what `coordinator.service` does around it."""
+"""A coordinator process: the real machine, and a stand-in for `coordinator.service`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -36,19 +37,19 @@ from zkrebalancer.rebalance.planning import answer
 
 COMPUTING_US = (100, 4_000)
 READING_US = (1_000, 3_000_000)
-UNREADABLE = 0.2  # part of the readings
+UNREADABLE = 0.2  # share of the readings
 HANGING_US = 100_000
 
 
 class Broken:
-    """In place of a group's scheduler: nothing can be done."""
+    """Replaces a group's scheduler: every use raises."""
 
     def __getattr__(self, name: str) -> None:
         raise LookupError(f"a bug: {name}")
 
 
 class CoordinatorHost(Host):
-    """One life of a coordinator; whoever is restarted is another one."""
+    """One life of a coordinator; a restart creates another one."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class CoordinatorHost(Host):
         self.is_checked = False  # after every step
         self.hanging: set[str] = set()  # groups whose strategies do not come back
         self.broken: set[str] = set()  # groups whose every step raises
-        self.computing: set[str] = set()
+        self.computing: Counter[str] = Counter()  # by group: a group that is read again may plan again meanwhile
 
     def feed(self, event: Event) -> None:
         if not self.alive:
@@ -84,7 +85,7 @@ class CoordinatorHost(Host):
             self._perform(effect)
         self.plan_tick()
         if self.is_checked and self.connection.online:
-            check_machine(self.machine, self.computing)
+            check_machine(self.machine, set(+self.computing))
 
     def _perform(self, effect: Effect) -> None:
         if self.schedule.tells:
@@ -93,7 +94,7 @@ class CoordinatorHost(Host):
             self.connection.request(effect.call_id, effect.call)
         elif isinstance(effect, Compute):
             assert_kept_as_made_anew(self.machine.groups, effect)
-            self.computing.add(effect.group)
+            self.computing[effect.group] += 1
             self.after(self.random.randrange(*COMPUTING_US), self._compute, effect)
         elif isinstance(effect, ReadLoads):
             self.after(self.random.randrange(*READING_US), self._read_loads, effect)
@@ -109,7 +110,7 @@ class CoordinatorHost(Host):
         if effect.group in self.hanging:
             self.after(HANGING_US, self._compute, effect)
             return
-        self.computing.discard(effect.group)
+        self.computing[effect.group] -= 1
         try:
             transition = answer(effect, STRATEGIES)
         except RebalancerError as error:
@@ -119,7 +120,7 @@ class CoordinatorHost(Host):
             self.feed(Computed(effect.group, effect.ticket, transition, 7))
 
     def _read_loads(self, effect: ReadLoads) -> None:
-        """Any numbers will do: whatever weighs how much, the promises hold."""
+        """Draw any numbers, because promises hold for all weights."""
         ends = {
             topic: np.array([self.random.randrange(UNKNOWN, self.schedule.now_us) for _ in range(count)], np.int64)
             for topic, count in effect.topics.items()

@@ -1,4 +1,4 @@
-"""What must hold of records and offsets: who may emit, in which order, nothing skipped, nothing committed too far."""
+"""Checks records and offsets: only owners emit, in order, nothing is skipped, nothing is committed too far."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(slots=True)
 class Interval:
-    """A consumer's ownership of a partition, from the ack of the start to that of the stop, or to the end."""
+    """A consumer's ownership of a partition, from the ack of the start to the ack of the stop or the session's end."""
 
-    incarnation: str  # of the topic, as the mark of the group's offsets says
-    next_offset: int | None = None  # after what was emitted; None: nothing yet
-    is_mixed: bool = False  # records of another incarnation came in between: Kafka was quicker than ZooKeeper
+    incarnation: str  # of the topic, by the mark of the group's offsets
+    next_offset: int | None = None  # next offset after the emitted ones; None: none yet
+    is_mixed: bool = False  # records of another incarnation came in between, because Kafka was faster than ZooKeeper
 
 
 def has_given_up(agent: AgentHost) -> bool:
-    """Whether the write that an agent has under way goes on without Kafka, which did not answer in time."""
+    """Whether an agent's current write continues without Kafka, which did not answer in time."""
     member = agent.machine.member
     return member is not None and member.lane.write is not None and member.lane.write.failure is not None
 
@@ -41,12 +41,17 @@ def _owned(ensemble: Ensemble, group: str, consumer: str) -> Collection[TopicPar
         return ()
 
 
+def _is_offset(content: str) -> bool:
+    return content.isdecimal() and len(content) < 20
+
+
 def _offset(content: bytes) -> int:
-    return int(content) if content.isdigit() and len(content) < 20 else 0  # somebody wrote something else
+    text = content.decode(errors="replace")
+    return int(text) if _is_offset(text) else 0  # an operator wrote something else
 
 
 class EmissionInvariants:
-    """Follows acks and offsets in the tree, and what the applications are given."""
+    """Follows acks and offsets in the tree, and the records that applications get."""
 
     def __init__(
         self,
@@ -58,21 +63,21 @@ class EmissionInvariants:
     ) -> None:
         self.ensemble = ensemble
         self.is_sound = is_sound
-        self.life = life  # which incarnation a mark means
-        self.stored_life = stored_life  # to which one the offsets of a group belong
+        self.life = life  # the incarnation that a mark names
+        self.stored_life = stored_life  # the one that a group's offsets belong to
         self.agents = agents
         self.intervals: dict[tuple[str, str], dict[TopicPartition, Interval]] = {}  # by group and consumer
         self.finished: dict[tuple[str, TopicPartition, str], int] = {}  # by group, partition, incarnation
-        self.generations: dict[tuple[str, TopicPartition, str], int] = {}  # under which it was emitted last
+        self.generations: dict[tuple[str, TopicPartition, str], int] = {}  # of the last emission
         self.records = 0
-        self._consumers: dict[int, str] = {}  # session id -> as whom it is registered
+        self._consumers: dict[int, str] = {}  # session id -> registered consumer
         ensemble.watchers.append(self.committed)
 
     def committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
         host = self.ensemble.hosts.get(session_id)
         agent = host if isinstance(host, AgentHost) else None
         offsets = [change for change in changes if "/offsets/" in change.path and change.path.count("/") == 6]
-        for change in offsets:  # before the acks of the same transaction: the owner writes while it still owns
+        for change in offsets:  # before the acks of the same transaction, because the owner writes while it still owns
             if agent is not None:
                 self._check_commit(agent, self._consumers.get(session_id, ""), change)
         for change in changes:
@@ -82,12 +87,12 @@ class EmissionInvariants:
                 self._owners_changed(agent, change)
             elif "/owners/" in change.path and change.after is None and agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
-                self.intervals.pop((group, consumer), None)  # it has left; who dies may emit until its lease ends
+                self.intervals.pop((group, consumer), None)  # it has left; a dying one may emit until its lease ends
 
     def _owners_changed(self, agent: AgentHost | None, change: Change) -> None:
         _, _, _, group, _, consumer = change.path.split("/")
         if consumer.startswith(ROGUE):
-            return  # it reads nothing, whatever it says
+            return  # it reads nothing, whatever it claims
         try:
             owned = ownership.decode_owners(change.after.content if change.after else b"").partitions
         except NodeContentError:
@@ -103,23 +108,27 @@ class EmissionInvariants:
     def _check_final_offset(
         self, agent: AgentHost | None, group: str, partition: TopicPartition, interval: Interval
     ) -> None:
-        """Who stops in good order, and counts what it has polled as finished, leaves nothing to be read twice."""
+        """Check that after a clean stop with all polled records finished, nothing is read twice."""
         if agent is None or agent.settings.auto_commit_ms is None or interval.is_mixed or has_given_up(agent):
             return
         if interval.next_offset is not None and self.is_sound(group, partition):
             stored = self._stored(agent, group, partition)
-            if stored != interval.next_offset:
-                text = f"{partition} of {group} was stopped at {interval.next_offset}, stored is {stored}"
+            if stored is not None and not _is_offset(stored):
+                return  # an operator overwrote an offset that the consumer believes stored
+            if stored is None or int(stored) != interval.next_offset:
+                text = f"{partition} of {group} was stopped at {interval.next_offset}, stored is {stored or 'nothing'}"
                 raise BrokenPromiseError("final offset", text)
 
-    def _stored(self, agent: AgentHost, group: str, partition: TopicPartition) -> int:
+    def _stored(self, agent: AgentHost, group: str, partition: TopicPartition) -> str | None:
+        """Return the stored offset of a partition, None if there is none."""
         if agent.settings.storage.in_zookeeper:
-            return int(self.ensemble.zk.nodes[paths.offsets(group, *partition)].content)
-        offset, _text = agent.brokers.offsets[group, partition]
-        return offset
+            node = self.ensemble.zk.nodes.get(paths.offsets(group, *partition))
+            return None if node is None else node.content.decode(errors="replace")
+        stored = agent.brokers.offsets.get((group, partition))
+        return None if stored is None else str(stored[0])
 
     def kafka_committed(self, host: AgentHost, commit: Commit) -> None:
-        """An offset arrives in Kafka's store: within the lease of its sender, so nobody else can own the partition."""
+        """Check an offset arriving in Kafka's store: within its sender's lease, no other can own the partition."""
         group, partition, (offset, text) = commit.group, commit.partition, commit.after
         for other in self.ensemble.zk.children(paths.owners(group)):
             if other == commit.consumer or other.startswith(ROGUE):
@@ -156,7 +165,7 @@ class EmissionInvariants:
                 "commit", f"{consumer} of {agent.name} wrote the offset of {partition}, not its own"
             )
         if interval.is_mixed or not self.is_sound(group, partition) or change.after is None:
-            return  # the offsets of a topic that is gone are going to be deleted
+            return  # offsets of a deleted topic will be deleted
         offset = int(change.after.content)
         if change.before is not None and offset < _offset(change.before.content):
             raise BrokenPromiseError("commit", f"{consumer} set {partition} back from {change.before.content!r}")

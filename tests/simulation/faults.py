@@ -1,4 +1,4 @@
-"""Everything that can go wrong, one function a kind; `plan.WEIGHTS` says how often."""
+"""The faults, one function for each kind; `plan.WEIGHTS` has their frequencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Do = Callable[[Cluster, Random], None]
 
 
 def perform(cluster: Cluster, fault: Fault) -> None:
-    """Let one thing go wrong."""
+    """Cause one fault."""
     perform_kind(cluster, fault.kind, fault.pick)
 
 
@@ -58,7 +58,7 @@ def _agent(cluster: Cluster, draw: Random) -> AgentHost | None:
 
 
 def _coordinator(cluster: Cluster, draw: Random) -> CoordinatorHost:
-    """Mostly the leader: with a standby little goes wrong."""
+    """Choose a coordinator, mostly the leader, because faults of standbys have little effect."""
     living = cluster.living_coordinators()
     leading = [process for process in living if process.machine.leadership is not None]
     return draw.choice(leading if leading and draw.random() < 0.8 else living)
@@ -75,7 +75,7 @@ def _join(cluster: Cluster, draw: Random) -> None:
     static = draw.random() < 0.4
     group = draw.choice(list(GROUPS))
     instance_id = draw.choice(["i1", "i2"]) if static else None
-    cluster.add_agent(group, instance_id)  # which may be taken: the older of the two is fenced
+    cluster.add_agent(group, instance_id)  # possibly one in use: then the older of the two is fenced
 
 
 def _storm(cluster: Cluster, draw: Random) -> None:
@@ -113,13 +113,13 @@ def _freeze(cluster: Cluster, host: AgentHost | CoordinatorHost, duration_us: in
 
 
 def freeze(host: AgentHost | CoordinatorHost) -> None:
-    """Let a process stand still."""
+    """Suspend a process."""
     host.freeze()
     _connection_changed(host)
 
 
 def thaw(host: AgentHost | CoordinatorHost) -> None:
-    """Let a frozen process go on."""
+    """Resume a suspended process."""
     if host.frozen:
         host.tell("thaws")
         host.thaw()
@@ -143,7 +143,7 @@ def _cut(cluster: Cluster, host: AgentHost | CoordinatorHost | None, draw: Rando
 
 
 def _expire_agent(cluster: Cluster, draw: Random) -> None:
-    """Only by time: who ends the session of a living agent by hand breaks what its lease rests on."""
+    """Expire a session by time only: ending a live agent's session by hand violates its lease's assumption."""
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
         _tell(cluster, agent, "is cut off until its session is over")
@@ -179,7 +179,7 @@ def _slow_agent(cluster: Cluster, draw: Random) -> None:
 
 
 def _strand_agent(cluster: Cluster, draw: Random) -> None:
-    """Somebody's messages come so late that it is evicted; what it has sent arrives when others own its partitions."""
+    """Delay an agent's messages until it is evicted; they arrive when others own its partitions."""
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
         group = agent.settings.group
@@ -187,7 +187,7 @@ def _strand_agent(cluster: Cluster, draw: Random) -> None:
         cluster.add_agent(group)
         duration_us = draw.randrange(2_000_000, 5_000_000)
         agent.connection.slow_down(duration_us, VERY_SLOW_US)
-        if draw.random() < 0.5:  # and it finishes something that it was given long ago
+        if draw.random() < 0.5:  # and it finishes records that it got long ago
             cluster.applications[agent.name].block(duration_us * 3 // 4)
 
 
@@ -206,7 +206,7 @@ def _block_application(cluster: Cluster, draw: Random) -> None:
 
 
 def _stop_polling(cluster: Cluster, draw: Random) -> None:
-    """Somebody's application never comes back, as long as the faults last."""
+    """Hang an application for as long as the faults last."""
     agent = _agent(cluster, draw)
     if agent is not None:
         _tell(cluster, agent, "has an application that does not come back")
@@ -264,13 +264,13 @@ def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
     process = _coordinator(cluster, draw)
     _slow_down(cluster, process, process.connection, draw)
     if draw.random() < 0.5:
-        process.connection.break_off()  # everything is read anew, slowly
+        process.connection.break_off()  # everything is read again, slowly
 
 
 def _break_while_moving(cluster: Cluster, draw: Random) -> None:
-    """The leader loses sight of a group while slow agents answer it and others join, and reads everything slowly.
+    """Disconnect the leader while slow agents answer it and others join, and make it read everything slowly.
 
-    It may find a server that lags behind what it has written itself.
+    It may reach a server that lags behind its own writes.
     """
     process, group = _coordinator(cluster, draw), draw.choice(list(GROUPS))
     for agent in cluster.living_agents(group):
@@ -300,7 +300,7 @@ def _resign(cluster: Cluster, draw: Random) -> None:
 
 
 def _depose(cluster: Cluster, draw: Random) -> None:
-    """An operator deletes the leader's node: it goes on as long as it has not noticed, for its server lags behind."""
+    """Delete the leader's node; its server lags, so it leads on until it notices."""
     session, ensemble = _coordinator(cluster, draw).connection.session, cluster.ensemble
     if session is not None and session.server in ensemble.servers[1:]:
         ensemble.lag(ensemble.servers.index(session.server), draw.randrange(*LONG_US))
@@ -309,7 +309,7 @@ def _depose(cluster: Cluster, draw: Random) -> None:
 
 
 def _write_epoch(cluster: Cluster, draw: Random) -> None:
-    """An operator writes the epoch: whoever leads has to be elected anew."""
+    """Write the epoch as an operator: the leader has to be elected again."""
     epoch = int(cluster.ensemble.zk.nodes[paths.COORDINATOR_EPOCH].content)
     cluster.write(SetContent(paths.COORDINATOR_EPOCH, b"%d" % (epoch + draw.randrange(3))))
 
@@ -358,7 +358,7 @@ def _recreate_topic(cluster: Cluster, draw: Random) -> None:
 
 
 def _configure(cluster: Cluster, draw: Random) -> None:
-    """Mostly while the group is being rebalanced."""
+    """Change settings, mostly during a rebalance."""
     group = draw.choice(list(GROUPS))
     more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(HINDERING)}"
     cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
@@ -369,7 +369,7 @@ def _configure(cluster: Cluster, draw: Random) -> None:
 
 
 def _ask(cluster: Cluster, draw: Random) -> None:
-    """What `zkrebalancer groups rebalance` does."""
+    """Request a rebalance as `zkrebalancer groups rebalance` does."""
     path = paths.group(draw.choice(list(GROUPS)))
     node = cluster.ensemble.zk.nodes.get(path)
     if node is not None:
@@ -391,7 +391,7 @@ def _garbage_record(cluster: Cluster, draw: Random) -> None:
 
 
 def _delete_registration(cluster: Cluster, draw: Random) -> None:
-    """Best of somebody who has a command to answer."""
+    """Delete a registration, preferably of an agent with a pending command."""
     zk = cluster.ensemble.zk
     registered = [
         (agent.settings.group, agent.consumer) for agent in cluster.living_agents() if agent.consumer is not None

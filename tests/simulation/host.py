@@ -1,4 +1,4 @@
-"""A process on a machine of its own: its own clocks, its own draws; it may be frozen and thawed, and it may die."""
+"""A process with a separate machine, clocks and random draws; it can be frozen, thawed and killed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from random import Random
 
 from tests.simulation.schedule import Action, Schedule
 
-MAX_DRIFT_PPM = 3_000  # clocks of two hosts differ by less than the coordinator allows for
+MAX_DRIFT_PPM = 3_000  # clocks of two hosts differ by less than the coordinator tolerates
 EPOCH_MS = 1_700_000_000_000
 
 
 class Host:
-    """What every simulated process has. A frozen one does everything that was due when it thaws, in any order."""
+    """The base of every simulated process. On thawing, it does everything that is due, in any order."""
 
     def __init__(self, name: str, schedule: Schedule, seed: int) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Host:
         self._tick_at_us: int | None = None
 
     def clock_us(self) -> int:
-        """The clock that never jumps and runs on while the process is frozen."""
+        """The monotonic clock, which also runs while the process is frozen."""
         now_us = self.schedule.now_us
         return self._boot_us + now_us + now_us * self._drift_ppm // 1_000_000
 
@@ -34,12 +34,12 @@ class Host:
         return self.wall_offset_ms + self.schedule.now_us // 1_000
 
     def moment_us(self, clock_us: int) -> int:
-        """When `clock_us` will say so."""
+        """When `clock_us` will have this value."""
         elapsed_us = clock_us - self._boot_us
         return elapsed_us * 1_000_000 // (1_000_000 + self._drift_ppm) + 1
 
     def run(self, action: Action, *arguments: object) -> None:
-        """Do something as this process: not when it is dead, later when it is frozen."""
+        """Run an action as this process: never if it is dead, later if it is frozen."""
         if self.alive and self.frozen:
             self._waiting.append((action, arguments))
         elif self.alive:
@@ -68,14 +68,14 @@ class Host:
     # Ticks ----------------------------------------------------------------------------------------------------------
 
     def deadline_us(self) -> int | None:
-        """When, by its clock, the process wants to be woken."""
+        """The process's next deadline, by its clock."""
         return None
 
     def tick(self) -> None:
-        """Its deadline has come; plans the next tick once that is dealt with."""
+        """Handle the deadline, then plan the next tick."""
 
     def plan_tick(self) -> None:
-        """Call after whatever may have changed the deadline."""
+        """Plan the next tick; call this after every possible change of the deadline."""
         deadline_us = self.deadline_us()
         if deadline_us is None:
             return

@@ -1,23 +1,26 @@
-"""What a hostile world does: refuses calls, replaces nodes, claims what was never given.
+"""The faults of a hostile world: refused calls, replaced nodes, false claims.
 
-Each kind concerns one topic, one group or one member (`Target`), or everybody; `plan.HOSTILE_WEIGHTS` says how often.
-`make_whole` takes back what an operator would repair; after it nobody may need a hand.
+Each kind hits one topic, group or member (`Target`), or all; `plan.HOSTILE_WEIGHTS` has their frequencies.
+`make_whole` repairs what an operator would repair; everything else has to recover without help.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from consumer_agent.membership.offset_books import MARK_PREFIX
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
 from tests.simulation.invariants import ROGUE
 from tests.simulation.network import Refusing
 from tests.simulation.plan import GROUPS, HOSTILE_WEIGHTS
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import ownership, paths, registration
+from zkrebalancer.protocol import cluster_nodes, ownership, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, Operation, Refusal, SetContent
+from zkrebalancer.protocol.fields import write_document
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 REFUSALS = (
@@ -40,10 +43,11 @@ JUNK = (
     b'{"version":1,"partitions":{},"threads":{},"subscription":{}}',
     b'{"version":1,"x":"' + b"x" * 200_000 + b'"}',
 )
-AGAIN_US = (0, 800_000)  # until what was deleted is there again
-COPIED_US = 5_000_000  # longer than any session, so that nobody holds anything when the copy is taken into use
+AGAIN_US = (0, 800_000)  # until deleted nodes are back
+COPIED_US = 5_000_000  # longer than any session, so that nothing is held when the copy comes into use
 ROGUE_SESSION_MS = 4_000
 HUGE = 1_000_000
+FORGED_GENERATIONS = (0, 1_000, cluster_nodes.MAX_COUNTER // 2, cluster_nodes.MAX_COUNTER, 2**63 - 1)
 CUT_US = 900_000  # shorter than any lease
 MAX_REQUEST_BYTES = 2_000
 NOTHING = ownership.encode_owners(OwnersRecord(0, None, {}))
@@ -62,7 +66,7 @@ TOGETHER_US = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom it concerns."""
+    """What a fault hits."""
 
     group: str
     topic: str
@@ -73,7 +77,7 @@ Do = Callable[[Cluster, Random, Target], None]
 
 
 def perform_hostile(cluster: Cluster, kind: str, pick: int, target: Target | None = None) -> None:
-    """Let one thing happen, to `target` or to somebody."""
+    """Cause one fault, to `target` or to a random one."""
     draw = Random(pick)
     HOSTILE[kind](cluster, draw, target or _somebody(cluster, draw))
 
@@ -85,7 +89,7 @@ def _somebody(cluster: Cluster, draw: Random) -> Target:
 
 
 def _provoke(cluster: Cluster, draw: Random, group: str) -> None:
-    """See to it that something is read or written: nobody notices a refusal before."""
+    """Cause a read or a write, without which a refusal has no effect."""
     if draw.random() < 0.5:
         cluster.add_agent(group)
     if draw.random() < 0.7:
@@ -125,18 +129,21 @@ def _deny_group(cluster: Cluster, draw: Random, target: Target) -> None:
             (paths.evicted(name), Right.READ),
             (paths.evicted(name), Right.CREATE),
             (paths.evicted(name), Right.DELETE),
-            *_rights_at_a_member(target),
+            *_rights_at_a_member(cluster, target),
         ]
     )
     _deny(cluster, "coordinator", path, right)
     _provoke(cluster, draw, name)
 
 
-def _rights_at_a_member(target: Target) -> list[tuple[str, Right]]:
+def _rights_at_a_member(cluster: Cluster, target: Target) -> list[tuple[str, Right]]:
     consumer = target.agent.consumer if target.agent is not None else None
     if consumer is None:
         return []
+    channel = paths.channel(target.group, consumer)
+    commands = [f"{channel}/{node}" for node in cluster.ensemble.zk.children(channel)]
     return [
+        *((path, Right.READ) for path in commands * 6),
         (paths.ids(target.group, consumer), Right.READ),
         (paths.owners(target.group, consumer), Right.READ),
         (paths.channel(target.group, consumer), Right.READ),
@@ -161,7 +168,7 @@ def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
-    """A quota, a bug, an old server: calls of one kind fail for a while, below the group or below a part of it."""
+    """Refuse calls of one kind for a while, below a group or a part of it, as a quota, a bug or an old server does."""
     kinds: tuple[type[Operation | Get | ListChildren], ...] = draw.choice(
         [(Create,), (SetContent,), (Delete,), (Check,), (Get,), (ListChildren,), (Create, SetContent)]
     )
@@ -182,8 +189,8 @@ def _garble(cluster: Cluster, path: str, junk: bytes) -> None:
     if node is None:
         return
     cluster.schedule.tell("FAULT", f"{path} becomes {junk[:40]!r}")
-    whole, _junk = cluster.garbled.get(path, (node.content, b""))
-    cluster.garbled[path] = (whole, junk)
+    whole, junk_before = cluster.garbled.get(path, (node.content, None))
+    cluster.garbled[path] = (whole if node.content == junk_before else node.content, junk)
     cluster.write(SetContent(path, junk))
 
 
@@ -202,7 +209,7 @@ def _garble_generation(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
-    """That of a member that comes back, so that the node has to be written again."""
+    """Damage the node of a static member that returns, so that it has to be rewritten."""
     path, junk = paths.static(target.group, "i1"), draw.choice(JUNK)
     if path in cluster.ensemble.zk.nodes:
         _garble(cluster, path, junk)
@@ -233,7 +240,7 @@ def _garble_offset(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _give_topic_id(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Kafka's protocol version is raised; or a tool of an older version writes the topic, and the id is gone."""
+    """Add a topic's id, as a new Kafka version does, or remove it, as an old tool does."""
     node = cluster.ensemble.zk.nodes.get(paths.topic(target.topic))
     if node is not None and _is_known_as(cluster, target.topic, f"czxid-{node.created_zxid}"):
         cluster.rename_topic(target.topic, has_id=not cluster.topic_ids[target.topic] or draw.random() < 0.3)
@@ -241,19 +248,21 @@ def _give_topic_id(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _is_known_by_id(cluster: Cluster) -> bool:
-    """Whether every mark names the id of its topic: only then is a copy recognized."""
+    """Whether every mark names its topic's id; only then is a copy recognized."""
     return all(_is_known_as(cluster, topic, cluster.topic_ids[topic]) for topic in cluster.incarnations)
 
 
 def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
-    """Whether all marks have this name of a topic: who loses both names at once is another topic."""
+    """Whether all marks have this name of a topic; a topic that loses both names at once is another one."""
     nodes = cluster.ensemble.zk.nodes
     marks = [nodes[path].content for group in GROUPS if (path := paths.offsets(group, topic)) in nodes]
-    return all(name in mark.decode(errors="replace").split() for mark in marks)
+    in_kafka = [text for (_group, tp), (_offset, text) in cluster.brokers.offsets.items() if tp[0] == topic]
+    known = [mark.decode(errors="replace") for mark in marks] + [text.removeprefix(MARK_PREFIX) for text in in_kafka]
+    return all(name in names.split() for names in known)
 
 
 def _copy_tree(cluster: Cluster, _draw: Random, _target: Target) -> None:
-    """The tree moves to another ensemble: every node is created anew there, and all sessions are others."""
+    """Move the tree to another ensemble: every node is recreated, and all sessions are new."""
     ensemble = cluster.ensemble
     if not ensemble.down and ensemble.cut_off is None:
         ensemble.restart(COPIED_US)
@@ -283,35 +292,42 @@ def _delete_all(cluster: Cluster, path: str) -> None:
 
 
 def _recreate_group(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Somebody deletes a group that is in use, and it is made anew."""
-    content = cluster.ensemble.zk.nodes[paths.group(target.group)].content
-    _delete_all(cluster, paths.group(target.group))
-    cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write, Create(paths.group(target.group), content))
+    """Delete a group in use and recreate it."""
+    node = cluster.ensemble.zk.nodes.get(paths.group(target.group))
+    if node is not None:
+        _delete_all(cluster, paths.group(target.group))
+        again = Create(paths.group(target.group), node.content)
+        cluster.schedule.after(draw.randrange(*AGAIN_US), cluster.write, again)
 
 
 # Members --------------------------------------------------------------------------------------------------------------
 
 
 def _forge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
-    """A member claims all partitions, which it was never given."""
-    _add_rogue(cluster, draw, target.group, dict.fromkeys(sorted(cluster.brokers.logs), 0))
+    """Add a member that claims all partitions without being given any, each time in another generation."""
+    claims = dict.fromkeys(sorted(cluster.brokers.logs), 0)
+    generation = FORGED_GENERATIONS[len(cluster.rogues) % len(FORGED_GENERATIONS)]
+    record = ownership.encode_owners(OwnersRecord(generation, None, claims))
+    _add_rogue(cluster, draw, target.group, len(claims), record)
 
 
 def _huge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
-    _add_rogue(cluster, draw, target.group, {(target.topic, number): 0 for number in range(HUGE)})
+    """One range, written as such: a million partitions would take seconds to encode."""
+    document = json.loads(ownership.encode_owners(OwnersRecord(0, None, {(target.topic, 0): 0})))
+    document["threads"]["0"][target.topic] = [[0, HUGE - 1]]
+    _add_rogue(cluster, draw, target.group, HUGE, write_document(document))
 
 
-def _add_rogue(cluster: Cluster, draw: Random, group: str, claims: dict[tuple[str, int], int]) -> None:
-    """Register somebody who answers nothing, and reads nothing that the others read."""
+def _add_rogue(cluster: Cluster, draw: Random, group: str, count: int, record: bytes) -> None:
+    """Register a member that answers nothing and reads none of the others' partitions."""
     zk = cluster.ensemble.zk
     session = zk.open(ROGUE_SESSION_MS, zk.servers[0])
     session.inbox.clear()
     cluster.rogues.append(session)
     name = f"{ROGUE}{session.session_id}"
-    cluster.schedule.tell("FAULT", f"{name} of {group} claims {len(claims)} partitions")
+    cluster.schedule.tell("FAULT", f"{name} of {group} claims {count} partitions")
     about = registration.Registration("static", {"nothing": 1}, "", "rogue", "rogue", ROGUE_SESSION_MS)
     is_at_once = draw.random() < 0.5
-    record = ownership.encode_owners(OwnersRecord(0, None, claims))
     zk.perform(
         Multi(
             (
@@ -327,7 +343,7 @@ def _add_rogue(cluster: Cluster, draw: Random, group: str, claims: dict[tuple[st
 
 
 def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Mostly of somebody who does not notice soon."""
+    """Delete an ownership record, mostly of a member that will not notice soon."""
     if target.agent is not None and target.agent.consumer is not None:
         if draw.random() < 0.7 and target.agent.connection is not None:
             target.agent.connection.cut_link(CUT_US)
@@ -336,7 +352,7 @@ def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _steal_command(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Somebody else deletes a command: at once, or as soon as there is one."""
+    """Delete a command, now or as soon as there is one."""
     zk, channel = cluster.ensemble.zk, paths.channel(target.group)
     pending = [f"{channel}/{name}/{node}" for name in zk.children(channel) for node in zk.children(f"{channel}/{name}")]
     if pending:
@@ -354,7 +370,7 @@ def _steal_again(cluster: Cluster, pick: int, target: Target) -> None:
 
 
 def _small_requests(cluster: Cluster, _draw: Random, _target: Target) -> None:
-    """Servers with a small `jute.maxbuffer`, of which everybody knows (`MAX_TRANSACTION_BYTES`); it stays."""
+    """Give servers and clients a small `jute.maxbuffer` (`MAX_TRANSACTION_BYTES`) for the rest of the run."""
     cluster.ensemble.zk.max_request_bytes = MAX_REQUEST_BYTES
 
 
@@ -367,20 +383,20 @@ def _hang_strategy(cluster: Cluster, _draw: Random, target: Target) -> None:
 
 
 def _break_step(cluster: Cluster, _draw: Random, target: Target) -> None:
-    """A bug: whatever is asked of one group raises."""
+    """Make every step of one group raise."""
     cluster.broken.add(target.group)
     cluster.add_agent(target.group)
 
 
 def _abandon_reset(cluster: Cluster, _draw: Random, target: Target) -> None:
-    """`reset-offsets` is killed in the middle."""
+    """Kill `reset-offsets` in the middle."""
     pause = cluster.settings(target.group, '"rebalance_timeout_ms":1500,"max_rebalance_retries":1,"starts_paused":true')
     cluster.write(SetContent(paths.group(target.group), pause))
     cluster.abandoned[target.group] = pause
 
 
 def _pair(cluster: Cluster, draw: Random, _target: Target) -> None:
-    """Two rare events at almost the same time."""
+    """Cause two rare faults at almost the same time."""
     for kind in draw.sample(RARE, 2):
         cluster.schedule.after(draw.randrange(TOGETHER_US), cluster.perform, kind, draw.getrandbits(32))
 
@@ -392,7 +408,7 @@ HOSTILE: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHT
 
 
 def make_whole(cluster: Cluster) -> None:
-    """Take back what only an operator can: rights, contents, servers; the rest has to heal by itself."""
+    """Repair what only an operator can: rights, contents, servers; the rest has to recover by itself."""
     zk = cluster.ensemble.zk
     zk.denied.clear()
     for connection in cluster.ensemble.connections:

@@ -1,4 +1,4 @@
-"""What must hold in a hostile world too: no offset is deleted without need, nothing is repeated without a pause."""
+"""Checks for a hostile world: no offset is deleted needlessly, no call is repeated without a pause."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from tests.simulation.network import Ensemble
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import Schedule
 from tests.support.zk_model import Change
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import offset_copy, paths
 from zkrebalancer.protocol.calls import Call, Multi, Operation
+from zkrebalancer.protocol.numbers import decimal
 
 SECOND_US = 1_000_000
-MAX_CALLS_PER_SECOND = 1_500  # of one process
+MAX_CALLS_PER_SECOND = 1_500  # per process
 MAX_EQUAL_CALLS_PER_SECOND = 40
 
 
 class OffsetInvariants:
-    """An offset is deleted by a coordinator only when its topic is another one than when it was written."""
+    """Checks that coordinators delete offsets only of former incarnations of a topic, and keep copies."""
 
     def __init__(self, ensemble: Ensemble, brokers: Brokers, life: Callable[[str], str]) -> None:
         self._ensemble = ensemble
         self._brokers = brokers
         self._life = life
-        self._written: dict[str, str] = {}  # path of an offset -> the incarnation of its topic at that time
+        self._written: dict[str, str] = {}  # path of an offset -> incarnation of its topic when it was written
         ensemble.watchers.append(self.committed)
 
     def committed(self, session_id: int, _operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
@@ -45,10 +46,23 @@ class OffsetInvariants:
             is_coordinator = isinstance(self._ensemble.hosts.get(session_id), CoordinatorHost)
             if is_coordinator and log is not None and written == incarnation:
                 raise BrokenPromiseError("offset deleted", f"{change.path}, and {parts[4]} is what it was")
+            if is_coordinator and not _is_copied(change, changes):
+                raise BrokenPromiseError("offset deleted", f"{change.path}, and no copy has it")
+
+
+def _is_copied(deleted: Change, changes: tuple[Change, ...]) -> bool:
+    """Whether the deleting transaction made a copy of an offset; non-numbers need none."""
+    _, *parts = deleted.path.split("/")
+    offset = decimal(deleted.before.content.strip()) if deleted.before is not None else None
+    made = [each.after.content for each in changes if each.after is not None and "/deleted_offsets/" in each.path]
+    copies = map(offset_copy.decode, made)
+    return offset is None or any(
+        copy.topic == parts[4] and copy.offsets.get(int(parts[5])) == offset for copy in copies
+    )
 
 
 class CallRates:
-    """Every process makes a bounded number of calls in a second, and few that are equal."""
+    """Checks that a process makes a bounded number of calls per second, and few equal ones."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

@@ -1,4 +1,4 @@
-"""What must hold of the tree after every transaction. Only what a transaction has changed is looked at."""
+"""Checks the tree after every transaction; only changed parts are checked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.host import MAX_DRIFT_PPM, Host
 from tests.simulation.network import Ensemble
+from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from tests.support.zk_model import Change
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths, settings
@@ -17,22 +18,24 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 
-ROGUE = "rogue-"  # how the names of members begin that claim what they like
-OPERATOR = 0  # the session of whoever meddles by hand
+ROGUE = "rogue-"  # prefix of the names of members with false claims
+OPERATOR = 0  # the session of an operator
+NEVER_US = 10**15
+AWAY_US = 10_000_000  # how long a coordinator may believe deleted what is listed again, because servers lag
 
 
 @dataclass(slots=True)
 class Consumer:
-    """What stands in the tree about one registered, evicted or dead consumer."""
+    """The tree's content about one registered, evicted or dead consumer."""
 
-    record: OwnersRecord | None = None  # what it said last when it could still be read
+    record: OwnersRecord | None = None  # its last readable content
     commands: dict[str, Command | None] = field(default_factory=dict)  # node name -> command, None: unreadable
     tombstone: frozenset[TopicPartition] = frozenset()
     buried_us: int = 0
     lease_us: int = 0
-    is_garbled: bool = False  # somebody else wrote into its record
-    is_rogue: bool = False  # says what it likes: it holds what it was started on
-    owes_answer: bool = False  # its last command was taken back because it did not answer
+    is_garbled: bool = False  # another program wrote its record
+    is_rogue: bool = False  # its claims are ignored: it holds what it was given
+    owes_answer: bool = False  # its last command was cancelled because it did not answer
     held: frozenset[TopicPartition] = frozenset()
 
     def holds(self) -> frozenset[TopicPartition]:
@@ -49,7 +52,7 @@ class TreeInvariants:
     """Follows every transaction."""
 
     def __init__(self, ensemble: Ensemble, is_sound: Callable[[str, TopicPartition], bool]) -> None:
-        """`is_sound` tells whether a partition exists, and the group's offsets are those of its topic."""
+        """`is_sound`: whether a partition exists and the group's offsets belong to its topic."""
         self.ensemble = ensemble
         self.is_sound = is_sound
         self.consumers: dict[tuple[str, str], Consumer] = {}
@@ -57,6 +60,7 @@ class TreeInvariants:
         self.leader_session = 0
         self.epoch = 0
         self.applied: set[str] = set()  # ids of commands
+        self.back_us: dict[str, int] = {}  # topic whose node was deleted, and not the topic -> when the node came back
         ensemble.watchers.append(self.committed)
 
     def consumer(self, group: str, name: str) -> Consumer:
@@ -69,6 +73,8 @@ class TreeInvariants:
         for change in changes:
             if change.path == paths.COORDINATOR_EPOCH:
                 self._epoch_changed(change, session_id, by_path)
+            elif change.path.startswith(paths.BROKER_TOPICS + "/"):
+                self._topic_changed(change)
             elif change.path.startswith(paths.GROUPS + "/"):
                 if isinstance(host, CoordinatorHost) and session_id != self.leader_session:
                     raise BrokenPromiseError("stale leader", f"{host.name} wrote {change.path}")
@@ -137,7 +143,7 @@ class TreeInvariants:
         try:
             record = ownership.decode_owners(change.after.content)
         except NodeContentError:
-            known.is_garbled = True  # an operator's doing; its consumer goes on with what it knows
+            known.is_garbled = True  # written by an operator; its consumer continues with what it knows
             return
         known.is_garbled = False
         if change.before is None:
@@ -155,7 +161,8 @@ class TreeInvariants:
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
         may_be_read = self.ensemble.zk.was_denied.isdisjoint({paths.owners(*key), paths.channel(*key)})
         is_honest = not (known.is_garbled or known.is_rogue)
-        if has_answered and is_honest and may_be_read and paths.ids(*key) in by_path:
+        can_be_told = paths.channel(*key) in by_path  # it may have been removed
+        if has_answered and is_honest and can_be_told and may_be_read and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")
         tombstone = ownership.decode_eviction(burial.after.content)
         held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
@@ -192,7 +199,7 @@ class TreeInvariants:
         known.owes_answer = False
 
     def _check_given(self, group: str, name: str) -> None:
-        """Nobody but a rogue owns what was not given, at any moment: such a claim is taken for a forged one."""
+        """Check that only rogues ever own more than was given: such a claim counts as forged."""
         known = self.consumers.get((group, name))
         nodes = self.ensemble.zk.nodes
         if known is None or known.record is None or known.is_rogue or known.is_garbled:
@@ -232,13 +239,13 @@ class TreeInvariants:
             raise BrokenPromiseError("generation", f"{key} was sent {name} of a generation that is not stored")
 
     def _check_settings(self, key: tuple[str, str], sent: Command) -> None:
-        """What the group's settings say at this very moment about a command that is sent."""
+        """Check a command against the group's settings at the moment of sending."""
         try:
             group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
         except NodeContentError:
-            return  # those before stay in force
+            return  # the former ones stay in force
         if isinstance(sent, StopFetcher):
-            moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp)}
+            moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp) and not self._was_away(tp[0])}
             if group.frozen and (sent.partitions is None or moving):
                 raise BrokenPromiseError("frozen", f"{key} was told to stop {moving or 'everything'}")
         elif group.starts_paused:
@@ -248,6 +255,20 @@ class TreeInvariants:
                 stops = [pending for pending in consumer.commands.values() if _is_stop_of_all(pending)]
                 if other[0] == key[0] and consumer.record is not None and consumer.record.partitions and stops:
                     raise BrokenPromiseError("barrier", f"{key} was told to start while {other} has not stopped")
+
+    def _topic_changed(self, change: Change) -> None:
+        topic = change.path.rpartition("/")[2]
+        if change.after is None and any(self.is_sound(group, (topic, 0)) for group in GROUPS):
+            self.back_us[topic] = NEVER_US
+        elif change.before is None and topic in self.back_us:
+            self.back_us[topic] = self.ensemble.schedule.now_us
+
+    def _was_away(self, topic: str) -> bool:
+        """Whether a topic lacked its node in a list of topics that there was."""
+        nodes, now_us = self.ensemble.zk.nodes, self.ensemble.schedule.now_us
+        if paths.topic(topic) not in nodes:
+            return paths.BROKER_TOPICS in nodes
+        return topic in self.back_us and now_us < self.back_us[topic] + AWAY_US
 
     # Tombstones, holders --------------------------------------------------------------------------------------------
 
@@ -285,5 +306,5 @@ class TreeInvariants:
 
 
 def _is_stop_of_all(pending: Command | None) -> bool:
-    """Whether a command belongs to a barrier; who is fenced stops for one consumer alone."""
+    """Whether a command belongs to a barrier; a fenced member's stop does not."""
     return isinstance(pending, StopFetcher) and pending.cause.kind != command.INSTANCE_FENCED

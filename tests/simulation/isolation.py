@@ -1,4 +1,4 @@
-"""Nothing fails but one hostile thing, which concerns a topic, a group or a member: nobody else may notice."""
+"""Runs with a single hostile fault, which hits a topic, a group or a member and must affect no other."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.quiescence import LOOK_US, SETTLE_LIMIT_US, problems, read_shares
 from zkrebalancer.protocol.fields import TopicPartition
 
-HASTE_US = 2_500_000  # to connect again, to read all groups, and to give a newcomer its share
-LATER_US = 15_000_000  # time limits of commands, a lease, pauses between tries
-OF_A_TOPIC = ("topic", "mark", "offset")  # in the kind: everything else of the groups goes on
+HASTE_US = 2_500_000  # to reconnect, to read all groups, and to give a newcomer its share
+LATER_US = 15_000_000  # time limits of commands, a lease, pauses between retries
+OF_A_TOPIC = ("topic", "mark", "offset")  # of the kind: all other parts of the groups continue
 OF_A_MEMBER = ("registration", "claim", "owner", "command")
 
 
 def one_bad_node(cluster: Cluster, fault: Fault) -> None:
-    """Let it happen to a topic, and to a member, of the group `inc`; see that the others are served as ever.
+    """Cause the fault to a topic and to a member of the group `inc`; check that the others are served as before.
 
     Raises:
-        BrokenPromiseError: somebody else was disturbed.
+        BrokenPromiseError: another one was affected.
 
     """
     cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
@@ -44,14 +44,14 @@ def one_bad_node(cluster: Cluster, fault: Fault) -> None:
 
 
 def _problems(cluster: Cluster, groups: list[str], concerned: set[str]) -> Iterator[str]:
-    """Yield who is not served with what is not concerned."""
+    """Yield unaffected members and partitions that are not served."""
     wanted = {partition for partition in cluster.brokers.logs if partition[0] not in concerned}
     for group in groups:
         shares = read_shares(cluster, group)
         living = {agent.consumer for agent in cluster.living_agents(group)}
         held: set[TopicPartition] = set().union(*(shares[name] for name in shares if name in living))
         if not wanted <= held:
-            yield f"in {group} nobody owns {sorted(wanted - held)}"
+            yield f"in {group} no member owns {sorted(wanted - held)}"
         counts = [len(shares.get(name or "", set()) & wanted) for name in living]
         if not concerned and group == "eag" and max(counts) - min(counts) > 1:
             yield f"in {group} the shares are {sorted(counts)}"

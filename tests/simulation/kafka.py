@@ -1,15 +1,18 @@
-"""Kafka's brokers in virtual time: logs that grow by themselves, and what librdkafka shows of them to the fetcher."""
+"""Kafka's brokers in virtual time: growing logs, and librdkafka's view of them for the fetcher."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # it is its public name
 
 from tests.simulation.schedule import Schedule
 
-MAX_MESSAGES = 50  # that one poll of the fetcher finds
+MAX_MESSAGES = 50  # for one poll of the fetcher
 
 
 @dataclass(slots=True)
@@ -27,11 +30,11 @@ class Brokers:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.logs: dict[tuple[str, int], Log] = {}
-        self.stopped_us: int | None = None  # when the producers stopped
+        self.stopped_us: int | None = None  # end of the producers
         self.down_until_us = 0
         self.on_change: list[Callable[[], None]] = []
         self.offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}  # group, partition -> offset, text
-        self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # of what arrives in `offsets`
+        self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # of arrivals in `offsets`
 
     def end(self, partition: tuple[str, int]) -> int:
         """Return the offset after the last record; the log begins at 0."""
@@ -62,7 +65,7 @@ class Brokers:
 
 
 class Client:
-    """librdkafka's consumer: what is assigned, and what was fetched of it."""
+    """librdkafka's consumer: assigned partitions and fetched records."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -87,7 +90,7 @@ class Client:
         self._paused.difference_update((partition.topic, partition.partition) for partition in partitions)
 
     def fetch(self, room: int) -> bool:
-        """Take what the brokers have, as a poll that is under way; return whether there is anything."""
+        """Fetch available records, as during a poll; return whether there are any."""
         room = min(room, MAX_MESSAGES)
         for partition, position in self.positions.items() if self._brokers.is_up else ():
             log = self._brokers.logs.get(partition)
@@ -108,7 +111,7 @@ class Client:
         return bool(self._fetched)
 
     def next_fetch_us(self) -> int | None:
-        """Return when there is something to fetch."""
+        """Return when the next record can be fetched."""
         now_us, times = self._brokers.schedule.now_us, []
         for partition, position in self.positions.items():
             if partition in self._brokers.logs and partition not in self._stopped | self._paused:
@@ -129,11 +132,32 @@ class Client:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return Description({topic: Described(sum(1 for name, _number in self._brokers.logs if name == topic))})
 
-    def offsets_for_times(self, asked: Iterable[TopicPartition], **_timeout: float) -> list[TopicPartition]:
-        if not self._brokers.is_up:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        answers = [TopicPartition(wanted.topic, wanted.partition, 0) for wanted in asked]
-        return [answer for answer in answers if (answer.topic, answer.partition) in self._brokers.logs]
+
+class Admin:
+    """librdkafka's admin client: answers a moment later, without blocking the caller."""
+
+    def __init__(self, brokers: Brokers, later: Callable[[Callable[[], None]], object]) -> None:
+        self._brokers = brokers
+        self._later = later
+
+    def list_offsets(
+        self, asked: Mapping[TopicPartition, OffsetSpec], **_: object
+    ) -> dict[TopicPartition, Future[Any]]:
+        futures: dict[TopicPartition, Future[Any]] = {wanted: Future() for wanted in asked}
+
+        def answer() -> None:
+            for wanted, future in futures.items():
+                partition = wanted.topic, wanted.partition
+                if self._brokers.is_up and partition in self._brokers.logs:
+                    is_end = asked[wanted] is OffsetSpec.latest()  # type: ignore[no-untyped-call]
+                    future.set_result(TopicPartition(*partition, self._brokers.end(partition) if is_end else 0))
+                else:
+                    future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+
+        self._later(answer)
+        return futures
+
+    def describe_topics(self, *_: object, **__: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

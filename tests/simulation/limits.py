@@ -1,4 +1,4 @@
-"""Sets limits of the code, wherever a constant of that name stands: small ones have second rounds."""
+"""Sets constants of the code in every module that has one of that name: small limits cause second rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("zkrebalancer.rebalance", "zkrebalancer.protocol", "consumer_agent")
 
 @contextmanager
 def set_to(limits: Mapping[str, int]) -> Iterator[None]:
-    """Run with these values in place of the constants of these names."""
+    """Run with these values of the named constants."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(PACKAGES)]
     with ExitStack() as stack:
         for name, value in limits.items():

@@ -1,7 +1,7 @@
 """ZooKeeper's ensemble and the links to it, in virtual time: delays, cuts, expiry, servers that lag or are cut off.
 
-The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. A request that is under
-way when its client gives the connection up may still be performed, until that client is connected again.
+The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. A request in flight when
+its client gives up the connection may still be performed, until the client has reconnected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zkrebalancer.protocol.calls import (
 )
 
 SERVERS = 3
-TICK_US = 200_000  # a session is given up at the first tick after its timeout
+TICK_US = 200_000  # a session expires at the first tick after its timeout
 FOLLOW_DELAY_US = 3_000
 QUICK_US = (80, 900)
 SLOW_US = (5_000, 60_000)
@@ -44,7 +44,7 @@ Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """What a server refuses for a while: operations, or reads, of paths below `path`, with `refusal`.
+    """Temporary refusals of a server: operations, or reads, below `path`, with `refusal`.
 
     `is_whole`: a transaction is refused as a whole, without naming an operation.
     """
@@ -81,7 +81,7 @@ class Ensemble:
         self.watchers: list[Transaction] = []
         self.servers = [self.zk.servers[0], *(self.zk.add_server() for _ in range(SERVERS - 1))]
         self.connections: list[Connection] = []
-        self.hosts: dict[int, Host] = {}  # session id -> whose it is
+        self.hosts: dict[int, Host] = {}  # session id -> owner
         self.on_request: Callable[[Host, Call], None] = lambda _host, _call: None
         self.down = False
         self.cut_off: Server | None = None
@@ -89,7 +89,7 @@ class Ensemble:
         self._following: set[int] = set()
 
     def _identity(self, session_id: int) -> str:
-        """Access control lists name coordinators, and the agents of each group."""
+        """Return the identity for access control lists: coordinators, or the agents of a group."""
         return self.hosts[session_id].name.split("-")[0] if session_id in self.hosts else "operator"
 
     def _committed(self, session_id: int, operations: tuple[Operation, ...], changes: tuple[Change, ...]) -> None:
@@ -116,13 +116,13 @@ class Ensemble:
             self._plan_follow(number)
 
     def accepting(self, seen: int) -> list[Server]:
-        """The servers that take a client which has seen so much."""
+        """The servers that accept a client that has seen this transaction id."""
         if self.down:
             return []
         return [server for server in self.servers if server is not self.cut_off and server.applied >= seen]
 
     def restart(self, outage_us: int) -> None:
-        """Stop every server; sessions get their whole timeout anew when they are back."""
+        """Stop every server; when they return, every session gets a full timeout."""
         self.down = True
         for connection in self.connections:
             connection.break_off()
@@ -134,7 +134,7 @@ class Ensemble:
             connection.count_down_anew()
 
     def cut_server_off(self, duration_us: int) -> None:
-        """Cut a follower off from the others: it goes on answering reads, and notices only later."""
+        """Cut a follower off from the others: it still answers reads, and notices only later."""
         if self.cut_off is not None:
             return
         self.cut_off = self.servers[self.random.randrange(1, SERVERS)]
@@ -151,18 +151,18 @@ class Ensemble:
             self._plan_follow(self.servers.index(server))
 
     def lag(self, number: int, duration_us: int) -> None:
-        """Let a follower apply nothing for a while but what its own clients write: watches there are late."""
+        """Make a follower apply only its clients' writes for a while, so its watches are late."""
         self.lagging_until_us[number] = self.schedule.now_us + duration_us
 
     def lag_behind(self, ahead: Server, duration_us: int) -> None:
-        """Let every follower lag but this one."""
+        """Make every other follower lag."""
         for number, server in enumerate(self.servers[1:], 1):
             if server is not ahead:
                 self.lag(number, duration_us)
 
 
 class Connection:
-    """The ZooKeeper client of one process: one session at a time, opened anew when it has expired, until closed."""
+    """The ZooKeeper client of one process: one session at a time, replaced when it has expired, until closed."""
 
     def __init__(
         self,
@@ -178,16 +178,16 @@ class Connection:
         self.session: Session | None = None
         self.cut = False
         self.attached = False  # a server counts it as connected
-        self.online = False  # the client does
+        self.online = False  # the client counts it as connected
         self.closed = False
         self.loses_next_reply = False
         self.refusing: Refusing | None = None
-        self.lags_after_loss = False  # the servers to which it may turn then do not have that write yet
+        self.lags_after_loss = False  # the servers it may reach then do not have that write yet
         self._slow_until_us = 0
         self._slow_us = SLOW_US
-        self._is_deaf = False  # nothing comes through any more, and nobody has noticed yet
+        self._is_deaf = False  # nothing passes any more, unnoticed so far
         self._on_event = on_event
-        self._performed = performed  # told of writes that went through, with the host's clock when they were sent
+        self._performed = performed  # called with successful writes and the host's clock at their sending
         self._epoch = 0  # counts connections; a message belongs to one
         self._in_flight: dict[int, Call] = {}
         self._parked: list[tuple[int, int, Call, int]] = []  # requests that the network or a server holds back
@@ -195,7 +195,7 @@ class Connection:
         self._up_us = 0
         self._down_us = 0
         self._heard_us = 0
-        self._countdown: int | None = None  # None: the session is being heard of
+        self._countdown: int | None = None  # None: the session is alive
         self._countdowns = 0
         ensemble.connections.append(self)
         self._later(self._delay_us(), self._open)
@@ -227,7 +227,7 @@ class Connection:
         self.host.schedule.at(self._up_us, self._arrive, self._epoch, call_id, call, self.host.clock_us())
 
     def close(self) -> None:
-        """End the session in good order, if the server can be reached."""
+        """Close the session cleanly, if the server can be reached."""
         if self.closed:
             return
         self.closed, self.online = True, False
@@ -238,7 +238,7 @@ class Connection:
             self.drop()
 
     def drop(self) -> None:
-        """The process has died: only time ends the session."""
+        """Drop the connection of a dead process: the session ends by its timeout."""
         self.closed = True
         self.online = self.attached = False
         if self.session is None or self.session.expired:
@@ -252,7 +252,7 @@ class Connection:
             self.ensemble.connections.remove(self)
 
     def _suspend(self, epoch: int) -> None:
-        """The client notices that the connection is gone, and tries to connect again."""
+        """Let the client notice the lost connection and reconnect."""
         if epoch != self._epoch:
             return
         was_online, self.online, self.attached = self.online, False, False
@@ -271,7 +271,7 @@ class Connection:
         self._later(self.host.random.randrange(*RETRY_US), self._open)
 
     def _open(self) -> None:
-        """Connect: with the session that there is, or with a new one."""
+        """Connect with the existing session, or with a new one."""
         zk, session = self.ensemble.zk, self.session
         has_session = session is not None and not session.expired
         servers = [] if self.cut else self.ensemble.accepting(session.seen if session and has_session else 0)
@@ -297,7 +297,7 @@ class Connection:
         if epoch != self._epoch or self.cut or not self._downstream or self.closed:
             return
         event, position = self._downstream.popleft()
-        if self.session is not None and not isinstance(event, calls.Watched):  # those carry no transaction id
+        if self.session is not None and not isinstance(event, calls.Watched):  # these have no transaction id
             self.session.seen = max(self.session.seen, position)
         if isinstance(event, Replied):
             self._in_flight.pop(event.call_id, None)
@@ -311,12 +311,12 @@ class Connection:
         return not self.cut and not self.ensemble.down
 
     def break_off(self) -> None:
-        """Break the connection; both ends notice."""
+        """Break the connection, noticed by both ends."""
         if self.attached and not self.closed:
             self._later(self.host.random.randrange(1_000), self._suspend, self._epoch)
 
     def slow_down(self, duration_us: int, range_us: tuple[int, int]) -> None:
-        """Let every message take long: what is usually done within a millisecond then falls between others' steps."""
+        """Delay every message, so that steps of other processes fall between."""
         self._slow_us = range_us
         self._slow_until_us = self.host.schedule.now_us + duration_us
 
@@ -349,7 +349,7 @@ class Connection:
             return
         if session.expired and session.server is not self.ensemble.cut_off:
             return
-        if epoch != self._epoch:  # given up by the client; it may be performed all the same
+        if epoch != self._epoch:  # given up by the client, but still performed
             if not self.attached and epoch == self._epoch - 1 and not self.cut and self.host.random.random() < 0.5:
                 self.ensemble.zk.perform(call, session.session_id)
             return
@@ -381,7 +381,7 @@ class Connection:
                 self._performed(call, sent_us)
 
     def _pull(self) -> None:
-        """The server has answered something."""
+        """Handle an answer of the server."""
         session = self.session
         while session is not None and session.inbox:
             event, position = session.inbox.popleft()
@@ -397,7 +397,7 @@ class Connection:
             self._plan_delivery()
 
     def _is_written(self, event: Replied) -> bool:
-        """Whether it answers a write that has changed something; the renewal of a lease has one operation."""
+        """Whether this answers a write with a change; the renewal of a lease has one operation."""
         call = self._in_flight.get(event.call_id)
         return isinstance(call, Multi) and len(call.operations) > 1 and isinstance(event.reply, Done)
 
@@ -408,7 +408,7 @@ class Connection:
     # The session's life -----------------------------------------------------------------------------------------------
 
     def heard_or_not(self) -> None:
-        """Look whether the ensemble hears of the client; if not, its session runs out."""
+        """Start or stop the session's timeout, depending on whether the ensemble hears from the client."""
         session = self.session
         if session is not None and session.expired and self._reachable():
             self.break_off()  # its server has closed it
@@ -422,7 +422,7 @@ class Connection:
             self._count_down(session, max(since_us, self._heard_us))
 
     def count_down_anew(self) -> None:
-        """The ensemble is back: whoever is not connected has a whole timeout to come."""
+        """Restart the timeout of disconnected clients, after the ensemble has returned."""
         if self._countdown is not None and self.session is not None:
             self._count_down(self.session, self.host.schedule.now_us)
 
@@ -437,7 +437,7 @@ class Connection:
             self.expire()
 
     def expire(self) -> None:
-        """End the session; whoever is connected is told by its server, if that knows."""
+        """End the session; a connected client is notified if its server knows."""
         session = self.session
         if session is None or session.expired:
             return

@@ -1,4 +1,4 @@
-"""What a seed stands for: who takes part, and which faults come when. Dropping faults from a plan shrinks a failure."""
+"""The plan of a seed: participants, faults and their times. Dropping faults from a plan shrinks a failure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from random import Random
 
 DURATION_US = 12_000_000
 MIN_FAULTS, MAX_FAULTS = 10, 110
-FIRST_FAULT_US, LAST_FAULT_US = 800_000, 11_980_000  # what a fault puts off a little happens before the end
+FIRST_FAULT_US, LAST_FAULT_US = 800_000, 11_980_000  # so that delayed effects of a fault happen before the end
 GROUPS = {"inc": "incremental", "eag": "eager"}
 
-# How often each fault is drawn, in parts of the sum.
+# Relative frequency of each fault.
 WEIGHTS = {
     "join": 10,
     "close_agent": 8,
@@ -55,7 +55,7 @@ WEIGHTS = {
 }
 
 
-# The same for what the hostile profile adds: see `hostile.py`.
+# The same for the hostile profile, see `hostile.py`.
 HOSTILE_WEIGHTS = {
     "deny_topic": 6,
     "garble_topic": 6,
@@ -83,7 +83,7 @@ HOSTILE_WEIGHTS = {
     "pair": 8,
 }
 
-# Limits that a hostile run makes this small: the second round of each then happens.
+# Limits of a hostile run, small enough to cause second rounds.
 TINY_LIMITS = {
     "MAX_DELETES_PER_TRANSACTION": 2,
     "MAX_READS_PER_STEP": 2,
@@ -98,9 +98,9 @@ TINY_LIMITS = {
 }
 
 
-MAX_TRANSACTION_BYTES = 1_000  # where requests have to be small
+MAX_TRANSACTION_BYTES = 1_000  # if requests have to be small
 
-# Those that concern one topic, one group or one member: nobody else may notice.
+# Kinds that hit one topic, group or member, and must affect no other.
 ISOLATED = frozenset(
     {
         "deny_topic",
@@ -126,16 +126,16 @@ ISOLATED = frozenset(
 
 
 class Scenario(Enum):
-    """What a run is about."""
+    """The kind of a run."""
 
     CHAOS = "chaos"  # every fault at every moment
-    ONE_BAD_AGENT = "one bad agent"  # one hangs or is frozen, nothing else fails: who else notices?
-    ONE_BAD_NODE = "one bad node"  # one hostile thing concerns a topic, a group or a member: who else notices?
+    ONE_BAD_AGENT = "one bad agent"  # one application hangs or is frozen; nothing else fails
+    ONE_BAD_NODE = "one bad node"  # one hostile fault, which hits a topic, a group or a member
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong; `pick` decides the details."""
+    """One fault; `pick` decides the details."""
 
     at_us: int
     kind: str
@@ -159,7 +159,7 @@ class Plan:
 
 
 def make_plan(seed: int, hostile: Collection[str] = ()) -> Plan:
-    """Draw a plan; `hostile`: the kinds of hostile faults that take part."""
+    """Draw a plan; `hostile`: the kinds of hostile faults to use."""
     draw = Random(f"{seed}/plan")
     if draw.random() < 0.1:
         return Plan(seed, Scenario.ONE_BAD_AGENT, 2, draw.randint(2, 3), ())

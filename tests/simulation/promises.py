@@ -1,8 +1,8 @@
-"""What is raised when something does not hold that has to."""
+"""The error of a broken invariant."""
 
 
 class BrokenPromiseError(Exception):
-    """An invariant does not hold; `name` says which one."""
+    """The invariant `name` does not hold."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")

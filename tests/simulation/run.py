@@ -1,4 +1,4 @@
-"""One run: from a plan to what came of it."""
+"""One run: from a plan to its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.schedule import RestlessError
 from zkrebalancer.rebalance.states import InvalidTransitionError
 
-# What code of the core raises when it is wrong.
+# Exceptions that show a bug in the core.
 CRASHES = (
     IllegalTransitionError,
     InvalidTransitionError,
@@ -29,7 +29,7 @@ CRASHES = (
 
 @dataclass(slots=True)
 class Result:
-    """What one run, or many together, came to."""
+    """The result of one or many runs."""
 
     seeds: int = 0
     steps: int = 0
@@ -38,7 +38,7 @@ class Result:
     events: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     transitions: Counter[str] = field(default_factory=Counter)
-    story: list[str] = field(default_factory=list)  # of one run that was asked to tell it
+    story: list[str] = field(default_factory=list)  # of one run, if requested
 
     def add(self, other: Result) -> None:
         self.seeds += other.seeds
@@ -52,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An invariant that did not hold."""
+    """A broken invariant."""
 
     plan: Plan
     name: str

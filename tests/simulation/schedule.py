@@ -1,4 +1,4 @@
-"""Virtual time: one heap of what happens next. Nothing else decides an order, so a seed is a run."""
+"""Virtual time: one heap of future actions. It alone decides the order, so a seed determines the run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 Action = Callable[..., object]
 MAX_STORY_LINES = 200_000
-MAX_STEPS = 500_000  # of one run; a usual one has a tenth of it
+MAX_STEPS = 500_000  # of one run, ten times the usual number
 
 
 class RestlessError(Exception):
-    """Something goes round in circles."""
+    """Actions repeat without end."""
 
 
 class Schedule:
-    """What is going to happen, in order of time and, at the same moment, in the order in which it was planned."""
+    """Future actions, in order of time; at the same moment, in order of planning."""
 
     def __init__(self, *, tells: bool = False) -> None:
         self.now_us = 0
@@ -25,20 +25,20 @@ class Schedule:
         self.story: list[str] = []
         self._heap: list[tuple[int, int, Action, tuple[Any, ...], int]] = []
         self._planned = 0
-        self._current = 0  # number of the step under way: the cause of what it plans
+        self._current = 0  # number of the current step: the cause of what it plans
         self._cause = 0  # number of the step that planned it
 
     def at(self, at_us: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Do something at a moment, now if that has passed."""
+        """Schedule an action at a moment, or now if that has passed."""
         self._planned += 1
         heapq.heappush(self._heap, (max(at_us, self.now_us), self._planned, action, arguments, self._current))
 
     def after(self, delay_us: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Do something later."""
+        """Schedule an action after a delay."""
         self.at(self.now_us + delay_us, action, *arguments)
 
     def step(self) -> None:
-        """Do what is next."""
+        """Perform the next action."""
         self.now_us, self._current, action, arguments, self._cause = heapq.heappop(self._heap)
         self.steps += 1
         if self.steps > MAX_STEPS:
@@ -46,14 +46,14 @@ class Schedule:
         action(*arguments)
 
     def run_until(self, at_us: int) -> None:
-        """Do everything up to a moment."""
+        """Perform all actions up to a moment."""
         heap = self._heap
         while heap and heap[0][0] <= at_us:
             self.step()
         self.now_us = max(self.now_us, at_us)
 
     def tell(self, who: str, text: str) -> None:
-        """Write a line of the story: when, which step, what caused that step, who, what."""
+        """Write a line of the story: time, step, its cause, actor, action."""
         if self.tells and len(self.story) < MAX_STORY_LINES:
             moment = f"{self.now_us / 1e6:10.6f} #{self._current}<#{self._cause}"
             self.story.append(f"{moment:<32} {who:<14} {text}")

@@ -1,4 +1,4 @@
-"""Makes a failing plan shorter: drops chunks of its faults for as long as the same invariant still breaks."""
+"""Shortens a failing plan: drops chunks of its faults while the same invariant still breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_RUNS = 300
 
 
 def shrink(failure: Failure) -> Failure:
-    """Return the shortest failure that was found, with its story."""
+    """Return the shortest failure found, with its story."""
     plan, runs = failure.plan, 0
     size = max(1, len(plan.faults) // 2)
     while size and runs < MAX_RUNS:

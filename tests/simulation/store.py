@@ -1,7 +1,7 @@
-"""Kafka's own offset store in virtual time: what it keeps, and an agent's way to it.
+"""Kafka's offset store in virtual time, and an agent's connection to it.
 
-A commit may take as long as its sender has allowed, also while the sender is frozen or dead, and answers may be lost;
-one that comes later than that is not let in, as the sender has cut the connection.
+A commit may take as long as its sender's limit, even if the sender is frozen or dead, and answers may be lost. A later
+one is rejected, because the sender has cut the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELD_UP_PROBABILITY = 0.05
 LOST_PROBABILITY = 0.03
 READ_TIMEOUT_US = 500_000
 
-# What the agents of one group use, side by side: one store for good, or a group that moves from one to the other.
+# The settings of a group's agents: one store throughout, or a migration between the two.
 CHOICES: tuple[tuple[Storage, ...], ...] = (
     (Storage.ZOOKEEPER,),
     (Storage.ZOOKEEPER,),
@@ -38,14 +38,14 @@ class Commit:
     """One offset that arrives at the brokers."""
 
     group: str
-    consumer: str  # who it was when it sent this
+    consumer: str  # its sender at that time
     partition: TopicPartition
     before: tuple[int, str] | None
     after: tuple[int, str]
 
 
 class SimulatedStore:
-    """Stands in for `KafkaOffsetStore`: what one agent asks of the brokers."""
+    """Replaces `KafkaOffsetStore` for one agent."""
 
     def __init__(
         self, brokers: Brokers, host: Host, group: str, consumer: Callable[[], str | None], *, is_reliable: bool
@@ -58,7 +58,7 @@ class SimulatedStore:
         self._random = Random(f"{host.name}/store")
 
     def close(self) -> None:
-        """Do nothing: what is on its way arrives."""
+        """Do nothing: commits in flight still arrive."""
 
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
         timeout_us = int(timeout_s * 1_000_000)

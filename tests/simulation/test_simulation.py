@@ -1,4 +1,4 @@
-"""The runs that every change has to pass; and that a run can be repeated, told, and made shorter."""
+"""The runs that every change has to pass; runs can be repeated, told and shrunk."""
 
 from __future__ import annotations
 

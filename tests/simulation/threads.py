@@ -1,4 +1,4 @@
-"""The lock of an agent's shared state: wherever a thread of the agent takes it, another one may have been quicker."""
+"""The lock of an agent's shared state: wherever a thread takes it, another thread may run first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class SwitchingLock:
-    """Stands for the lock and its conditions. No thread ever waits: `notify` rings, and entering may switch."""
+    """Replaces the lock and its conditions. No thread waits: `notify` calls back, and entering may switch threads."""
 
     def __init__(self, on_enter: Callable[[], None], on_notify: Callable[[], None] | None = None) -> None:
         self._on_enter = on_enter

@@ -1,4 +1,4 @@
-"""Which transitions of the tables were taken: of a group and its members (`rebalance/states.py`), of an agent."""
+"""Counts transitions of groups and members (`rebalance/states.py`) and of agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.rebalance.view import Member, Story
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count every transition that is taken within."""
+    """Count every transition in the block."""
     taken: Counter[str] = Counter()
     go, go_member, move = Story.go, Member.go, StateMachine._move
 

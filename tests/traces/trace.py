@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Session
-from zkrebalancer.protocol import command, fields, ownership, paths, registration
+from zkrebalancer.protocol import command, fields, offset_copy, ownership, paths, registration
 from zkrebalancer.protocol.calls import Check, Create, Delete, Multi, Operation, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.rebalance.effects import Emit, Event, Request, ShutDown, Warn
@@ -57,6 +57,9 @@ def described(effect: object) -> str | None:
 def written(operation: Operation) -> str:
     """Return one operation, short."""
     name = operation.path.removeprefix(paths.group(GROUP) + "/")
+    if isinstance(operation, Create) and name.startswith("deleted_offsets/"):
+        copy = offset_copy.decode(operation.content)
+        return f"create deleted_offsets/… = {copy.topic} of {copy.incarnation}: {dict(copy.offsets)}"
     if isinstance(operation, Create) and operation.sequence:
         sent = command.decode(operation.content)
         what = "all" if sent.partitions is None else compact(frozenset(sent.partitions))
