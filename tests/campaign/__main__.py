@@ -28,24 +28,24 @@ class CampaignFailedError(RebalancerError):
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0, 24 * 60), default=5, show_default=True, help="How long to go on.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides what is broken when.")
+@click.option("--minutes", type=click.FloatRange(0, 24 * 60), default=5, show_default=True, help="Duration.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Determines the faults and their times.")
 @click.option(
     "--agents",
     "max_agents",
     type=click.IntRange(MIN_MEMBERS * len(new_groups()), MAX_AGENTS),
     default=14,
     show_default=True,
-    help="How many there are at most; each is a process.",
+    help="Most agents at a time; each is a process.",
 )
 @click.option(
     "--kind",
     "kinds",
     multiple=True,
     type=click.Choice(list(KINDS)),
-    help="Only these faults, to look for a failure again.",
+    help="Only these faults, to reproduce a failure.",
 )
-@click.option("--keep", is_flag=True, help="Keep events and logs also when all went well, and say where they are.")
+@click.option("--keep", is_flag=True, help="Keep events and logs after success too, and print their folder.")
 @options.events_option
 @options.json_option
 def campaign(
@@ -58,7 +58,7 @@ def campaign(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Break servers, processes and connections at random for a while, and judge by the events whether promises held.
+    """Break servers, processes and connections at random, and judge by the events whether promises held.
 
     Ctrl-C ends it with the verdict so far.
     """
@@ -83,7 +83,7 @@ def campaign(
 
 
 def _end_on_signals(this: Campaign, progress: Progress) -> None:
-    """Let the first Ctrl-C or SIGTERM end the campaign in good order, and the next one as usual."""
+    """End the campaign cleanly at the first Ctrl-C or SIGTERM; the next one has its usual effect."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(_number: int, _frame: object) -> None:

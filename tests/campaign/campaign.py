@@ -1,4 +1,4 @@
-"""Runs a campaign: rounds of faults until the time is over or a promise is broken; then everything is judged."""
+"""Runs a campaign: rounds of faults until the time is over or a promise is broken, then the verdict."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CHROOT = "/campaign"
 SESSION_TIMEOUT_MS = 3_000
 TICK_MS = 200
 TICK_S = 0.1
-ZOOKEEPER_PROPERTIES = {"preAllocSize": "8", "snapCount": "20000"}  # kilobytes: a full disk shall be noticed at once
+ZOOKEEPER_PROPERTIES = {"preAllocSize": "8", "snapCount": "20000"}  # kilobytes, so that a full disk is noticed at once
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignSettings:
-    """What can be chosen; `events` None means a folder that is removed when all went well."""
+    """The options; `events` None: a folder that is removed after success."""
 
     minutes: float
     seed: int
@@ -52,7 +52,7 @@ class CampaignSettings:
 
 @dataclass(slots=True)
 class Campaign:
-    """One campaign; `end_soon` ends it after the present round, whose faults are ended at once."""
+    """One campaign; `end_soon` ends the current round's faults at once, and the campaign after the round."""
 
     settings: CampaignSettings
     progress: Progress
@@ -70,7 +70,7 @@ class Campaign:
         return time.monotonic() - self._began
 
     def run(self) -> Outcome:
-        """Run it; no process, mount or folder stays, but events and logs where they are wanted or needed.
+        """Run it. No process, mount or folder remains, except events and logs that are requested or show a failure.
 
         Raises:
             LocalClusterError, ConfigurationError: the servers cannot be started.
@@ -93,13 +93,13 @@ class Campaign:
             verdict = _check(events)
             outcome = self._outcome(verdict, versions, time.monotonic() - began)
             outcome = self._keep_what_is_needed(outcome, directory, events)
-        shutil.rmtree(directory, ignore_errors=True)  # the cluster leaves its logs where one of its processes failed
+        shutil.rmtree(directory, ignore_errors=True)  # the cluster keeps its logs if one of its processes failed
         return outcome
 
     # Rounds ---------------------------------------------------------------------------------------------------------
 
     def _play(self, company: Company) -> None:
-        """Begin, break things, end; a promise that is broken ends it early and is written down."""
+        """Start, inject faults, end; a broken promise ends it early and is recorded."""
         checks = InterimChecks(company.lab)
         self.record.not_reached = company.not_reached
         try:
@@ -115,7 +115,7 @@ class Campaign:
                 self.record.problems += [problem for done in self.record.checks for problem in done.problems]
                 if self.record.problems:
                     return
-            self.progress.line("the producers stop, the agents read what is left, everybody leaves")
+            self.progress.line("the producers stop, the agents read the remaining records and leave")
             company.drain()
             company.close()
         except RebalancerError as error:
@@ -170,7 +170,10 @@ class Campaign:
         return running.record
 
     def _tell(self, number: int, running: list[FaultRecord]) -> None:
-        what = ", ".join(f"{fault.kind} {fault.target}" for fault in running) or "all whole, waiting for everybody"
+        what = (
+            ", ".join(f"{fault.kind} {fault.target}" for fault in running)
+            or "everything is repaired; waiting for all groups"
+        )
         count = sum(len(each.faults) for each in self.record.rounds)
         left_s = max(0.0, self.settings.minutes * 60 - self.elapsed_s())
         self.progress.status(f"round {number}, {count} faults so far, {left_s:.0f} s left: {what}")
@@ -182,7 +185,7 @@ class Campaign:
 
     @contextmanager
     def _small_disk(self, cluster: LocalCluster) -> Iterator[SmallDisk | None]:
-        """Put one ZooKeeper server onto a small disk, where that is possible; say aloud what is left out."""
+        """Put one ZooKeeper server onto a small disk if possible; print which faults are skipped."""
         disk = None
         server = cluster.zookeeper_servers[0]
         try:
@@ -249,11 +252,11 @@ def _check(events: Path) -> Verdict | None:
 
 
 def _tracebacks(directory: Path) -> list[str]:
-    """Return which of our processes wrote a traceback, and whether the proxy met a frame that it could not read."""
+    """Return which of our processes wrote a traceback, and whether the proxy got an unreadable frame."""
     found = [
         f"{log.stem} wrote a traceback"
         for log in sorted(directory.glob("*.log"))
-        if not log.name.startswith(PRODUCER)  # producers are not what is judged
+        if not log.name.startswith(PRODUCER)  # producers are not judged
         if "Traceback" in log.read_text(errors="replace")
     ]
     proxy = (directory / "proxy.log").read_text()

@@ -1,11 +1,11 @@
-"""Which function causes which kind of fault; those that cannot be caused on this machine, and why."""
+"""Maps kinds of faults to the functions that cause them; finds those impossible on this machine, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from tests.campaign import process_faults, server_faults
+from tests.campaign import node_faults, process_faults, server_faults
 from tests.campaign.company import Company
 from tests.campaign.schedule import Fault
 
@@ -39,6 +39,11 @@ CAUSES: Mapping[str, Cause] = {
     "lose-quorum": server_faults.lose_quorum,
     "fill-disk": server_faults.fill_disk,
     "jump-clock": process_faults.jump_clock,
+    "deny-node": node_faults.deny,
+    "garble-node": node_faults.garble,
+    "delete-owner": node_faults.delete_owner,
+    "steal-command": node_faults.steal_command,
+    "forge-claim": node_faults.forge_claim,
     "restart-broker": server_faults.restart_broker,
     "join": process_faults.join,
     "leave": process_faults.leave,

@@ -1,7 +1,8 @@
-"""Who should be there: coordinators, agents in groups of both modes, topics with producers; and bringing them back."""
+"""The processes and topics of a campaign: coordinators, agents in groups of both modes, producers; restarts them."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from tests.campaign.disk import SmallDisk
 from tests.campaign.links import ProxiedLab
 from tests.campaign.watching import Watcher
 from tests.integration.commands import catches
-from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.runtime.zk import CONNECT_TIMEOUT_S
 
@@ -38,11 +39,11 @@ CONVERGE_DEADLINE_S = 60.0
 
 
 class NothingToBreakError(RebalancerError):
-    """A fault finds nothing that it could hit at present."""
+    """A fault has no target at present."""
 
 
 class BrokenPromiseError(RebalancerError):
-    """Something that must not happen has happened."""
+    """A guarantee was violated."""
 
 
 @dataclass(slots=True)
@@ -52,12 +53,12 @@ class Group:
     name: str
     settings: GroupSettings
     topics: tuple[str, ...] | None
-    is_static: bool = False  # its members have an instance id each, and come back under it
+    is_static: bool = False  # each member has an instance id, which it keeps over restarts
     members: list[str] = field(default_factory=list)
 
 
 def new_groups() -> list[Group]:
-    """Return the groups, without members; who is slow in one with a pattern is evicted before its session ends."""
+    """Return the groups, without members; those with a pattern evict a slow member before its session ends."""
     static = GroupSettings(mode=INCREMENTAL, static_grace_ms=STATIC_GRACE_MS)
     impatient = GroupSettings(rebalance_timeout_ms=IMPATIENT_TIMEOUT_MS, max_rebalance_retries=1)
     return [
@@ -75,7 +76,7 @@ def producer_of(topic: str) -> str:
 
 @dataclass(slots=True)
 class Company:
-    """What should be at present; `missing` are processes that the campaign has ended and that have to come back."""
+    """The processes that should run; `missing`: those that the campaign has ended and has to restart."""
 
     lab: ProxiedLab
     watcher: Watcher
@@ -84,9 +85,9 @@ class Company:
     topics: dict[str, int] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     doomed: set[str] = field(default_factory=set)  # will kill themselves at a step
-    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not come to pass
+    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not take effect
     is_without_quorum: bool = False
-    quorum_lost_s: float = -CONNECT_TIMEOUT_S  # when it was lost last, as `Lab.elapsed_s` counts
+    no_start_s: list[tuple[float, float]] = field(default_factory=list)  # from, until: no process could register
     disk: SmallDisk | None = None
     silent: set[str] = field(default_factory=set)  # topics whose producers have ended for good
     _started_s: dict[str, float] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Company:
     # The beginning --------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start everybody and wait until all is well; a third of the agents' places stays free."""
+        """Start all processes; a third of the places for agents stays free."""
         for name in COORDINATORS:
             self.start(name)
         for topic, partitions in TOPICS.items():
@@ -109,14 +110,14 @@ class Company:
             self.join(self.groups[index % len(self.groups)])
 
     def note_step(self, name: str, target: str) -> None:
-        """Write a planned change into the events, with the number that tells it from the other changes of the run."""
+        """Write a planned change into the events, with a number that is unique in the run."""
         self._step_count += 1
         self.lab.note("step", name=name, target=target, number=self._step_count)
 
     # Processes ------------------------------------------------------------------------------------------------------
 
     def agents(self) -> list[str]:
-        """Return every agent that should be there."""
+        """Return every agent that should run."""
         return sorted(name for group in self.groups for name in group.members)
 
     def group_of(self, agent: str) -> Group:
@@ -124,17 +125,17 @@ class Company:
         return next(group for group in self.groups if agent in group.members)
 
     def dispensable_agents(self) -> list[str]:
-        """Return the agents whose group has enough others."""
+        """Return the agents that their groups can spare."""
         names = [name for group in self.groups if len(group.members) > MIN_MEMBERS for name in group.members]
         return [name for name in names if name not in self.missing]
 
     def leader(self) -> str:
-        """Return the coordinator that leads, as far as is known, else any."""
+        """Return the leader if it is known, else any coordinator."""
         return self.watcher.leader() or COORDINATORS[0]
 
     @contextmanager
     def hold(self, names: list[str], pick: float) -> Iterator[str]:
-        """Pick one of these that no other fault has, for as long as this one lasts; raises NothingToBreakError."""
+        """Pick one of these that is free, and reserve it while the fault lasts; raises NothingToBreakError."""
         free = [name for name in names if name not in self._taken]
         if not free:
             raise NothingToBreakError("all that could be hit are hit already")
@@ -146,7 +147,7 @@ class Company:
             self._taken.discard(name)
 
     def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start a coordinator or an agent; without a quorum it has to wait: it would not find ZooKeeper."""
+        """Start a coordinator or an agent, once ZooKeeper has a quorum."""
         self.missing.add(name)
         if self.is_without_quorum:
             return
@@ -158,38 +159,40 @@ class Company:
         group = self.group_of(name)
         pattern = PATTERN if group.topics is None else None
         options = {**AGENT_OPTIONS, **({"--instance-id": name} if group.is_static else {})}
+        if group.settings.rebalance_timeout_ms == IMPATIENT_TIMEOUT_MS:
+            options["--stop-timeout-ms"] = IMPATIENT_TIMEOUT_MS
         self.lab.start_agent(
             name, group.name, group.topics or (), pattern=pattern, options=options, environment=environment
         )
 
     def kill(self, name: str, fault: str) -> None:
-        """Kill a process; it is missing until it is started again."""
+        """Kill a process; it is missing until it is restarted."""
         self.watcher.abandoned(name)
         self.missing.add(name)
         self.lab.kill(name, fault)
 
     def stop(self, *names: str) -> None:
-        """End processes in good order; they are missing until they are started again."""
+        """Stop processes by SIGTERM; they are missing until they are restarted."""
         running = [name for name in names if self.lab.programs[name].is_running]
-        for name in running:  # else it would be killed before it can catch the signal
+        for name in running:  # otherwise it would be killed before it can catch the signal
             self.lab.wait_for(f"start of {name}", partial(catches, self.lab.programs[name].pid, signal.SIGTERM))
         self.missing.update(names)
         self.lab.stop(*running)
 
     def doom(self, name: str) -> None:
-        """A process that was started will kill itself."""
+        """Note that a started process will kill itself."""
         if name not in self.missing:
             self.doomed.add(name)
 
     def notice_deaths(self) -> None:
-        """See whether the doomed have died."""
+        """Note which of the doomed processes have died."""
         for name in self.doomed - self.missing:
             if not self.lab.programs[name].is_running:
                 self.watcher.abandoned(name)
                 self.missing.add(name)
 
     def end_doomed(self, name: str, kind: str) -> None:
-        """Start a process anew that should have killed itself by now; if it has not, it is killed."""
+        """Restart a process that should have killed itself by now; kill it first if it has not."""
         if name in self.doomed and self.lab.programs[name].is_running:
             self.not_reached[kind] += 1
             self.kill(name, kind)
@@ -217,14 +220,14 @@ class Company:
         self.lab.configure(group.name, group.settings)
 
     def complete(self) -> None:
-        """Bring back everybody who is missing."""
+        """Start every missing process."""
         for name in sorted(self.missing):
             self.start(name)
 
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def change_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic or let it grow; its producer writes to all partitions from then on."""
+        """Create or enlarge a topic; its producer then writes to all partitions."""
         if topic in self.topics:
             self.lab.grow_topic(topic, partitions)
             self._stop_producers(topic)
@@ -234,8 +237,8 @@ class Company:
         self._produce(topic)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic that everybody has read to its end: else its last records would count as lost."""
-        self.silent.add(topic)  # a producer that is started again while the rest is read would write after the deletion
+        """Delete a topic after all groups have read it; otherwise its last records would count as lost."""
+        self.silent.add(topic)  # a producer restarted while the rest is read would write after the deletion
         self._stop_producers(topic)
         self._wait_read(self.watcher.ends([topic]), f"end of {topic}")
         del self.topics[topic]
@@ -250,7 +253,7 @@ class Company:
     # Waiting --------------------------------------------------------------------------------------------------------
 
     def wait_converged(self) -> None:
-        """Wait until every group is settled and has all that was produced until now; raises BrokenPromiseError."""
+        """Wait until every group is settled and has read everything produced so far; raises BrokenPromiseError."""
         ends = self.watcher.ends(self.topics)
         give_up_at = time.monotonic() + CONVERGE_DEADLINE_S
         while unsettled := [group.name for group in self.groups if not self._is_settled(group)]:
@@ -261,25 +264,35 @@ class Company:
         self._wait_read(ends, "all records")
 
     def require_running(self) -> None:
-        """Raise BrokenPromiseError if a process has ended that nobody has ended, unless it could not find ZooKeeper."""
+        """Start processes again that could not register; raise BrokenPromiseError if another one ended by itself."""
         for topic in self.topics.keys() - self.silent:
             if not self.lab.programs[producer_of(topic)].is_running:
-                self._produce(topic)  # producers are not what is judged
+                self._produce(topic)  # producers are not judged
         for name in {*self.agents(), *COORDINATORS} - self.missing - self.doomed:
             program = self.lab.programs[name]
             if not program.is_running:
-                if self._started_s.get(name, 0.0) < self.quorum_lost_s - CONNECT_TIMEOUT_S:
+                if not is_excused(self._started_s[name], self.no_start_s):
                     raise BrokenPromiseError(f"{name} has ended by itself; its log is {program.log}")
-                self.start(name)  # as a service manager does: ZooKeeper was away while it started
+                self.start(name)  # as a service manager does
+
+    @contextmanager
+    def no_start(self) -> Iterator[None]:
+        """Excuse processes that end while they begin: a server is away, or they may not register."""
+        begin_s, index = self.lab.elapsed_s(), len(self.no_start_s)
+        self.no_start_s.append((begin_s, math.inf))
+        try:
+            yield
+        finally:
+            self.no_start_s[index] = (begin_s, self.lab.elapsed_s())
 
     def drain(self) -> None:
-        """End the producers and wait until every group was given all records."""
+        """End the producers and wait until every group has read all records."""
         self.silent.update(self.topics)
         self._stop_producers(*self.topics)
         self._wait_read(self.watcher.ends(self.topics), "all records until the end")
 
     def close(self) -> None:
-        """End everybody in good order, the coordinators last."""
+        """Stop all processes, the coordinators last."""
         self.stop(*self.agents())
         self.stop(*COORDINATORS)
 
@@ -288,7 +301,7 @@ class Company:
         self.lab.start_producer(producer_of(topic), {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
 
     def _stop_producers(self, *topics: str) -> None:
-        """End producers; one that the broker had refused a record ends with an error, but wrote down what it took."""
+        """End producers; after a refused record, a producer ends with an error but has recorded the accepted ones."""
         programs = [self.lab.programs[producer_of(topic)] for topic in topics]
         for program in programs:
             if program.is_running:
@@ -298,8 +311,8 @@ class Company:
     def _is_settled(self, group: Group) -> bool:
         try:
             return self.lab.is_settled(group.name, self.topics_of(group), frozenset(group.members))
-        except ZooKeeperUnavailableError:
-            return False  # its server is away: ask again
+        except (ZooKeeperUnavailableError, ZooKeeperRefusedError):
+            return False  # its server is unavailable, or a right is withheld: try again
 
     def _wait_read(self, ends: Mapping[tuple[str, int], int], what: str) -> None:
         for group in self.groups:
@@ -310,3 +323,8 @@ class Company:
                 if time.monotonic() > give_up_at:
                     raise BrokenPromiseError(f"group {group.name} was not given {what} in {CONVERGE_DEADLINE_S:g} s")
                 gevent.sleep(ASK_INTERVAL_S)
+
+
+def is_excused(started_s: float, no_start_s: list[tuple[float, float]]) -> bool:
+    """Whether a process met one of these times (from, until) while it began."""
+    return any(begin_s < started_s + CONNECT_TIMEOUT_S and started_s < end_s for begin_s, end_s in no_start_s)

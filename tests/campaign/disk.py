@@ -1,7 +1,7 @@
-"""A small disk for one ZooKeeper server, which can be filled: a tmpfs that is mounted nowhere.
+"""A small disk for one ZooKeeper server, which can be filled: a detached tmpfs.
 
-It is mounted, opened and unmounted at once; the server reaches it through this process's open descriptor. So nothing
-has to be cleaned up: it is gone with the last process that uses it, however that one ends.
+It is mounted, opened and unmounted at once; the server uses it through this process's open descriptor. No clean-up is
+needed: it vanishes with the last process that uses it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FILLER = "filler"
 
 
 class SmallDisk:
-    """Where one ZooKeeper server keeps its log and snapshots."""
+    """The disk for the log and snapshots of one ZooKeeper server."""
 
     def __init__(self, server: Server, data: Path) -> None:
-        """Move the data folder of a server onto a disk of its own; the server is restarted.
+        """Move a server's data folder onto the disk, and restart the server.
 
         Raises:
-            LocalClusterError: it cannot be mounted (it takes root).
+            LocalClusterError: it cannot be mounted (this needs root).
 
         """
         self.server = server
@@ -40,7 +40,7 @@ class SmallDisk:
         server.start()
 
     def fill(self) -> None:
-        """Leave no byte free."""
+        """Fill all free space."""
         with (self._root / FILLER).open("ab", buffering=0) as file:
             size = CHUNK_BYTES
             while size:
@@ -52,11 +52,11 @@ class SmallDisk:
                     size //= 2
 
     def clear(self) -> None:
-        """Make room again."""
+        """Free the space."""
         (self._root / FILLER).unlink()
 
     def close(self) -> None:
-        """Let go of it, when its server has ended."""
+        """Release the disk, after its server has ended."""
         os.close(self._descriptor)
 
 

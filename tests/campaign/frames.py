@@ -1,7 +1,7 @@
-"""ZooKeeper's frames, pure: bytes in, what they mean out; enough to lose just the request or reply that is meant.
+"""Parses ZooKeeper's frames, as far as needed to lose one chosen request or reply. Pure.
 
-Every message is preceded by its length (4 bytes). A connection begins with a connect request and its answer, which have
-no header; after them a request begins with its number and its kind, a reply with the number of its request.
+Every message is preceded by its length (4 bytes). A connection begins with a connect request and its answer, which
+have no header. After them, a request begins with its number and its kind, a reply with the number of its request.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Direction = Literal["request", "reply"]
 
 
 class FrameError(Exception):
-    """What came is not ZooKeeper's protocol."""
+    """Received bytes that are not ZooKeeper's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the answer to a connect request tells: with both, somebody else can end the session."""
+    """Session id and password from the answer to a connect request; with both, another client can end the session."""
 
     session_id: int
     password: bytes
@@ -39,7 +39,7 @@ class Operation:
 
 
 class FrameSplitter:
-    """Cuts a stream into frames; what is not complete yet waits for more."""
+    """Cuts a stream into frames; keeps an incomplete frame until more bytes come."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -65,7 +65,7 @@ def join(frame: bytes) -> bytes:
 
 
 def read_session(connect_answer: bytes) -> Session | None:
-    """Return the session of a connect answer, None if the server says that it is over; raises FrameError."""
+    """Return the session of a connect answer, None if it is over; raises FrameError."""
     try:
         _version, timeout_ms, session_id, length = struct.unpack_from(">iiqi", connect_answer)
     except struct.error as error:
@@ -98,7 +98,7 @@ def _read_text(frame: bytes, at: int) -> tuple[str, int]:
 
 
 def _skip_rest(frame: bytes, operation: int, at: int) -> int:
-    """Return where the operation that has its path before `at` ends."""
+    """Return the end of the operation whose path ends at `at`."""
     if operation in {DELETE, CHECK}:
         return at + 4  # a version
     _content, at = _read_text(frame, at)
@@ -116,7 +116,7 @@ def _skip_rest(frame: bytes, operation: int, at: int) -> int:
 
 @dataclass(slots=True)
 class Conversation:
-    """One connection, fed frame by frame; finds what changes a node whose path has a fragment in it."""
+    """One connection, fed frame by frame; finds requests and replies that change nodes."""
 
     session: Session | None = None
     _has_asked: bool = False
@@ -124,7 +124,7 @@ class Conversation:
     _changes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # number of a request -> paths it changes
 
     def requested(self, frame: bytes) -> tuple[str, ...]:
-        """Take a client's frame; return the paths that it changes."""
+        """Handle a client's frame; return the paths that it changes."""
         if not self._has_asked:
             self._has_asked = True
             return ()
@@ -134,7 +134,7 @@ class Conversation:
         return changed
 
     def replied(self, frame: bytes) -> tuple[str, ...]:
-        """Take a server's frame; return the paths that the request which it answers has changed."""
+        """Handle a server's frame; return the paths changed by the request that it answers."""
         if not self._has_answer:
             self._has_answer = True
             self.session = read_session(frame)

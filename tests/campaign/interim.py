@@ -1,4 +1,4 @@
-"""Starts checks of the events while the campaign goes on, each a process of its own, one at a time."""
+"""Checks the events during the campaign, in separate processes, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARGIN_US = 5_000_000  # events younger than this may not be in the files yet
 
 
 class InterimChecks:
-    """Whenever it is time, a check is started; a later look finds what it says."""
+    """Starts a check when one is due; a later `look` returns its result."""
 
     def __init__(self, lab: Lab) -> None:
         """Prepare to check the lab's events."""
@@ -24,7 +24,7 @@ class InterimChecks:
         self._count = 0
 
     def look(self) -> list[InterimVerdict]:
-        """Return what a check has found that has ended since the last look; start another one if it is time."""
+        """Return the findings of a check that has ended since the last call; start another if one is due."""
         done = []
         if self._running is not None and not self._running.is_running:
             self._running.wait_end(0)

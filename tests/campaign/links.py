@@ -1,4 +1,4 @@
-"""The campaign's end of the proxy: every process has a link of its own to ZooKeeper, which can be broken."""
+"""The campaign's end of the proxy: each process has a separate link to ZooKeeper, which can be broken."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Way = Literal["open", "refused", "silent", "slow"]
 
 
 class Links:
-    """The proxy's process, and what can be asked of it; a context manager."""
+    """The proxy's process and its orders; a context manager."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        """Prepare a proxy before the servers of a started cluster."""
+        """Prepare a proxy in front of the servers of a started cluster."""
         self._cluster = cluster
         self._addresses: dict[str, str] = {}
         self._name = f"{cluster.directory.name}-proxy"
@@ -32,7 +32,7 @@ class Links:
         self._connection.settimeout(ANSWER_TIMEOUT_S)
 
     def __enter__(self) -> Self:
-        """Begin the proxy."""
+        """Start the proxy."""
         program = self._cluster.program("proxy", [sys.executable, "-m", "tests.campaign.proxy", self._name])
         program.spawn()
         program.wait_until(self._is_there)
@@ -42,12 +42,12 @@ class Links:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Hang up; the process ends with the cluster."""
+        """Close the connection; the process ends with the cluster."""
         self._answers.close()
         self._connection.close()
 
     def address(self, name: str) -> str:
-        """Return where a process reaches ZooKeeper; its link is opened when it is first asked for."""
+        """Return a process's address for ZooKeeper; the first call opens its link."""
         if name not in self._addresses:
             servers = [server.port for server in self._cluster.zookeeper_servers]
             ports = self._order(do="open", link=name, servers=servers)["ports"]
@@ -55,19 +55,19 @@ class Links:
         return self._addresses[name]
 
     def break_(self, name: str, way: Way, delay_ms: int = 0) -> None:
-        """Refuse connections, carry nothing, carry late, or be whole again."""
+        """Refuse connections, drop everything, delay everything, or repair the link."""
         self._order(do="break", link=name, how=way, delay_ms=delay_ms)
 
     def cut(self, name: str) -> int:
-        """End a process's connections; it may connect again at once. Returns how many there were."""
+        """End a process's connections and return their number; it may reconnect at once."""
         return int(self._order(do="cut", link=name)["cut"])
 
     def lose(self, name: str, what: Direction, fragment: str, times: int) -> int:
-        """Lose the next requests, or replies, of transactions that change such a path; return how many were so far."""
+        """Lose the next requests or replies of transactions on such a path; return how many were lost so far."""
         return int(self._order(do="lose", link=name, what=what, fragment=fragment, times=times)["lost"])
 
     def lose_nothing(self, name: str) -> int:
-        """Take `lose` back; return how many requests or replies were lost on this link so far."""
+        """Undo `lose`; return how many requests or replies this link has lost so far."""
         return int(self._order(do="lose", link=name, what="", fragment="", times=0)["lost"])
 
     def session(self, name: str) -> Session | None:
@@ -90,7 +90,7 @@ class Links:
 
 @dataclass(slots=True)
 class ProxiedLab(Lab):
-    """A lab whose processes reach ZooKeeper through links of their own."""
+    """A lab whose processes reach ZooKeeper through separate links."""
 
     links: Links = field(kw_only=True)
 
@@ -105,5 +105,5 @@ class ProxiedLab(Lab):
     ) -> Program:
         if "--zookeeper" in options:
             options = {**options, "--zookeeper": self.links.address(name)}
-        # super() without arguments does not work in a class that a decorator has made anew for its slots
+        # super() without arguments fails in a class that a decorator has recreated for its slots
         return super(ProxiedLab, self)._spawn(name, command, options, environment, takes_orders=takes_orders)

@@ -1,6 +1,6 @@
-"""Faults of coordinators, agents and their links: context managers, broken on entering, whole again on leaving.
+"""Faults of coordinators, agents and their links: context managers that break on entry and repair on exit.
 
-Each yields what it hits. A fault that did not come to pass is counted in `Company.not_reached`.
+Each yields its target. A fault that did not take effect counts in `Company.not_reached`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FAKETIME_LIBRARIES = (
 
 
 def find_faketime() -> str | None:
-    """Return the library that moves a process's wall clock, None if it is not installed."""
+    """Return the library that shifts a process's wall clock, None if it is not installed."""
     return next((library for library in FAKETIME_LIBRARIES if Path(library).exists()), None)
 
 
 @contextmanager
 def kill_agent(company: Company, fault: Fault) -> Iterator[str]:
-    """Kill an agent; it comes back under the same client id."""
+    """Kill an agent; it returns under the same client id."""
     with company.hold(company.agents(), fault.pick) as name:
         company.kill(name, fault.kind)
         yield name
@@ -45,7 +45,7 @@ def kill_agent(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def kill_agent_at_step(company: Company, fault: Fault) -> Iterator[str]:
-    """Restart an agent that will kill itself at a step, and another one, so that there is something to do."""
+    """Restart an agent that will kill itself at a step, and another one to cause work."""
     with company.hold(company.agents(), fault.pick) as name:
         company.kill(name, fault.kind)
         company.start(name, {"CONSUMER_AGENT_FAILPOINT": fault.detail})
@@ -57,7 +57,7 @@ def kill_agent_at_step(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def kill_coordinator(company: Company, fault: Fault) -> Iterator[str]:
-    """Kill a coordinator, be it the leader or a standby."""
+    """Kill a coordinator, the leader or a standby."""
     with company.hold(list(COORDINATORS), fault.pick) as name:
         company.kill(name, fault.kind)
         yield name
@@ -66,7 +66,7 @@ def kill_coordinator(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def kill_leader_at_step(company: Company, fault: Fault) -> Iterator[str]:
-    """Let a coordinator lead that will kill itself at a step; an agent that is restarted gives it something to do."""
+    """Make a coordinator lead that will kill itself at a step; restart an agent to give it work."""
     with company.hold(list(COORDINATORS), fault.pick) as name:
         _let_lead(company, fault, name, {"ZKREBALANCER_FAILPOINT": fault.detail})
         company.doom(name)
@@ -77,7 +77,7 @@ def kill_leader_at_step(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def restart_coordinator(company: Company, fault: Fault) -> Iterator[str]:
-    """End a coordinator in good order."""
+    """Stop a coordinator cleanly."""
     with company.hold(list(COORDINATORS), fault.pick) as name:
         company.lab.fault(fault.kind, name)
         company.stop(name)
@@ -99,7 +99,7 @@ def freeze(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def expire(company: Company, fault: Fault) -> Iterator[str]:
-    """End a session at ZooKeeper, behind the back of the process that has it."""
+    """End a session at ZooKeeper without its process."""
     with _held(company, fault) as name:
         company.lab.fault(fault.kind, name)
         _end_session(company, name)
@@ -108,7 +108,7 @@ def expire(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def cut(company: Company, fault: Fault) -> Iterator[str]:
-    """Cut the connections of one process, or of all at once; they may connect again."""
+    """Cut the connections of one process, or of all at once; they may reconnect."""
     if fault.kind == "cut-all":
         company.lab.fault(fault.kind, "all")
         for name in (*COORDINATORS, *company.agents()):
@@ -123,7 +123,7 @@ def cut(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def break_link(company: Company, fault: Fault) -> Iterator[str]:
-    """Refuse the connections of a process, let nothing pass, or let everything pass late."""
+    """Refuse the connections of a process, or drop or delay all its messages."""
     ways: dict[str, Way] = {"refuse": "refused", "silence": "silent", "slow": "slow"}
     with _held(company, fault) as name:
         company.lab.fault(fault.kind, name)
@@ -134,9 +134,9 @@ def break_link(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def lose(company: Company, fault: Fault) -> Iterator[str]:
-    """Lose requests of a process, or the replies to them, and cut each time; first it is given something to do."""
+    """Give a process work, and lose its requests or the replies to them, cutting the connection each time."""
     what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
-    # A static member's partitions wait for it: the others of its group would have nothing to do.
+    # A static member's partitions wait for it, so the others of its group would get no work.
     restless = [name for group in company.groups if not group.is_static for name in group.members]
     with company.hold([company.leader()] if fault.kind.endswith("-leader") else restless, fault.pick) as name:
         company.lab.fault(fault.kind, name)
@@ -153,7 +153,7 @@ def lose(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
-    """Let a coordinator lead whose wall clock then jumps, and at the end jumps back; its other clocks go on."""
+    """Make a coordinator lead whose wall clock then jumps, and jumps back at the end; its other clocks do not."""
     library = find_faketime()
     if library is None:
         raise NothingToBreakError("libfaketime is not installed")
@@ -171,7 +171,7 @@ def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def join(company: Company, fault: Fault) -> Iterator[str]:
-    """One more agent, in the smallest group."""
+    """Add an agent to the smallest group."""
     if len(company.agents()) >= company.max_agents:
         raise NothingToBreakError("there are as many agents as there may be")
     name = company.join(min(company.groups, key=lambda group: len(group.members)))
@@ -181,7 +181,7 @@ def join(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def leave(company: Company, fault: Fault) -> Iterator[str]:
-    """One agent less."""
+    """Remove an agent."""
     with company.hold(company.dispensable_agents(), fault.pick) as name:
         company.note_step(fault.kind, name)
         company.leave(name)
@@ -190,7 +190,7 @@ def leave(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def churn(company: Company, fault: Fault) -> Iterator[str]:
-    """Restart one agent of a group after the other, so that other faults meet it while it is being rebalanced."""
+    """Restart a group's agents one by one, so that other faults hit it during a rebalance."""
     group = company.groups[int(fault.pick * len(company.groups))]
     company.note_step(fault.kind, group.name)
     is_over = Event()
@@ -203,12 +203,12 @@ def churn(company: Company, fault: Fault) -> Iterator[str]:
 
 
 def _restart_agents(company: Company, group: Group, random: Random, is_over: Event) -> RebalancerError | None:
-    """Restart agents until it is over; return the error that has ended it earlier."""
+    """Restart agents until the fault ends; return the error that ended it earlier."""
     try:
         while not is_over.wait(ASK_INTERVAL_S):
             _restart_agent(company, random.random(), group.members)
     except RebalancerError as error:
-        return error  # raised in the greenlet that ends the fault
+        return error  # to be raised in the greenlet that ends the fault
     return None
 
 
@@ -223,7 +223,7 @@ def switch_mode(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def _held(company: Company, fault: Fault) -> Iterator[str]:
-    """Pick the leader or an agent, as the kind says."""
+    """Pick the leader or an agent, depending on the kind."""
     names = [company.leader()] if fault.kind.endswith("-leader") else company.agents()
     with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
         yield name
@@ -240,7 +240,7 @@ def _end_session(company: Company, name: str) -> None:
 
 
 def _let_lead(company: Company, fault: Fault, name: str, environment: dict[str, str]) -> None:
-    """Restart a coordinator with an environment and end the others, so that it leads; they come back as standbys."""
+    """Restart a coordinator with an environment and stop the others until it leads; they return as standbys."""
     company.lab.fault(fault.kind, name)
     company.stop(name)
     company.start(name, environment)
@@ -260,7 +260,7 @@ def _is_there_or_over(company: Company, name: str, events: Path) -> bool:
 
 
 def _restart_agent(company: Company, pick: float, agents: list[str]) -> None:
-    """End one of these agents in good order, if one is free, and start it again: two changes for its group."""
+    """Restart one of these agents cleanly, if one is free: two changes for its group."""
     present = [name for name in agents if name not in company.missing]
     with suppress(NothingToBreakError), company.hold(present, pick) as name:
         company.stop(name)

@@ -1,4 +1,4 @@
-"""Shows how far a campaign is: lines, and on a terminal one line more that is always up to date."""
+"""Shows the progress of a campaign: lines, and on a terminal also a status line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.status import Status
 
 
 class Progress:
-    """A context manager; lines go to stdout, or to stderr where stdout is for a document."""
+    """A context manager; lines go to stdout, or to stderr if stdout is for a document."""
 
     def __init__(self, *, to_stderr: bool) -> None:
         self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
@@ -19,7 +19,7 @@ class Progress:
         self._status = Status("", console=self.console) if self.console.is_terminal else None
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the status line."""
         if self._status is not None:
             self._status.start()
         return self
@@ -27,7 +27,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._status is not None:
             self._status.stop()
 
@@ -36,6 +36,6 @@ class Progress:
         self.console.print(f"{time.monotonic() - self._began:7.1f} s  {text}", markup=False)
 
     def status(self, text: str) -> None:
-        """Say what happens at present, where that can be overwritten."""
+        """Update the status line, if there is a terminal."""
         if self._status is not None:
             self._status.update(text[: self.console.width - 4])

@@ -1,7 +1,7 @@
-"""`python -m tests.campaign.proxy SOCKET`: a TCP proxy before ZooKeeper, in which single links can be broken.
+"""`python -m tests.campaign.proxy SOCKET`: a TCP proxy in front of ZooKeeper; each link can be broken separately.
 
-A link is one process's way to the ensemble: a listener for each server. It is told what to do by JSON lines on a Unix
-socket, one answer each (`tests/campaign/links.py` is the other end):
+A link connects one process to the ensemble: a listener for each server. Orders come as JSON lines on a Unix socket,
+each with one answer (`tests/campaign/links.py` is the other end):
 
     {"do": "open", "link": NAME, "servers": [PORT, …]}       -> {"ports": [PORT, …]}
     {"do": "break", "link": NAME, "how": HOW, "delay_ms": N} -> {}   HOW: "open", "refused", "silent", "slow"
@@ -27,7 +27,7 @@ CHUNK_BYTES = 65_536
 
 @dataclass(eq=False)
 class Connection:
-    """One client's connection and the one to its server."""
+    """A client's connection and the matching one to the server."""
 
     link: Link
     client: asyncio.StreamWriter
@@ -35,13 +35,13 @@ class Connection:
     conversation: Conversation = field(default_factory=Conversation)
 
     def cut(self) -> None:
-        """End both sides at once; what was not sent yet is dropped."""
+        """End both sides at once; unsent bytes are dropped."""
         for writer in (self.client, self.server):
             if writer is not None:
                 writer.transport.abort()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
-        """Carry frames one way until the connection ends or is to lose one of them."""
+        """Forward frames in one direction until the connection ends or has to lose one of them."""
         splitter = FrameSplitter()
         hear = self.conversation.requested if what == "request" else self.conversation.replied
         while data := await reader.read(CHUNK_BYTES):
@@ -58,7 +58,7 @@ class Connection:
 
 
 class Link:
-    """One process's way to the ensemble, and what is wrong with it at present."""
+    """One process's link to the ensemble, and its current fault."""
 
     def __init__(self) -> None:
         self.listeners: list[asyncio.Server] = []
@@ -71,7 +71,7 @@ class Link:
         self.left_to_lose, self.lost = 0, 0
 
     async def open(self, servers: list[int]) -> list[int]:
-        """Listen once for each server; return the ports."""
+        """Open a listener for each server; return the ports."""
         for port in servers:
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int = port) -> None:
@@ -81,7 +81,7 @@ class Link:
         return [listener.sockets[0].getsockname()[1] for listener in self.listeners]
 
     def is_to_lose(self, what: str, changed: tuple[str, ...]) -> bool:
-        """Whether this frame is one of those that are to be lost."""
+        """Whether this frame has to be lost."""
         if self.left_to_lose == 0 or what != self.to_lose or not any(self.fragment in path for path in changed):
             return False
         self.left_to_lose -= 1
@@ -89,7 +89,7 @@ class Link:
         return True
 
     def break_(self, how: str, delay_ms: int) -> None:
-        """Change what is wrong; what was held back in silence never arrives."""
+        """Change the fault; messages dropped in silence never arrive."""
         if how == "refused" or not self.can_pass.is_set():
             self.cut()
         self.is_refused = how == "refused"
@@ -100,7 +100,7 @@ class Link:
             self.can_pass.set()
 
     def cut(self) -> int:
-        """End every connection; return how many there were."""
+        """End every connection; return their number."""
         ended = list(self.connections)
         for connection in ended:
             connection.cut()
@@ -123,16 +123,16 @@ class Link:
                 task.cancel()
             for problem in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(problem, FrameError):
-                    sys.stderr.write(f"{problem}\n")  # the campaign looks whether there is any
+                    sys.stderr.write(f"{problem}\n")  # the campaign checks whether there is any
         except ConnectionError:
-            return  # the server is not there
+            return  # the server is down
         finally:
             self.connections.discard(connection)
             connection.cut()
 
 
 async def obey(links: dict[str, Link], order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one order and return the answer."""
+    """Execute one order and return the answer."""
     if order["do"] == "open":
         link = links[order["link"]] = Link()
         return {"ports": await link.open(order["servers"])}
@@ -153,7 +153,7 @@ async def obey(links: dict[str, Link], order: dict[str, Any]) -> dict[str, Any]:
 
 
 async def serve(name: str) -> None:
-    """Obey until killed, at an abstract socket of this name: the path of another kind may have 107 bytes at most."""
+    """Execute orders until killed. The socket is abstract, because other kinds limit the path to 107 bytes."""
     links: dict[str, Link] = {}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

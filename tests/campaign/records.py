@@ -1,4 +1,4 @@
-"""What a campaign writes down of its faults and rounds, and what it comes to; pure."""
+"""Records of the faults and rounds of a campaign, and its outcome; pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """Faults that overlapped, the longest time that a partition had no owner, and how long until all was well again."""
+    """Overlapping faults, the longest time that a partition had no owner, and the time to settle."""
 
     faults: tuple[FaultRecord, ...]
     without_owner_s: float
@@ -36,7 +36,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class KindSummary:
-    """All rounds in which a kind took part, with what else was broken in them."""
+    """All rounds with a kind of fault, other faults of these rounds included."""
 
     title: str
     count: int
@@ -49,16 +49,16 @@ class KindSummary:
 
 @dataclass(slots=True)
 class CampaignRecord:
-    """Everything that a campaign has done so far."""
+    """The faults and rounds of a campaign so far."""
 
     rounds: list[RoundRecord] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)  # kind -> times when there was nothing to hit
-    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not come to pass
+    skipped: Counter[str] = field(default_factory=Counter)  # kind -> how often there was no target
+    not_reached: Counter[str] = field(default_factory=Counter)  # kind -> faults that did not take effect
     checks: list[InterimVerdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def summaries(self) -> list[KindSummary]:
-        """Return a summary for each kind that was caused, in the order of the kinds."""
+        """Return a summary for each kind that occurred, in the order of the kinds."""
         return [
             self._summary(kind, rounds)
             for kind in KINDS
@@ -77,13 +77,13 @@ class CampaignRecord:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A campaign and the checker's verdict on it; `folder` is where events and logs were kept, if they were."""
+    """A campaign and the checker's verdict; `folder`: the kept events and logs, if any."""
 
     record: CampaignRecord
     verdict: Verdict | None
     seed: int
     versions: dict[str, str]
-    left_out: dict[str, str]  # kind -> why it cannot be caused here
+    left_out: dict[str, str]  # kind -> why it is impossible here
     elapsed_s: float
     check_s: float
     folder: str | None = None
@@ -92,7 +92,7 @@ class Outcome:
     def problems(self) -> list[str]:
         """Every broken promise."""
         found = [*self.record.problems, *(self.verdict.problems if self.verdict else ["there is no verdict"])]
-        return list(dict.fromkeys(found))  # what was found while it went on is found once more at the end
+        return list(dict.fromkeys(found))  # problems found during the run are found again at the end
 
     def document(self) -> dict[str, object]:
         """Return what `--json` prints."""

@@ -1,4 +1,4 @@
-"""What a person reads when a campaign is over."""
+"""Prints the report at the end of a campaign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from tests.campaign.records import Outcome
 from zkrebalancer.experiments.report import verdict_line
 
-PLAIN_WIDTH = 200  # where the output is no terminal, nothing is cut off
+PLAIN_WIDTH = 200  # without a terminal, nothing is cut off
 HEADINGS = ("fault", "times", "not reached", "without owner: median", "max", "to converge: median", "max")
 
 

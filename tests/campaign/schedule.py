@@ -1,7 +1,7 @@
-"""What is broken when: pure, drawn from one seed. Rounds of one to three faults that overlap; then all must be well.
+"""Draws kinds and times of faults from one seed. Pure. A round has one to three overlapping faults.
 
-Kinds are dealt from a shuffled deck, so that each comes its turn. What a fault hits is drawn as a number between 0 and
-1, and found when it begins, among what is there by then.
+Kinds come from a shuffled deck, so all are equally frequent. The target of a fault is drawn as a number between 0 and
+1, and chosen when the fault begins, among the targets that exist then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 from consumer_agent.runtime import failpoints
 
 MAX_AT_ONCE = 3
-MAX_OFFSET_S = 4.0  # a round's last fault begins at most so long after its first one
+MAX_OFFSET_S = 4.0  # longest time between a round's first and last fault
 ZOOKEEPER, BROKER, LEADER = "zookeeper", "broker", "leader"
 EVERYTHING = frozenset({ZOOKEEPER, BROKER, LEADER})
 COORDINATOR_STEPS = (
@@ -24,20 +24,35 @@ COORDINATOR_STEPS = (
 )
 AGENT_STEPS = tuple(f"{name}:{number}" for name in failpoints.NAMES for number in (1, 2))
 REGISTRATIONS = "/ids/"
-PATHS = ("/channel/", "/channel/", "/offsets/", REGISTRATIONS)  # which transaction loses its request or its reply
+PATHS = ("/channel/", "/channel/", "/offsets/", REGISTRATIONS)  # the transaction that loses its request or its reply
+RIGHTS = tuple(
+    f"{child} {right}"
+    for child, rights in {
+        "ids": ("READ", "CREATE"),
+        "owners": ("READ", "CREATE"),
+        "channel": ("READ", "CREATE", "DELETE"),
+        "given": ("READ", "CREATE", "DELETE"),
+        "evicted": ("READ", "CREATE", "DELETE"),
+        "static": ("READ", "CREATE", "DELETE"),
+        "offsets": ("READ", "CREATE"),
+        "generation": ("READ", "WRITE"),
+    }.items()
+    for right in rights
+)
+GARBLED = ("settings", "generation", "registration")
 JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault: how long it lasts, in sessions, and what no other fault may need at the same time."""
+    """One kind of fault; `lasts` is in sessions. Faults that need the same resource do not overlap."""
 
     title: str
     lasts: tuple[float, float]
     needs: frozenset[str] = frozenset()
     details: tuple[str, ...] = ("",)
     cards: int = 1  # in the deck
-    is_alone: bool = False  # nothing else may be broken meanwhile
+    is_alone: bool = False  # excludes other faults
 
 
 KINDS: Mapping[str, Kind] = {
@@ -47,7 +62,7 @@ KINDS: Mapping[str, Kind] = {
     "kill-leader-at-step": Kind(
         "leader killed at a step", (2.0, 3.0), frozenset({LEADER}), details=COORDINATOR_STEPS, cards=3
     ),
-    "restart-coordinator": Kind("coordinator ends in good order, comes back", (0.0, 1.0), frozenset({LEADER})),
+    "restart-coordinator": Kind("coordinator stopped cleanly, restarted", (0.0, 1.0), frozenset({LEADER})),
     "freeze-agent": Kind("agent frozen past its session", (1.2, 2.5), cards=2),
     "freeze-agent-briefly": Kind("agent frozen for about its session", (0.5, 1.2)),
     "freeze-leader": Kind("leader frozen past its session", (1.2, 2.5), frozenset({LEADER})),
@@ -77,6 +92,13 @@ KINDS: Mapping[str, Kind] = {
     "lose-quorum": Kind("ZooKeeper without a quorum", (0.3, 2.5), frozenset({ZOOKEEPER})),
     "fill-disk": Kind("disk under a ZooKeeper server full", (1.0, 2.5), frozenset({ZOOKEEPER})),
     "jump-clock": Kind("wall clock of the leader jumps", (1.0, 2.0), frozenset({LEADER}), details=JUMPS),
+    "deny-node": Kind("right withheld at a group's node", (0.5, 2.5), frozenset({ZOOKEEPER}), details=RIGHTS, cards=3),
+    "garble-node": Kind(
+        "group's node of an unknown version", (0.5, 2.5), frozenset({ZOOKEEPER}), details=GARBLED, cards=2
+    ),
+    "delete-owner": Kind("ownership record of a live member deleted", (0.0, 0.2), frozenset({ZOOKEEPER})),
+    "steal-command": Kind("command deleted by another program", (0.0, 0.2), frozenset({ZOOKEEPER})),
+    "forge-claim": Kind("member claims what it was never given", (0.5, 2.0), frozenset({ZOOKEEPER})),
     "restart-broker": Kind("broker killed, comes back", (0.5, 2.0), frozenset({BROKER, ZOOKEEPER})),
     "join": Kind("agent joins", (0.0, 0.1), cards=2),
     "leave": Kind("agent leaves", (0.0, 0.1), cards=2),
@@ -90,12 +112,12 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of a round: it begins `at_s` after the round did, and ends `lasts_s` later."""
+    """One fault of a round: it begins `at_s` after the round's start, and lasts `lasts_s`."""
 
     kind: str
     at_s: float
     lasts_s: float
-    pick: float  # 0 <= pick < 1: which of those that are there
+    pick: float  # chooses among the existing targets: 0 <= pick < 1
     detail: str
 
 
@@ -122,7 +144,7 @@ def rounds(seed: int, kinds: Collection[str], session_s: float) -> Iterator[tupl
 
 
 def _deal(deck: list[str], wanted: int) -> list[str]:
-    """Take up to `wanted` kinds off the deck that go together; the others keep their turn."""
+    """Draw up to `wanted` compatible kinds from the deck; the others stay in their order."""
     drawn: list[str] = []
     for kind in list(deck):
         if len(drawn) < wanted and all(go_together(kind, other) for other in drawn):
@@ -132,6 +154,6 @@ def _deal(deck: list[str], wanted: int) -> list[str]:
 
 
 def go_together(one: str, other: str) -> bool:
-    """Whether two kinds may be in one round."""
+    """Whether two kinds are compatible in one round."""
     is_shared = KINDS[one].needs & KINDS[other].needs
     return one != other and not (is_shared or KINDS[one].is_alone or KINDS[other].is_alone)

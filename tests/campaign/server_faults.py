@@ -32,7 +32,7 @@ def zookeeper_leader(servers: list[Server]) -> Server:
 
 @contextmanager
 def kill_zookeeper(company: Company, fault: Fault) -> Iterator[str]:
-    """Kill the ensemble's leader, or one that follows it."""
+    """Kill the ensemble's leader, or a follower."""
     servers = company.lab.cluster.zookeeper_servers
     server = zookeeper_leader(servers)
     if fault.kind == "kill-zookeeper-follower":
@@ -64,20 +64,20 @@ def lose_quorum(company: Company, fault: Fault) -> Iterator[str]:
     killed = [server for server in servers if server is not left]
     company.lab.fault(fault.kind, ", ".join(server.name for server in killed))
     company.is_without_quorum = True
-    company.quorum_lost_s = company.lab.elapsed_s()
-    for server in killed:
-        server.kill()
-    yield f"all but {left.name}"
-    for server in killed:
-        server.spawn()
-    for server in servers:
-        server.wait_ready()
+    with company.no_start():
+        for server in killed:
+            server.kill()
+        yield f"all but {left.name}"
+        for server in killed:
+            server.spawn()
+        for server in servers:
+            server.wait_ready()
     company.is_without_quorum = False
 
 
 @contextmanager
 def fill_disk(company: Company, fault: Fault) -> Iterator[str]:
-    """Fill the disk under one ZooKeeper server; when there is room again, somebody restarts it."""
+    """Fill the disk under one ZooKeeper server; afterwards, free it and restart the server."""
     disk = company.disk
     if disk is None:
         raise NothingToBreakError("no small disk was mounted")
@@ -96,12 +96,13 @@ def fill_disk(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def restart_broker(company: Company, fault: Fault) -> Iterator[str]:
-    """Kill the broker; it comes back as soon as ZooKeeper has forgotten its old session."""
+    """Kill the broker; it returns once its old ZooKeeper session has expired."""
     broker = company.lab.cluster.broker
     company.lab.fault(fault.kind, broker.name)
-    broker.kill()
-    yield broker.name
-    broker.start()
+    with company.no_start():
+        broker.kill()
+        yield broker.name
+        broker.start()
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def grow_topic(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def create_topic(company: Company, fault: Fault) -> Iterator[str]:
-    """Create a topic that the groups with a pattern read; names come again after they were deleted."""
+    """Create a topic that matches the groups' patterns; names of deleted topics are reused."""
     names = [f"campaign-passing-{number}" for number in range(MAX_PASSING_TOPICS)]
     free = [name for name in names if name not in company.topics]
     if not free:
@@ -131,7 +132,7 @@ def create_topic(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def delete_topic(company: Company, fault: Fault) -> Iterator[str]:
-    """Delete one of the topics that were created meanwhile."""
+    """Delete one of the topics that the campaign created."""
     passing = sorted(company.topics.keys() - TOPICS.keys())
     if not passing:
         raise NothingToBreakError("there is no topic to delete")

@@ -1,4 +1,4 @@
-"""The campaign itself: that it ends with the right verdict, however it is ended, and leaves nothing behind."""
+"""The campaign: the right verdict however it ends, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COMMAND = [sys.executable, "-m", "tests.campaign", "--json"]
 MINUTES = 5
 LONG = ("--agents", "12", "--minutes", str(MINUTES))
 SHORT = ("--agents", "8", "--minutes", "0.05", "--kind", "kill-agent", "--kind", "switch-mode", "--kind", "grow-topic")
-STEPS = {"switch-mode", "grow-topic"}  # of the short run: the changes that it writes down as steps
+STEPS = {"switch-mode", "grow-topic"}  # of the short run: the changes that it records as steps
 END_S = 240.0
-CLEAN_S = 30.0  # the guard ends what a killed campaign has left
+CLEAN_S = 30.0  # the guard ends the remains of a killed campaign
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_short_campaign_breaks_no_promise(run: WatchedCommand, tmp_path: Path)
 
 
 def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: Path) -> None:
-    """A consumer that starts what another one holds is planted in the events: the verdict and the exit code tell."""
+    """Plant a consumer that starts what another one holds in the events: verdict and exit code report it."""
     events = tmp_path / "events"
     running = run.begin(*SHORT, "--events", str(events))
     run.wait_for("agents at most")
@@ -69,7 +69,7 @@ def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines(keepends=True)]
-    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may not be complete yet
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
 
 def wait_for_event(folder: Path, kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The proxy's reading of ZooKeeper's frames, on messages that kazoo writes and on damaged ones."""
+"""The proxy's parser of ZooKeeper's frames, on messages from kazoo and on damaged ones."""
 
 from __future__ import annotations
 

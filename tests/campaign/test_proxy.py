@@ -1,4 +1,4 @@
-"""A link that is broken in each way, between a client and a server that speak as much of ZooKeeper as it takes."""
+"""A link broken in each way, between a minimal ZooKeeper client and server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def proxied() -> AsyncIterator[tuple[Link, FakeServer, Callable[[], Awaita
 
 
 def run(play: Callable[[Link, FakeServer, Client, Callable[[], Awaitable[Client]]], Awaitable[None]]) -> None:
-    """Play with a client that is connected and has its session."""
+    """Run a test with a client that has a session."""
 
     async def all_of_it() -> None:
         async with proxied() as (link, fake, connect):

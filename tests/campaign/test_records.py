@@ -1,4 +1,4 @@
-"""What a campaign comes to: summaries, the document, and what counts as a broken promise."""
+"""The results of a campaign: summaries, the document, and broken promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule: one seed, one campaign; every kind comes its turn; what is drawn together goes together."""
+"""The schedule: a seed determines a campaign; every kind has its turn; kinds drawn together are compatible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long nobody owned a partition, from events in plain words."""
+"""How long partitions had no owner, from events in short form."""
 
 from __future__ import annotations
 

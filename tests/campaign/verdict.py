@@ -1,8 +1,8 @@
-"""`python -m tests.campaign.verdict EVENTS UNTIL_US`: the checker on a run that still goes on, in a process of its own.
+"""`python -m tests.campaign.verdict EVENTS UNTIL_US`: the checker on a run in progress.
 
-Prints one JSON document: what is wrong in the events until then (`mono_us`). What is lost and who owns what at the end
-cannot be told while the run goes on, so it is left out. A check reads all events: `CheckTimes` lets the time between
-two grow with the run, so that all of them together cost no more than twice the last one.
+Prints one JSON document: the problems in the events until then (`mono_us`). Lost records and the owners at the end are
+not checked, because the run goes on. A check reads all events; `CheckTimes` makes the time between two checks grow with
+the run, so that together they cost no more than twice the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_OPEN_FILES = 16_384  # every event file is open while they are merged
 
 @dataclass(frozen=True, slots=True)
 class InterimVerdict:
-    """What a check of a part of the events has found and has cost."""
+    """The findings and the cost of a check of a part of the events."""
 
     problems: tuple[str, ...]
     events: int
@@ -33,13 +33,13 @@ class InterimVerdict:
 
 
 class CheckTimes:
-    """When to check: after a minute, and then whenever the run has become twice as old."""
+    """When to check: after a minute, then whenever the run's duration has doubled."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_CHECK_S
 
     def is_due(self, elapsed_s: float) -> bool:
-        """Whether it is time; says so once."""
+        """Whether a check is due; True once for each check."""
         if elapsed_s < self._next_s:
             return False
         self._next_s = 2 * elapsed_s
@@ -47,7 +47,7 @@ class CheckTimes:
 
 
 def allow_open_files() -> None:
-    """Let this process open as many files as the system lets it, up to MAX_OPEN_FILES."""
+    """Raise this process's limit of open files, up to MAX_OPEN_FILES."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

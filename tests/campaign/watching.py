@@ -1,4 +1,4 @@
-"""What the campaign knows while it runs, from the events alone: who leads, what is read, for how long nobody owned."""
+"""Follows a running campaign by its events: the leader, read offsets, and how long partitions had no owner."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ GroupPartition = tuple[str, TopicPartition]
 
 @dataclass(slots=True)
 class OwnerGaps:
-    """For how long partitions had no owner that could serve them; pure.
+    """Measures how long partitions had no owner that could serve them. Pure.
 
-    A partition is free from its owner's stop, or from the moment at which its owner was killed or frozen, until the
+    A partition is free from its owner's stop, or from the moment its owner was killed or frozen, until the
     next start. Times are microseconds of the monotonic clock.
     """
 
     owners: dict[GroupPartition, str] = field(default_factory=dict)
     free_since_us: dict[GroupPartition, int] = field(default_factory=dict)
-    abandoned_by: dict[GroupPartition, str] = field(default_factory=dict)  # free only because its owner stands still
+    abandoned_by: dict[GroupPartition, str] = field(default_factory=dict)  # free only because its owner is frozen
     longest_us: int = 0
 
     def begin(self) -> None:
-        """Measure anew; what is free already counts from when it became free."""
+        """Start a new measurement; partitions already free count from when they became free."""
         self.longest_us = 0
 
     def apply(self, event: Event) -> None:
-        """Take an event; kinds that do not matter are passed over."""
+        """Handle an event; irrelevant kinds are ignored."""
         kind = event["kind"]
         if kind in {"fetcher_started", "fetcher_stopped"}:
             for number in event["partitions"]:
@@ -53,13 +53,13 @@ class OwnerGaps:
                     del partitions[partition]
 
     def abandoned(self, client_id: str, at_us: int) -> None:
-        """A process was killed or frozen: nobody serves what it owned."""
+        """Note that a process was killed or frozen: its partitions are not served."""
         partitions = {p: owner for p, owner in self.owners.items() if client_of(owner) == client_id}
         self._free_all(partitions, at_us)
         self.abandoned_by |= partitions
 
     def returned(self, client_id: str, at_us: int) -> None:
-        """A process thaws: it serves what nobody has taken from it."""
+        """Note that a process was thawed: it serves the partitions that it still owns."""
         for partition, owner in list(self.abandoned_by.items()):
             if client_of(owner) == client_id:
                 self._start(partition, owner, at_us)
@@ -90,33 +90,33 @@ class Watcher:
         self._tail = EventTail(events)
 
     def look(self) -> None:
-        """Take what was written since the last look."""
+        """Handle the events since the last look."""
         for event in self._tail.read():
             self.picture.apply(event)
             self.gaps.apply(event)
 
     def abandoned(self, name: str) -> None:
-        """A process is about to be killed or frozen."""
+        """Note that a process is about to be killed or frozen."""
         self.look()
         self.gaps.abandoned(name, time.monotonic_ns() // 1_000)
 
     def returned(self, name: str) -> None:
-        """A frozen process is about to thaw."""
+        """Note that a frozen process is about to thaw."""
         self.look()
         self.gaps.returned(name, time.monotonic_ns() // 1_000)
 
     def leader(self) -> str | None:
-        """Return the coordinator that was elected last, None if it has resigned."""
+        """Return the last elected coordinator, None if it has resigned."""
         self.look()
         return None if self.picture.leader is None else f"coordinator-{self.picture.leader}"
 
     def ends(self, topics: Iterable[str]) -> dict[TopicPartition, int]:
-        """Return the next offset of every partition of some topics that was written so far."""
+        """Return the end offset of each written partition of these topics."""
         self.look()
         return {partition: end for partition, end in self.picture.produced.items() if partition[0] in topics}
 
     def has_read(self, group: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether a group was given everything below these offsets."""
+        """Whether a group has read everything below these offsets."""
         self.look()
         delivered = self.picture.group(group).delivered
         return all(delivered.get(partition, 0) >= end for partition, end in ends.items())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from consumer_agent.membership.effects import Purpose
-from consumer_agent.membership.fenced_writes import Outcome, WriteLane
+from consumer_agent.membership.fenced_writes import Write, WriteLane
 from tests.interruptions.campaign import BrokenPromiseError, Plan, interrupt_everywhere, plans
 from tests.interruptions.shapes import Shape, shapes
 from tests.interruptions.world import Schedule
@@ -43,12 +43,13 @@ def test_small_plans_reach_their_goal_after_any_interruption(mode: str) -> None:
 def test_treating_an_ack_of_unknown_outcome_as_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = WriteLane.handle_reply
 
-    def credulous(lane: WriteLane, purpose: Purpose, reply: Reply) -> Outcome | None:
+    def handle_reply(lane: WriteLane, reply: Reply, handle: Callable[[Write, Reply], None]) -> None:
         if lane.write is not None and lane.write.ack is not None and getattr(reply, "outcome_unknown", False):
-            return lane._acked(lane.write, lane.write.ack, lane.version + 1)
-        return honest(lane, purpose, reply)
+            lane._acked(lane.write, lane.write.ack, lane.version + 1)
+        else:
+            honest(lane, reply, handle)
 
-    monkeypatch.setattr(WriteLane, "handle_reply", credulous)
+    monkeypatch.setattr(WriteLane, "handle_reply", handle_reply)
     with pytest.raises(BrokenPromiseError, match="CALL_LOST"):
         interrupt_everywhere(Plan(SWAP, INCREMENTAL, Schedule.IN_TURN))
 
