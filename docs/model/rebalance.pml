@@ -13,6 +13,9 @@
  * a session does not expire while its lease is valid (rule 11); who waits for one whole lease knows that a lease that
  * was valid when the wait began is over (rule 12). The time limit of a command is reached at any moment, as a fault.
  * A watch is a step that can be taken as soon as what is known differs from what stands in ZooKeeper.
+ *
+ * With FALSE_CLAIMS a consumer may also write into its own record what it was not given (rule 21), and emit it. Nobody can
+ * prevent that, so such a partition does not count as owned or emitted, until a leader believes the claim.
  */
 
 #ifndef FAULTS
@@ -39,6 +42,9 @@ typedef Nodes {
 	unsigned id : 3;
 	bit evicted;			/* evicted/C, persistent: */
 	unsigned tombstone : 2;		/*   the partitions in it */
+#ifdef FALSE_CLAIMS
+	unsigned given : 2;		/* given/C, persistent, written only by leaders */
+#endif
 #ifdef RETRY_CREATES_SECOND
 	bit twice;			/* the same command stands in the channel again */
 #endif
@@ -50,6 +56,14 @@ bit current[2];				/* whether the version that a leader knows is still that of c
 /* What a consumer process does under a name; not stored anywhere. */
 byte emit[NAMES];			/* partitions of which it returns records, while its lease is valid */
 bit lease[NAMES];
+#ifdef FALSE_CLAIMS
+byte claimed[NAMES];			/* partitions of owners/C that it wrote there itself, as long as no leader believes it */
+#define UNBELIEVED(n) claimed[n]
+#define RECORDED(n) zk[n].given
+#else
+#define UNBELIEVED(n) 0
+#define RECORDED(n) 0
+#endif
 
 /* What a coordinator knows of one consumer name. */
 typedef View {
@@ -104,11 +118,11 @@ byte faults = FAULTS;
 
 /* ---- What is promised ---- */
 
-#define OWNED(n) (zk[n].owners * zk[n].held)
+#define OWNED(n) (zk[n].owners * zk[n].held & ~UNBELIEVED(n))
 #ifdef EMIT_WITHOUT_LEASE		/* rule 11 */
-#define EMITTED(n) emit[n]
+#define EMITTED(n) (emit[n] & ~UNBELIEVED(n))
 #else
-#define EMITTED(n) (emit[n] * lease[n])
+#define EMITTED(n) (emit[n] * lease[n] & ~UNBELIEVED(n))
 #endif
 #define TWICE(what) ((what(0) & what(1)) | (what(0) & what(2)) | (what(1) & what(2)))
 #define ONCE(what) (what(0) | what(1) | what(2))
@@ -129,7 +143,7 @@ inline check()
 /* ---- Names and ids that nobody refers to ---- */
 
 #define REFERS(c, n) (memory[c].view[n].known || memory[c].view[n].listed || memory[c].view[n].tomb)
-#define STANDS(n) (zk[n].ids || zk[n].owners || zk[n].channel || zk[n].evicted)
+#define STANDS(n) (zk[n].ids || zk[n].owners || zk[n].channel || zk[n].evicted || RECORDED(n))
 #define UNUSED(n) (!STANDS(n) && hand[0].name != n && hand[1].name != n && !REFERS(0, n) && !REFERS(1, n))
 
 #define IN_HAND(k, i) (hand[k].name == n && hand[k].id == i)
@@ -202,6 +216,37 @@ inline check()
 #define BUSY(n) (IT(n).option != NOTHING)
 #define OVERLOOKED(n) (zk[n].channel && !zk[n].ids && !REFERS(me, n))
 
+/* Rule 21: what a consumer was given is what it held when it was last read, and what is being started. A leader that
+ * reads the record for the first time takes it from given/C. Only leaders write that, each as long as it leads, so it
+ * does not matter at which moment of the reading it is read. */
+#define GIVEN(n) (IT(n).held | (IT(n).option == START -> IT(n).parts : 0))
+#ifdef FALSE_CLAIMS
+#define TRUE_CLAIMS(n) (zk[n].held & GIVEN(n))
+#ifdef FAILOVER_BELIEVES_CLAIMS
+#define TRUE_CLAIMS_FOR_NEW_LEADER(n) zk[n].held
+#else
+#define TRUE_CLAIMS_FOR_NEW_LEADER(n) (zk[n].held & zk[n].given)
+#endif
+#define CLAIMS_FALSELY(n) (IT(n).known && zk[n].owners && (zk[n].held & ~GIVEN(n)))
+#define RECORD_DIFFERS(n) (IT(n).known && zk[n].given != GIVEN(n))
+#else
+#define TRUE_CLAIMS(n) zk[n].held
+#define TRUE_CLAIMS_FOR_NEW_LEADER(n) zk[n].held
+#endif
+
+#ifdef FALSE_CLAIMS
+inline believe() { claimed[n] = claimed[n] & ~IT(n).held }
+/* owners/C is gone: what it claimed matters as long as it emits that. */
+inline forget_claims() { claimed[n] = claimed[n] & emit[n] }
+inline shrink_given() { zk[n].given = GIVEN(n) }	/* in truth up to a second later */
+inline delete_given() { zk[n].given = 0 }
+#else
+#define believe()
+#define forget_claims()
+#define shrink_given()
+#define delete_given()
+#endif
+
 inline forget_command()
 {
 	IT(n).option = NOTHING; IT(n).parts = 0; IT(n).id = 0
@@ -261,7 +306,7 @@ inline sweep()				/* rule 19: the channel of the dead */
 	fi;
 #endif
 	if
-	:: FENCE -> zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0
+	:: FENCE -> zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0; delete_given()
 	:: else
 	fi
 }
@@ -331,7 +376,8 @@ inline read_owners()
 	d_step {
 		EACH {
 			if
-			:: IT(n).known && zk[n].owners -> IT(n).held = zk[n].held; IT(n).applied = zk[n].applied
+			:: IT(n).known && zk[n].owners ->
+				IT(n).held = TRUE_CLAIMS_FOR_NEW_LEADER(n); IT(n).applied = zk[n].applied; believe()
 			:: IT(n).known && !zk[n].owners -> IT(n).known = 0; IT(n).registered = 0; IT(n).listed = 1
 			:: else
 			fi
@@ -339,7 +385,10 @@ inline read_owners()
 		n = 0;
 		printf("coordinator %d reads what consumers 0, 1, 2 own: {%d}, {%d}, {%d}\n",
 			me, IT(0).held, IT(1).held, IT(2).held)
-	}
+	};
+#ifdef FALSE_CLAIMS
+	check()
+#endif
 }
 
 inline read_evicted()			/* and end: what was applied meanwhile is not pending; who is gone is not a member */
@@ -356,6 +405,13 @@ inline read_evicted()			/* and end: what was applied meanwhile is not pending; w
 			:: !IT(n).known && IT(n).listed -> forget_member(); sweep()
 			:: else
 			fi;
+#ifdef FALSE_CLAIMS
+			if
+			:: FENCE && IT(n).known -> shrink_given()
+			:: FENCE && !IT(n).known -> delete_given()
+			:: else
+			fi;
+#endif
 			IT(n).listed = 0
 		}
 		make_plan();
@@ -389,6 +445,9 @@ inline create_command(what)
 	d_step {
 		zk[n].id = NEW_ID; zk[n].option = what; zk[n].parts = parts;
 		IT(n).id = zk[n].id; IT(n).option = what; IT(n).parts = parts;
+#if defined(FALSE_CLAIMS) && !defined(RECORD_AFTER_COMMAND)
+		zk[n].given = zk[n].given | GIVEN(n);
+#endif
 		parts = 0
 	};
 	if
@@ -420,6 +479,9 @@ inline evict()				/* rule 12: one transaction; an ack that comes first defeats i
 		zk[n].evicted = 1; zk[n].tombstone = BURIED(n);
 		zk[n].ids = 0; zk[n].owners = 0; zk[n].held = 0; zk[n].applied = 0;
 		zk[n].channel = 0; zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0;
+#ifdef FALSE_CLAIMS
+		delete_given(); forget_claims();
+#endif
 		forget_member();
 		IT(n).tomb = 1; IT(n).tombstone = zk[n].tombstone; IT(n).old_lease = lease[n];
 		make_plan()
@@ -437,6 +499,9 @@ inline cancel()				/* rule 10: the ack or the cancel wins */
 		printf("coordinator %d cancels the start of {%d} at consumer %d\n", me, zk[n].parts, n);
 		zk[n].option = NOTHING; zk[n].parts = 0; zk[n].id = 0;
 		forget_command();
+#ifdef FALSE_CLAIMS
+		shrink_given();
+#endif
 		if
 		:: n = 0
 		:: UNCHANGED(n) -> evict()	/* its last try (rule 12) */
@@ -457,7 +522,7 @@ inline ids_listed()
 {
 	if
 	:: zk[n].ids ->
-		IT(n).known = 1; IT(n).registered = 1; IT(n).held = zk[n].held; IT(n).applied = zk[n].applied;
+		IT(n).known = 1; IT(n).registered = 1; IT(n).held = TRUE_CLAIMS(n); IT(n).applied = zk[n].applied;
 		replan()
 	:: else ->
 		IT(n).registered = 0;	/* only owners/C tells a death: it is read again, or evicted */
@@ -472,7 +537,7 @@ inline owners_read()
 {
 	if
 	:: zk[n].owners ->
-		IT(n).held = zk[n].held; IT(n).applied = zk[n].applied;
+		IT(n).held = TRUE_CLAIMS(n); IT(n).applied = zk[n].applied; believe();
 		if
 		:: IT(n).id == zk[n].applied ->
 			forget_command();
@@ -480,7 +545,8 @@ inline owners_read()
 			IT(n).stopping = 0;
 #endif
 		:: else -> replan()
-		fi
+		fi;
+		shrink_given()
 	:: else -> remove_member()
 	fi;
 	n = 0
@@ -541,6 +607,18 @@ lead:	do
 	:: atomic { FENCE && ANY(OWNERS_CHANGED) -> PICK(OWNERS_CHANGED); owners_read() }
 
 	:: atomic { FENCE && ANY(STRUCK_OFF) -> PICK(STRUCK_OFF); evict() }
+#ifdef FALSE_CLAIMS			/* rule 21: read, and evicted at any version */
+	:: atomic { FENCE && ANY(CLAIMS_FALSELY) ->
+		PICK(CLAIMS_FALSELY);
+		printf("coordinator %d finds that consumer %d claims {%d} falsely\n", me, n, zk[n].held & ~GIVEN(n));
+		evict() }
+#endif
+#ifdef RECORD_AFTER_COMMAND
+	:: atomic { FENCE && ANY(RECORD_DIFFERS) ->
+		PICK(RECORD_DIFFERS);
+		printf("coordinator %d records that consumer %d was given {%d}\n", me, n, GIVEN(n));
+		zk[n].given = GIVEN(n); n = 0 }
+#endif
 	:: atomic { FENCE && faults > 0 && ANY(LATE_STOP) -> faults--; PICK(LATE_STOP); evict() }
 	:: atomic { FENCE && faults > 0 && ANY(LATE_START) -> faults--; PICK(LATE_START); cancel() }
 
@@ -585,7 +663,13 @@ inline put_down()
 
 inline forget_membership()
 {
-	d_step { emit[n] = 0; lease[n] = 0; MINE.name = NOBODY; put_down() }
+	d_step {
+		emit[n] = 0; lease[n] = 0; MINE.name = NOBODY;
+#ifdef FALSE_CLAIMS
+		claimed[n] = (zk[n].owners -> claimed[n] : 0);
+#endif
+		put_down()
+	}
 }
 
 inline register()			/* rule 14 and the tree: three nodes, one transaction, a new name */
@@ -631,6 +715,9 @@ inline set_owners()
 	fi;
 	d_step {
 		zk[n].held = (MINE.option == START -> zk[n].held | MINE.parts : zk[n].held & ~MINE.parts);
+#ifdef FALSE_CLAIMS
+		claimed[n] = claimed[n] & ~MINE.parts;
+#endif
 		/* The id that is applied is called 1, and what was called 1 takes its name. */
 		zk[n].id = SWAPPED(zk[n].id);
 		memory[0].view[n].id = SWAPPED(memory[0].view[n].id);
@@ -761,6 +848,16 @@ end:	do
 		}
 #endif
 
+#ifdef FALSE_CLAIMS
+	:: atomic { faults > 0 && MINE.name != NOBODY && zk[MINE.name].owners && zk[MINE.name].held != EVERYTHING ->
+		faults--;
+		n = MINE.name;
+		claimed[n] = claimed[n] | EVERYTHING & ~zk[n].held;
+		emit[n] = emit[n] | claimed[n];
+		printf("consumer %d claims {%d}, which it was not told to start\n", n, EVERYTHING & ~zk[n].held);
+		zk[n].held = EVERYTHING; n = 0 }
+#endif
+
 	:: atomic { CONSUMER_FAULT && MINE.name != NOBODY ->
 		faults--;
 		n = MINE.name;
@@ -800,7 +897,11 @@ end:	do
 		PICK(EXPIRES);
 		printf("the session of consumer %d expires\n", n);
 		if :: lease[n] -> faults-- :: else fi;
-		zk[n].ids = 0; zk[n].owners = 0; zk[n].held = 0; zk[n].applied = 0; n = 0 }
+		zk[n].ids = 0; zk[n].owners = 0; zk[n].held = 0; zk[n].applied = 0;
+#ifdef FALSE_CLAIMS
+		forget_claims();
+#endif
+		n = 0 }
 	:: atomic { ANY(LEASE_RUNS_OUT) ->
 		PICK(LEASE_RUNS_OUT); printf("the lease of consumer %d ends\n", n); lease[n] = 0; n = 0 }
 	:: atomic { CONSUMER_FAULT && ANY(HAS_LEASE) ->

@@ -32,6 +32,7 @@ PROPERTIES = (
     Check("safe, eager, more faults", ("EAGER",), 2, Search.SAFETY, is_quick=False),
     Check("safe, coordinator's faults", ("NO_CONSUMER_FAULTS",), 3, Search.SAFETY, is_quick=False),
     Check("safe, consumers' faults", ("NO_COORDINATOR_FAULTS",), 3, Search.SAFETY, is_quick=False),
+    Check("safe, false claims", ("FALSE_CLAIMS",), 2, Search.SAFETY, is_quick=False),
     Check("every run ends", (), 2, Search.TERMINATION, is_quick=False),
     Check("served, incremental", ("LIVENESS",), 1, Search.LIVENESS),
     Check("served, eager", ("LIVENESS", "EAGER"), 1, Search.LIVENESS),
@@ -69,4 +70,6 @@ REFUTATIONS = (
     _without("EMIT_BEFORE_ACK"),
     _without("STOP_AFTER_ACK"),
     _without("LOST_CHANGE"),
+    _without("FAILOVER_BELIEVES_CLAIMS", 2, "FALSE_CLAIMS"),
+    _without("RECORD_AFTER_COMMAND", 1, "FALSE_CLAIMS"),
 )

@@ -1,12 +1,12 @@
-"""`python -m tests.mutations`: puts every deliberate bug into the code, and the simulation has to find it.
+"""`python -m tests.mutations`: inserts each deliberate bug into the code; the simulation has to find it.
 
     [NAME …]        only those whose name has one of these in it
     --list          print the table of bugs, run nothing
     --seeds N       look through N seeds for each, instead of the number that is stated for it
     --json          print one JSON document
 
-Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its seeds,
-or if something broke without a rule that is said to be redundant.
+Example: `python -m tests.mutations lease --seeds 200`. Exit code 1 if a bug was not found within its seeds, or if
+removing a redundant rule broke something.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _hunt(task: tuple[int, int | None]) -> Hunt:
 
 
 def _prepare() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that prints
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     logging.disable(logging.WARNING)
 
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hunt_all(chosen: list[int], seeds: int | None) -> list[Hunt]:
-    context = multiprocessing.get_context("fork")  # the list holds functions of the code, which cannot be sent
+    context = multiprocessing.get_context("fork")  # the list holds functions, which cannot be pickled
     with context.Pool(initializer=_prepare) as pool:
         done = pool.imap_unordered(_hunt, [(number, seeds) for number in chosen])
         progress = track(done, "mutations", total=len(chosen), console=Console(stderr=True), transient=True)

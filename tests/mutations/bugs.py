@@ -1,6 +1,6 @@
-"""Deliberate bugs that the simulation has to find: each rule of `docs/reference/protocol.md` is off at least once.
+"""Deliberate bugs that the simulation has to find; each rule of `docs/reference/protocol.md` is off at least once.
 
-A mutation names the rule, and either the number of seeds within which it is found, or why nothing breaks without it.
+A mutation names the rule, and either the number of seeds needed to find it, or why nothing breaks without it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from tests.mutations.hostile_bugs import HOSTILE_MUTATIONS
 from tests.mutations.mutation import Mutation
 
 READ_COMMANDS = "self._commands_incarnations_and_statics, self._command_contents"
-READ_OWNERS = "self._consumer_names, self._registrations, self._owners"
+READ_OWNERS = "self._names_of_owners, self._names_of_ids, self._registrations, self._owners"
 LIST_IDS_EARLY = (
     "lambda: [lambda: "
     '(ListChildren(paths.ids(self._group)), lambda reply: setattr(self, "_early", set(_names(reply))))]'
 )
 SYNC_ELECTION = "self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)"
 DELETE_COMMAND = 'Delete(f"{self._channel}/{write.ack.command}")'
+OWNED_ONLY = "partitions={tp: 0 for tp in member.held() if member.owners and tp in member.owners.partitions}"
 
 MUTATIONS = (
     Mutation(
@@ -45,7 +46,11 @@ MUTATIONS = (
         ),
         seeds=10,
     ),
-    Mutation("what cannot be read holds nothing", 2, (Edit("view.Member.blocked_topics", "", "return ()"),)),
+    Mutation(
+        "what cannot be read holds nothing",
+        2,
+        (Edit("view.Member.held", "known if self.is_readable else self.given or known", "known"),),
+    ),
     Mutation("a start under way is not counted", 3, (Edit("view.Member.held", "held.update(", "dict("),)),
     Mutation(
         "nothing is read anew after a broken connection",
@@ -70,7 +75,7 @@ MUTATIONS = (
             Edit("CoordinatorElector.session_lost", "", "return"),
             Edit("CoordinatorElector.elect", "", "if self.state is ElectionState.LEADING: return"),
         ),
-        seeds=20,
+        seeds=60,
     ),
     Mutation("no epoch check", 4, (Edit("Scheduler.begin_leadership", "epoch_version)", "-1)"),), seeds=30),
     Mutation(
@@ -96,12 +101,12 @@ MUTATIONS = (
             Edit(
                 "WriteLane._send",
                 f"ack = [SetContent(self._owners, content, self.version), {DELETE_COMMAND}]",
-                f"self._effects.request(Purpose.QUARANTINE, Multi(({DELETE_COMMAND},))); "
+                f"self._effects.request(Multi(({DELETE_COMMAND},)), bool); "
                 "ack = [SetContent(self._owners, content, self.version)]",
             ),
         ),
     ),
-    Mutation("a stop's ack carries no offsets", 7, (Edit("Stop.begin_ack", "self.lane.changed(finished)", "{}"),)),
+    Mutation("a stop's ack carries no offsets", 7, (Edit("Stop.begin_ack", "self.finished()", "{}"),)),
     Mutation(
         "offsets are those returned",
         7,
@@ -111,11 +116,13 @@ MUTATIONS = (
         "an ack without an answer counts as cancelled",
         8,
         (Edit("WriteLane._resume", "self._verify(write)", "self._end(Outcome.CANCELLED)"),),
+        seeds=30,
     ),
     Mutation(
         "an ack without an answer counts as written",
         8,
         (Edit("WriteLane._resume", "self._verify(write)", "self._acked(write, write.ack, self.version + 1)"),),
+        seeds=300,
     ),
     Mutation(
         "commits check nothing",
@@ -198,7 +205,7 @@ MUTATIONS = (
     Mutation(
         "the lease of the evicted is not waited for",
         12,
-        (Edit("Departures._await_lease", "mono_us + wait_us", "mono_us"),),
+        (Edit("Departures._await_lease", "mono_us + ___", "mono_us"),),
     ),
     Mutation(
         "an eviction takes a record of any version",
@@ -209,15 +216,8 @@ MUTATIONS = (
     Mutation(
         "an eviction record leaves out what was being started",
         12,
-        (
-            Edit(
-                "Departures._eviction_record",
-                "partitions=member.held()",
-                "partitions=dict(member.owners.partitions) if member.owners else {}",
-            ),
-        ),
-        seeds=100,
-        redundant="the eviction deletes its commands as well, and nobody can apply them any more",
+        (Edit("Departures._eviction_record", "partitions=___", OWNED_ONLY),),
+        seeds=60,
     ),
     Mutation(
         "records carry no generation",
@@ -237,14 +237,20 @@ MUTATIONS = (
             Edit(
                 "Join._register",
                 "operations = (",
-                "self.effects.request(Purpose.QUARANTINE, Multi((Create(paths.channel(self.group, self.consumer)),))); "
+                "self.effects.request(Multi((Create(paths.channel(self.group, self.consumer)),)), bool); "
                 "operations = (); _channel = (",
             ),
         ),
     ),
     Mutation("a topic created again is not noticed", 15, (Edit("GroupView.is_stale", "", "return False"),), seeds=10),
     Mutation(
-        "offsets are deleted while somebody holds",
+        "offsets are deleted without a copy",
+        22,
+        (Edit("TopicReset._operations", "if offsets:", "if False:"),),
+        seeds=10,
+    ),
+    Mutation(
+        "offsets are deleted while a member holds the topic",
         15,
         (Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),),
         seeds=100,
@@ -254,7 +260,7 @@ MUTATIONS = (
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100
     ),
     Mutation(
-        "of two with one instance id nobody is fenced",
+        "of two members with one instance id, none is fenced",
         17,
         (Edit("static_members.fenced", "", "return {}"),),
         seeds=300,
@@ -286,13 +292,15 @@ MUTATIONS = (
     Mutation(
         "in both stores the lower offset wins", None, (Edit("Start._read", "max(offset, ", "min(offset, "),), seeds=50
     ),
-    Mutation("starts do not mind a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),)),
+    Mutation(
+        "starts do not mind a pause", 18, (Edit("GroupView.may_start", "self.settings.starts_paused or", ""),), seeds=10
+    ),
     Mutation("the channels of the dead stay", 19, (Edit("Departures.sweep", "", "return"),)),
     Mutation("eviction records stay", 19, (Edit("Departures._lease_over", "", "return"),)),
     Mutation(
         "a new leader adopts no commands",
         20,
-        (Edit("GroupReader._owners_read", "_not_applied(self.channels.get(consumer, []), member)", "[]"),),
+        (Edit("GroupReader._adopt_commands", "_not_applied(self.channels.get(member.consumer, []), member)", "[]"),),
     ),
     Mutation(
         "adopted commands may be applied",
@@ -325,8 +333,8 @@ MUTATIONS = (
         (
             Edit(
                 "Start.begin_ack",
-                "self.stage = Starting.ACKING",
-                "self.stage = Starting.ACKING; "
+                "self.stage = Stage.WRITING",
+                "self.stage = Stage.WRITING; "
                 "self.effects.add(StartFetching(dict(self.offsets), self.command.generation, self._threads()))",
             ),
         ),
@@ -351,7 +359,7 @@ MUTATIONS = (
         seeds=100,
     ),
     Mutation(
-        "who does not poll stays",
+        "a consumer that does not poll stays",
         None,
         (Edit("registered_member.Member.handle_application_seen", 'self._depart("lost", ask=False)', "pass"),),
         seeds=10,
@@ -372,7 +380,7 @@ MUTATIONS = (
     Mutation(
         "no sync before an ack is looked up",
         None,
-        (Edit("WriteLane._verify", "self._effects.request(Purpose.SYNC_WRITE, Sync(self._owners))", "pass"),),
+        (Edit("WriteLane._verify", "self._request(Sync(self._owners), self._synced)", "pass"),),
         seeds=100,
         redundant="the renewal that goes first after a reconnect is a transaction, which has the same effect",
     ),

@@ -1,13 +1,15 @@
-"""Puts a bug into the code: replaces a few words in a function's source, for as long as a `with` lasts.
+"""Puts a bug into the code: replaces a few words in a function's source while a `with` block runs.
 
-Comments, docstrings, line breaks, quotes and superfluous brackets do not count: a function is compared and edited in
-the form that `ast.unparse` gives it. A function that was renamed or moved is found by the words themselves.
+Functions are compared and edited as `ast.unparse` prints them, so comments, docstrings, line breaks, quotes and
+superfluous brackets are ignored. A renamed or moved function is found by the words. In them, `___` matches any
+expression: `partitions=___`.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
+import difflib
 import importlib
 import io
 import tokenize
@@ -21,17 +23,19 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("zkrebalancer/rebalance", "zkrebalancer/protocol", "consumer_agent")
+ANY_EXPRESSION = "___"
+ALIKE = 0.4  # similarity from which an error names a line
 
-Words = list[tuple[str, int, int]]  # text, and where it begins and ends
+Words = list[tuple[str, int, int]]  # text, begin and end
 
 
 class StaleEditError(Exception):
-    """The words that are to be replaced stand in no function, or in several: the code has changed, the list has not."""
+    """The words to be replaced are in no function, or in several: the list does not match the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the project; `owner` is the class it belongs to, or None; `source` is without its docstring."""
+    """A function of the project; `owner`: its class or None; `source` is without the docstring."""
 
     module: str
     owner: str | None
@@ -55,7 +59,7 @@ class Edit:
     new: str
 
     def function(self) -> Function:
-        """Return the function that is meant: that of the name, else the only one that has the words.
+        """Return the function with the name, else the only one with the words.
 
         Raises:
             StaleEditError: there is none, or there are several.
@@ -67,8 +71,14 @@ class Edit:
             fitting = [function for function in functions() if _found(function.source, self.old)]
         if len(fitting) != 1:
             found = ", ".join(function.path for function in fitting) or "no function"
-            raise StaleEditError(f"{self.place}: {self.old!r} is in the source of {found}")
+            raise StaleEditError(f"{self.place}: {self.old!r} is in the source of {found}{self._most_alike(named)}")
         return fitting[0]
+
+    def _most_alike(self, named: list[Function]) -> str:
+        """Return the line of the function that is most similar to the words."""
+        lines = [line.strip() for function in named for line in function.source.splitlines()]
+        alike = difflib.get_close_matches(self.old, lines, n=1, cutoff=ALIKE)
+        return f"; most alike: {alike[0]!r}" if alike else ""
 
     def apply(self) -> Any:
         """Return the edited function; raises StaleEditError."""
@@ -120,17 +130,46 @@ def _words(source: str) -> Words:
             if token.string.strip() and token.type != tokenize.COMMENT:
                 begin, end = lines[token.start[0] - 1] + token.start[1], lines[token.end[0] - 1] + token.end[1]
                 words.append((token.string.replace('"', "'"), begin, end))
-    except tokenize.TokenError:  # a fragment need not close its brackets
+    except tokenize.TokenError:  # a fragment may leave brackets open
         pass
     return words
 
 
 def _found(source: str, fragment: str) -> list[tuple[int, int]]:
-    """Return where the fragment stands in the source: begins and ends, in order."""
+    """Return the positions of the fragment in the source: begins and ends, in order."""
     words, wanted = _words(source), [text for text, _begin, _end in _words(fragment)]
     texts = [text for text, _begin, _end in words]
-    starts = [at for at in range(len(words) - len(wanted) + 1) if texts[at : at + len(wanted)] == wanted]
-    return [(words[at][1], words[at + len(wanted) - 1][2]) for at in starts]
+    begins_line = [not at or "\n" in source[words[at - 1][2] : words[at][1]] for at in range(len(words))]
+    found = []
+    for at in range(len(words)):
+        end = _end_of_match(texts, begins_line, at, wanted)
+        if end is not None:
+            found.append((words[at][1], words[end - 1][2]))
+    return found
+
+
+def _end_of_match(texts: list[str], begins_line: list[bool], at: int, wanted: list[str]) -> int | None:
+    """Return the end of the wanted words if they begin at `at`, else None."""
+    for word, following in zip(wanted, [*wanted[1:], None], strict=True):
+        begin = at
+        if word == ANY_EXPRESSION:
+            at = _end_of_expression(texts, begins_line, at, following)
+        elif at < len(texts) and texts[at] == word:
+            at += 1
+        if at == begin:
+            return None
+    return at
+
+
+def _end_of_expression(texts: list[str], begins_line: list[bool], at: int, following: str | None) -> int:
+    """Return the end of an expression: a comma, a colon, a closing bracket, the following word or the line's end."""
+    begin, depth = at, 0
+    while at < len(texts):
+        if depth == 0 and (texts[at] in {*",:)]}", following} or (at > begin and begins_line[at])):
+            break
+        depth += (texts[at] in {*"([{"}) - (texts[at] in {*")]}"})
+        at += 1
+    return at
 
 
 def _replaced(source: str, old: str, new: str) -> str:
@@ -141,7 +180,7 @@ def _replaced(source: str, old: str, new: str) -> str:
 
 @contextmanager
 def edited(edits: tuple[Edit, ...]) -> Iterator[None]:
-    """Run with the edited functions in place of the real ones; each edit is of another function."""
+    """Run with the edited functions in place of the real ones; each edit must be of a different function."""
     with ExitStack() as stack:
         for edit in edits:
             function = edit.function()

@@ -1,4 +1,4 @@
-"""Deliberate bugs that only a hostile world shows."""
+"""Deliberate bugs that have an effect only in a hostile world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE_MUTATIONS = (
         (
             Edit(
                 "Departures._eviction_record",
-                "partitions=member.held()",
+                "partitions=___",
                 "partitions=dict.fromkeys(member.false_claims, 0)",
             ),
         ),
@@ -42,14 +42,14 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a start does not record what it gives",
         21,
-        (Edit("BatchBuilder.add", "beside.append(self._given_record(consumer, wanted))", "pass"),),
+        (Edit("Batch.add", "beside.append(self._given_record(consumer, wanted))", "pass"),),
         hostile="forge_claim",
         seeds=5,
     ),
     Mutation(
         "a start records no more than it starts",
         21,
-        (Edit("BatchBuilder._given_record", "*(self._view.members[consumer].given or ()), ", ""),),
+        (Edit("Batch._given_record", "*(self._view.members[consumer].given or ()), ", ""),),
         hostile="forge_claim",
         seeds=5,
     ),
@@ -75,6 +75,13 @@ HOSTILE_MUTATIONS = (
         hostile="give_topic_id",
     ),
     Mutation(
+        "a mark alone says which topic the offsets belong to",
+        15,
+        (Edit("GroupView.is_stale", "f\"{mark} {recorded or ''}\"", "mark"),),
+        seeds=300,
+        hostile="garble_mark",
+    ),
+    Mutation(
         "a refused call is repeated at once",
         None,
         (Edit("scheduler.pause_us", "", "return 0"),),
@@ -96,6 +103,55 @@ HOSTILE_MUTATIONS = (
         hostile="deny_topic",
     ),
     Mutation(
+        "a new leader takes a topic that it cannot read for absent",
+        None,
+        (Edit("TopicListener._topic_read", "get(name, UNREAD)", "get(name)"),),
+        seeds=60,
+        hostile="deny_topic",
+    ),
+    Mutation(
+        "a topic that a new leader cannot read is another one",
+        None,
+        (Edit("GroupView.is_stale", "known is not UNREAD and ", ""),),
+        seeds=60,
+        hostile="deny_topic",
+    ),
+    Mutation(
+        "an unreadable member holds what others own by now",
+        2,
+        (Edit("Departures._really_held", "if member.is_readable:", "if True:"),),
+        seeds=300,
+        hostile="deny_topic",
+    ),
+    Mutation(
+        "a refused registration is tried again at once",
+        None,
+        (Edit("StateMachine._begin_joining", "if now_ms < self._not_before_ms:", "if False:"),),
+        seeds=20,
+        hostile="deny_agents",
+    ),
+    Mutation(
+        "a strategy that hangs keeps others waiting",
+        None,
+        (Edit("Coordinator.request_handler", "if now_us < since_us + PLAN_PATIENCE_US", ""),),
+        seeds=60,
+        hostile="hang_strategy",
+    ),
+    Mutation(
+        "a group that was deleted in use does not wait",
+        26,
+        (Edit("FormerLives.wait_us", "return max(0, self._until_us[group] - now_us)", "return 0"),),
+        seeds=40,
+        hostile="recreate_group",
+    ),
+    Mutation(
+        "a group that is created again begins with generation 0",
+        26,
+        (Edit("Loading._created_again", "reply.stat.created_zxid", "0"),),
+        seeds=40,
+        hostile="recreate_group",
+    ),
+    Mutation(
         "a root that is gone is not waited for",
         None,
         (Edit("TopicListener._list", "expected=OF_A_ROOT", "expected=ANY"),),
@@ -112,7 +168,10 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "a generation that cannot be read begins anew",
         None,
-        (Edit("GroupReader._generations_of_members", "", "return []"),),
+        (
+            Edit("GroupReader._generation_read", "reply.stat.modified_zxid", "0"),
+            Edit("GroupReader._note_generation", "", "return"),
+        ),
         seeds=40,
         hostile="garble_generation",
     ),
@@ -128,6 +187,6 @@ HOSTILE_MUTATIONS = (
         24,
         (Edit("Membership.ask_again", "self.read_registration(consumer)", "pass"),),
         hostile="refuse_group",
-        seeds=60,
+        seeds=300,
     ),
 )

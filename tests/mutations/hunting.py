@@ -1,4 +1,4 @@
-"""Looks for a deliberate bug: the simulation runs, seed by seed, with the bug in the code."""
+"""Runs the simulation, seed by seed, with a deliberate bug in the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.run import run
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What came of one mutation: the first seed that found it and the invariant that broke, or None and ""."""
+    """The result of one mutation: the first seed that found it and the broken invariant, or None and ""."""
 
     number: int  # in MUTATIONS
     seed: int | None
@@ -20,12 +20,12 @@ class Hunt:
 
     @property
     def is_as_stated(self) -> bool:
-        """Whether it was found, or, of a redundant rule, was not."""
+        """Whether it was found, or, for a redundant rule, not found."""
         return (self.seed is None) == bool(MUTATIONS[self.number].redundant)
 
 
 def hunt(number: int, seeds: int | None = None) -> Hunt:
-    """Run seeds from 0 on with a mutation in the code, until one fails; `seeds` None: as many as are stated for it."""
+    """Run seeds from 0 on with a mutation until one fails; `seeds` None: the mutation's number."""
     mutation = MUTATIONS[number]
     with edited(mutation.edits):
         for seed in range(seeds or mutation.seeds):

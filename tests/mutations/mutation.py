@@ -1,4 +1,4 @@
-"""What a deliberate bug is."""
+"""The description of a deliberate bug."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.mutations.editing import Edit
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One bug."""
+    """One deliberate bug."""
 
     name: str
-    rule: int | None  # of `docs/reference/protocol.md`, None: of the code
+    rule: int | None  # in `docs/reference/protocol.md`; None: not a numbered rule
     edits: tuple[Edit, ...]
-    seeds: int = 3  # within which it has to be found
-    hostile: str = ""  # the kind of hostile fault that shows it, "": the friendly profile does
-    redundant: str = ""  # why nothing breaks: then no seed may find it
+    seeds: int = 3  # enough to find it
+    hostile: str = ""  # the kind of hostile fault that finds it, "": the usual profile does
+    redundant: str = ""  # why nothing breaks; then no seed may find it

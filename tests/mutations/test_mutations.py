@@ -1,4 +1,4 @@
-"""Bugs that are found quickly are looked for at every change; `make mutations` looks for all."""
+"""Looks for the bugs that are found quickly; `make mutations` looks for all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations import editing
 from tests.mutations.__main__ import main
 from tests.mutations.bugs import MUTATIONS
 from tests.mutations.editing import Edit, StaleEditError
@@ -47,6 +48,33 @@ def test_an_edit_that_fits_nothing_is_refused() -> None:
         Edit("Group.no_such_name", "", "return").function()
 
 
+def test_what_the_words_of_an_edit_may_have_become_is_named() -> None:
+    stale = Edit("Group.handle", "self._departures.evict_late(consumer, reason)", "pass")
+    with pytest.raises(
+        StaleEditError, match=r"no function; most alike: 'self\._departures\.evict\(consumer, reason, .*'"
+    ):
+        stale.function()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("b=___", ["b=g(1, [2, 3])"]),
+        ("a=___, b", ["a=x.y + 1, b"]),
+        ("c = ___", ["c = f(a=x.y + 1, b=g(1, [2, 3]))"]),
+        ("if ___:", ["if c == 1:"]),
+        ("___ == 1", ["c == 1"]),
+        ("d=___", []),
+        ("g(___)", []),  # two arguments are no expression
+    ],
+)
+def test_three_underscores_stand_for_any_expression(words: str, found: list[str]) -> None:
+    source = "def h(x):\n    c = f(a=x.y + 1, b=g(1, [2, 3]))\n    if c == 1:\n        return c\n"
+    matches = [source[begin:end] for begin, end in editing._found(source, words)]
+    assert [match for match in matches if match in found] == found
+    assert found or not matches
+
+
 def test_an_edit_whose_words_are_in_several_functions_is_refused() -> None:
     with pytest.raises(StaleEditError, match=r"Group.no_such_name: 'return' is in the source of .*, .*"):
         Edit("Group.no_such_name", "return", "pass").function()
@@ -59,7 +87,7 @@ def test_a_function_that_was_renamed_is_found_by_the_words() -> None:
 
 
 def test_line_breaks_and_quotes_and_comments_do_not_count() -> None:
-    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "who does not poll stays")
+    (edit,) = next(mutation.edits for mutation in MUTATIONS if mutation.name == "a consumer that does not poll stays")
     assert '"lost", ask' in edit.old
     spread = edit.old.replace('"lost", ask', "\n    'lost',  # a comment\n    ask")
 
