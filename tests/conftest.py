@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,24 @@ SPARK_FILES = {f"{INTEGRATION}/test_pipeline.py", f"{INTEGRATION}/test_spark_que
 SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_spark_source"}
 SPREAD = (f"{INTEGRATION}/", "tests/campaign/", "tests/simulation/")  # single tests go to the next free worker
 WITH_MODULE_FIXTURES = {
-    f"{INTEGRATION}/test_{name}.py" for name in ("cluster", "reset_offsets", "secured_kafka", "zk_model")
+    f"{INTEGRATION}/test_{name}.py"
+    for name in ("cluster", "gateway_brokers", "refusals", "reset_offsets", "secured_kafka", "zk_model", "zk_refusals")
 }
 # Long work first, so that short tests fill the gaps at the end.
-ORDER = ("tests/unit/pipeline", "tests/integration", "tests/campaign", "tests/simulation", "tests")
+ORDER = (
+    "tests/unit/pipeline",
+    "tests/integration",
+    "tests/campaign",
+    "tests/simulation",
+    "tests/interruptions",
+    "tests",
+)
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C interrupt: a shell that starts a run in the background has it ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks import many_groups
+from tests.benchmarks.acknowledging import acknowledge, write
 from tests.support.zk_model import ZkModel
 from zkrebalancer.assignment import STRATEGIES, WEIGHING
 from zkrebalancer.assignment.loads import pack
 from zkrebalancer.coordinator.load_reader import loads_read
 from zkrebalancer.coordinator.service import GIL_SWITCH_S
-from zkrebalancer.protocol import calls, command, ownership, paths, registration, settings
+from zkrebalancer.protocol import ownership, paths, registration, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import Registration
@@ -91,23 +93,19 @@ class Lab:
     def _create_group(self, described: GroupSettings) -> None:
         group = paths.group(GROUP)
         above = ("/consumers", paths.GROUPS, "/brokers", paths.BROKER_TOPICS)
-        self._write(*(Create(path) for path in above))
-        self._write(Create(group, settings.encode(described)))
-        self._write(*(Create(f"{group}/{name}") for name in paths.GROUP_CHILDREN))
-
-    def _write(self, *operations: calls.Operation) -> None:
-        done = self.zk.perform(Multi(operations))
-        if not isinstance(done, calls.Done):
-            raise TypeError(f"the model rejected the call: {done}")
+        write(self.zk, *(Create(path) for path in above))
+        write(self.zk, Create(group, settings.encode(described)))
+        write(self.zk, *(Create(f"{group}/{name}") for name in paths.GROUP_CHILDREN))
 
     def set_topic(self, name: str, partitions: int) -> None:
         content = json.dumps({"version": 3, "topic_id": name, "partitions": {str(n): [1] for n in range(partitions)}})
         known = paths.topic(name) in self.zk.nodes
-        self._write((SetContent if known else Create)(paths.topic(name), content.encode()))
+        write(self.zk, (SetContent if known else Create)(paths.topic(name), content.encode()))
 
     def join(self, name: str) -> None:
         described = Registration("white_list", {"^t": 1}, "0", name, "h", 6_000)
-        self._write(
+        write(
+            self.zk,
             Create(paths.channel(GROUP, name)),
             Create(paths.ids(GROUP, name), registration.encode(described)),
             Create(paths.owners(GROUP, name), ownership.encode_owners(OwnersRecord(0, None, {}))),
@@ -115,7 +113,7 @@ class Lab:
 
     def leave(self, name: str) -> None:
         named = (paths.channel, paths.ids, paths.owners)
-        self._write(*(Delete(path(GROUP, name)) for path in named))
+        write(self.zk, *(Delete(path(GROUP, name)) for path in named))
 
     # The loop -------------------------------------------------------------------------------------------------------
 
@@ -128,7 +126,7 @@ class Lab:
                 call = self.session.sent[0][1]
                 self.zk.perform_next(self.session)
                 if isinstance(call, Multi):
-                    self._acknowledge(call)
+                    acknowledge(self.zk, call)
             self._step(Tick())
 
     def _wakes_at_once(self) -> bool:
@@ -193,20 +191,6 @@ class Lab:
         self.wait_s = max(self.wait_s, *longest)
         self._step(Computed(task.group, task.ticket, transition, 0))
 
-    def _acknowledge(self, sent: Multi) -> None:
-        """Answer each consumer's command at once."""
-        for operation in sent.operations:
-            if isinstance(operation, Create) and "/channel/" in operation.path:
-                channel = operation.path.rpartition("/")[0]
-                node = f"{channel}/{self.zk.children(channel)[-1]}"
-                path = paths.owners(GROUP, channel.rpartition("/")[2])
-                applying = command.decode(self.zk.nodes[node].content)
-                record = ownership.decode_owners(self.zk.nodes[path].content)
-                new = OwnersRecord(
-                    applying.generation, applying.command_id, command.applied(record.partitions, applying)
-                )
-                self._write(Delete(node), SetContent(path, ownership.encode_owners(new)))
-
 
 @contextmanager
 def heartbeat() -> Iterator[list[float]]:
@@ -260,14 +244,36 @@ def reading_ms(topics: int, partitions: int) -> float:
     return max(times_ms)
 
 
+def measure_groups(groups: int, topics: int, *, as_json: bool) -> None:
+    """Measure many small groups and print the figures."""
+    gc.disable()
+    phases = []
+    for phase in many_groups.measure(groups, topics):
+        phases.append(phase)
+        longest = f"{phase.longest_ms:.1f} ms of {phase.longest_method}"
+        print(f"{groups:,} groups, {phase.name}: longest step {longest}", file=sys.stderr)
+    if as_json:
+        print(json.dumps([asdict(phase) for phase in phases]))
+    else:
+        Console(width=140).print(many_groups.table(phases))
+
+
 def main() -> None:
     """Run all sizes and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--groups", type=int, help="measure so many small groups instead of a large one")
+    parser.add_argument("--topics", type=int, default=1_000, help="of all these groups together")
     parser.add_argument("--largest", type=int, default=len(SIZES), help="number of sizes, smallest first")
+    parser.add_argument("--size", type=int, nargs=2, metavar=("MEMBERS", "PARTITIONS"), help="only this one, of each")
     parser.add_argument("--quick", action="store_true", help="only a small group, as a test")
     arguments = parser.parse_args()
+    if arguments.groups is not None:
+        measure_groups(arguments.groups, arguments.topics, as_json=arguments.json)
+        return
     sizes = QUICK_SIZES if arguments.quick else SIZES[: arguments.largest]
+    if arguments.size is not None:
+        sizes = (tuple(arguments.size),)
     sys.setswitchinterval(GIL_SWITCH_S)
     gc.disable()  # as in the coordinator's process
     rows = []

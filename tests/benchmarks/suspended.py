@@ -34,7 +34,7 @@ REST_S = 3  # before a fault; events of this time are included
 Event = dict[str, Any]
 
 
-def start(lab: Lab, links: Links) -> None:
+def start(lab: Lab, links: Links, tail: EventTail) -> None:
     """Start a coordinator, the producer, and two consumers per policy; the first of these has a breakable link."""
     lab.start_coordinator(1)
     lab.wait_leader()
@@ -46,6 +46,13 @@ def start(lab: Lab, links: Links) -> None:
         lab.start_agent(f"{policy}-2", policy, (TOPIC,), options=own)
     settle(lab)
     lab.start_producer("producer", {TOPIC: PARTITIONS}, RECORDS_PER_S)
+    waiting = set(POLICIES)
+
+    def are_served() -> bool:
+        waiting.difference_update(event["group"] for event in tail.read() if event["kind"] == "delivered")
+        return not waiting
+
+    lab.wait_for("records for all", are_served)
     gevent.sleep(REST_S)
 
 
@@ -104,8 +111,8 @@ def main() -> None:
         Lab(cluster, Path(scratch) / "events", session_timeout_ms=options.session_timeout_ms) as lab,
         Links(cluster) as links,
     ):
-        start(lab, links)
         tail = EventTail(lab.events)
+        start(lab, links, tail)
         faults_to_cause: dict[str, Callable[[], None]] = {
             "zookeeper is down": lambda: without_zookeeper(lab, options.gone_s),
             "one consumer is cut off": lambda: cut_off(links, options.cut_off_s),

@@ -21,6 +21,7 @@ from consumer_agent.sidecar import sidecar
 from consumer_agent.sidecar.cli import consumer_agent
 from zkrebalancer.assignment.balanced import options as balanced
 from zkrebalancer.cli.main import zkrebalancer
+from zkrebalancer.group_protocol import classic_states, consumer_states
 from zkrebalancer.protocol import settings
 from zkrebalancer.rebalance import states
 
@@ -178,6 +179,8 @@ def states_page() -> str:
     """Draw every table of states."""
     group = _diagram(states, "GroupState", states.TRANSITIONS)
     member = _diagram(states, "MemberState", states.MEMBER_TRANSITIONS)
+    classic = _diagram(classic_states, "ClassicState", classic_states.TRANSITIONS)
+    kip848 = _diagram(consumer_states, "ConsumerMemberState", consumer_states.MEMBER_TRANSITIONS)
     agent = _diagram(state_machine, "State", state_machine.TRANSITIONS)
     parts = [
         f"{GENERATED}# States\n",
@@ -188,6 +191,10 @@ def states_page() -> str:
         member,
         f"## A consumer\n`{state_machine.__name__}`\n",
         agent,
+        f"## A group of Kafka's classic protocol, in the gateway\n`{classic_states.__name__}`\n",
+        classic,
+        f"## A member of a KIP-848 group, in the gateway\n`{consumer_states.__name__}`\n",
+        kip848,
     ]
     return "\n".join(parts)
 

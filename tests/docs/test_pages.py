@@ -35,6 +35,21 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {page for page in pages if not page.startswith("decisions/0")} == listed
 
 
+def test_every_page_is_in_the_index() -> None:
+    listed = {link for link in rules.links(PAGES["docs/index.md"]) if link != "index.md"}
+    pages = {path.removeprefix("docs/") for path in PAGES if path.startswith("docs/")} - {"index.md"}
+    assert {page for page in pages if not page.startswith("decisions/0")} == listed
+
+
+def test_decisions_are_numbered_once_and_listed_in_order() -> None:
+    listed = re.findall(r"^- \[(\d{4}) (.+)\]\((.+)\)$", PAGES["docs/decisions/README.md"], re.MULTILINE)
+    pages = sorted(path for path in PAGES if path.startswith("docs/decisions/0"))
+    assert [f"docs/decisions/{file}" for _, _, file in listed] == pages
+    assert [int(number) for number, _, _ in listed] == list(range(1, len(pages) + 1))
+    for number, title, file in listed:
+        assert PAGES[f"docs/decisions/{file}"].startswith(f"# {number} {title}"), file
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -1,4 +1,4 @@
-"""An application in a thread of this process: it can be made to block, and its session is at hand."""
+"""An application in a thread of this process, which can be blocked and whose session can be expired."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ END_TIMEOUT_S = 30.0
 
 
 class Application:
-    """Polls until `end`; between `block` and `unblock` it does not."""
+    """Polls until `end`, except between `block` and `unblock`."""
 
     def __init__(self, lab: Lab, group: str, name: str, topics: list[str], **settings: Any) -> None:
-        """Subscribe with all callbacks and begin to poll; `settings` are those of a consumer."""
+        """Subscribe with all callbacks and start polling; `settings`: of a consumer."""
         self.name = name
         self.lost: list[list[TopicPartition]] = []
         self.revoked: list[list[TopicPartition]] = []
@@ -29,9 +29,8 @@ class Application:
             bootstrap=lab.cluster.bootstrap,
             group=group,
             client_id=name,
-            session_timeout_ms=lab.session_timeout_ms,
             events_directory=lab.events,
-            **settings,
+            **{"session_timeout_ms": lab.session_timeout_ms, **settings},
         )
         self.consumer.subscribe(topics, on_revoke=self.revoked.append, on_lost=self.lost.append)
         self._may_poll = threading.Event()
@@ -42,23 +41,23 @@ class Application:
         self._run_ended = self._executor.submit(self._run)
 
     def block(self) -> None:
-        """Keep it from polling, after the poll that is under way; `is_blocked` tells when."""
+        """Stop polling after the current poll; `is_blocked` is set then."""
         self.is_blocked.clear()
         self._may_poll.clear()
 
     def unblock(self) -> None:
-        """Let it poll again."""
+        """Poll again."""
         self._may_poll.set()
 
     def subscribe(self, topics: list[str]) -> None:
-        """Ask for other topics, between two polls."""
+        """Change the subscription, between two polls."""
         self.block()
         assert self.is_blocked.wait(END_TIMEOUT_S)
         self.consumer.subscribe(topics, on_revoke=self.revoked.append, on_lost=self.lost.append)
         self.unblock()
 
     def expire_session(self) -> None:
-        """End its ZooKeeper session as if it had expired."""
+        """End the consumer's ZooKeeper session as if it had expired."""
         machine_thread = self.consumer._frontend.machine_thread
         assert machine_thread is not None
         assert machine_thread._client is not None
@@ -67,7 +66,7 @@ class Application:
         faults.expire_session(self._zookeeper, *credentials)
 
     def end(self) -> None:
-        """Close the consumer in good order; raises what the application's thread has died of."""
+        """Close the consumer cleanly; raises the error that ended the application's thread."""
         self._ended.set()
         self.unblock()
         self._executor.shutdown(wait=False)

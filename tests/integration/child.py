@@ -1,4 +1,4 @@
-"""`consumer-agent run --exec` with a child that does what a test says, on real servers."""
+"""`consumer-agent run --exec` with a scripted child, on real servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol import settings as group_settings
-from zkrebalancer.protocol.calls import Create, Done, Multi
+from zkrebalancer.protocol.calls import Create, Done, Multi, Refusal
 from zkrebalancer.protocol.settings import GroupSettings
 
 ACK = 'say({"ack": place})'
@@ -61,7 +61,7 @@ RUNNING: list[subprocess.Popen[str]] = []
 
 
 class Agent:
-    """An agent with a child that does what the test says with each record, and notes what it was given."""
+    """An agent with a scripted child, which records what it receives."""
 
     def __init__(self, stage: Stage, folder: Path, act: str, *options: str, command: str | None = None) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Agent:
         return self.seen.read_text().splitlines()
 
     def given(self, partition: int) -> list[int]:
-        """Return the offsets that children were given, in order."""
+        """Return the offsets sent to children, in order."""
         words = [note.split() for note in self.notes()]
         return [
             int(offset) for number, offset in (pair for pair in words if len(pair) == 2) if number == f"{partition}"
@@ -98,7 +98,7 @@ class Agent:
         self.process.send_signal(number)
 
     def end(self, code: int = 0) -> str:
-        """Wait for its end; return what it has written to stderr."""
+        """Wait for its end; return its stderr."""
         _, errors = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == code, errors
         assert "Traceback" not in errors
@@ -112,19 +112,19 @@ class Agent:
 
 
 def ask(port: int, path: str) -> tuple[int, str]:
-    """Return status and text of what an agent serves over HTTP."""
+    """Return status and text of an agent's HTTP answer."""
     try:
         with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
     except urllib.error.URLError:
-        return 0, ""  # it does not serve yet
+        return 0, ""  # the endpoint is not open yet
 
 
 def configure(stage: Stage, settings: GroupSettings) -> None:
-    """Put a group's settings where an operator's command puts them, before it has a consumer."""
+    """Write a group's settings as the operator's command does, before the group has a consumer."""
     for path in (paths.CONSUMERS, paths.GROUPS):
-        stage.zk.perform(Multi((Create(path),)))  # may be there already
+        stage.zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})  # may exist already
     node = Create(paths.group(stage.group), group_settings.encode(settings))
     assert isinstance(stage.zk.perform(Multi((node,))), Done)

@@ -1,7 +1,11 @@
-"""The two commands as a user runs them: as processes, with what they print and their exit code."""
+"""Runs the two commands as processes, and returns their output and exit code.
+
+What `begin` begins is a new interpreter; what `run` runs is a fork of one that has imported the packages.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,17 +13,23 @@ from pathlib import Path
 
 import gevent
 
+from tests.support.warm import starter
 from zkrebalancer.localcluster.server import child_environment
 
 DEADLINE_S = 60.0
 Result = subprocess.CompletedProcess[str]
 
 
-def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    """Begin `zkrebalancer` or `consumer-agent`."""
+def command_of(program: str, *arguments: object) -> list[str]:
+    """Return the command line of `zkrebalancer` or `consumer-agent`."""
     module = {"zkrebalancer": "zkrebalancer.cli.main", "consumer-agent": "consumer_agent.sidecar.cli"}[program]
+    return [sys.executable, "-m", module, *map(str, arguments)]
+
+
+def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """Start `zkrebalancer` or `consumer-agent`."""
     return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
+        command_of(program, *arguments),
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -30,9 +40,9 @@ def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> 
 
 
 def end(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> Result:
-    """Wait for the end of a process, while the test's ZooKeeper session lives on.
+    """Wait for the end of a process, keeping the test's ZooKeeper session alive.
 
-    In a thread: gevent's own `Popen` takes the exit codes of all children from then on, and the others' read as 0.
+    In a thread: gevent's `Popen` would collect the exit codes of all children, and those of others would read as 0.
     """
     try:
         out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": deadline_s})
@@ -45,16 +55,40 @@ def end(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> Resul
 
 def run(program: str, *arguments: object) -> Result:
     """Run a command to its end."""
-    return end(begin(program, *arguments))
+    (result,) = run_all([(program, *arguments)])
+    return result
 
 
 def run_all(commands: list[tuple[object, ...]]) -> list[Result]:
     """Run commands at the same time; the first of each is the program."""
-    return [end(process) for process in [begin(str(program), *arguments) for program, *arguments in commands]]
+    return [command.result() for command in [WarmCommand(str(name), *arguments) for name, *arguments in commands]]
+
+
+class WarmCommand:
+    """A command that has begun; what it prints goes to files in memory."""
+
+    def __init__(self, program: str, *arguments: object) -> None:
+        self._arguments = command_of(program, *arguments)
+        self._outputs = [os.memfd_create(name) for name in ("out", "err")]
+        self._process = starter().begin(self._arguments[2:], *self._outputs)
+
+    def result(self) -> Result:
+        """Wait for its end, while the test's ZooKeeper session lives on."""
+        try:
+            code = gevent.get_hub().threadpool.apply(self._process.wait, (DEADLINE_S,))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        texts = []
+        for output in self._outputs:
+            with open(output) as file:  # noqa: PTH123  # a descriptor has no path
+                file.seek(0)
+                texts.append(file.read())
+        return subprocess.CompletedProcess(self._arguments, code, *texts)
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal, or waits for it: one that is just being started does neither."""
+    """Whether a process handles or blocks a signal; a starting process does neither."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """One cluster for all tests of a worker; each test has its own groups, topics, processes and events folder.
 
-When a test fails, its events and the logs of its processes stay, and the report names the folder; else nothing is left.
+If a test fails, its events and logs are kept, and the report names the folder; otherwise nothing is left.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from tests.integration.child import RUNNING
 from tests.integration.fake_coordinator import Stage
 from tests.integration.scenario import Scenario
+from tests.support.warm import WarmCluster, close_starter
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 
@@ -25,22 +26,29 @@ FOLDER = pytest.StashKey[Path]()
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_starter_stays() -> Iterator[None]:
+    """End the process whose forks the tests have run."""
+    yield
+    close_starter()
+
+
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[LocalCluster]:
     """Start one ZooKeeper and one broker when a worker's first test asks for them."""
-    with LocalCluster(chroot="/shared", tick_ms=TICK_MS) as cluster:
+    with WarmCluster(chroot="/shared", tick_ms=TICK_MS) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def agent_cluster(shared_cluster: LocalCluster) -> LocalCluster:
-    """Return the cluster for agents without a coordinator: a scenario's coordinators end with it."""
+    """Return the cluster for agents without a coordinator; a scenario ends its coordinators."""
     return shared_cluster
 
 
 @pytest.fixture(autouse=True)
 def no_agent_stays() -> Iterator[None]:
-    """End the agents with a child of a test that has failed."""
+    """End agents with a child that a failed test left."""
     yield
     for process in RUNNING:
         if process.poll() is None:
@@ -51,7 +59,7 @@ def no_agent_stays() -> Iterator[None]:
 
 @pytest.fixture
 def stage(agent_cluster: LocalCluster) -> Iterator[Stage]:
-    """Make a topic and a group of their own; the test plays the coordinator."""
+    """Create a separate topic and group; the test plays the coordinator."""
     stage = Stage(agent_cluster)
     yield stage
     stage.close()
@@ -59,7 +67,7 @@ def stage(agent_cluster: LocalCluster) -> Iterator[Stage]:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Make a folder that stays if the test fails."""
+    """Create a folder that is kept if the test fails."""
     path = request.node.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="zkrebalancer-scenario-"))
     yield path
     if not request.node.stash.get(HAS_FAILED, False):
@@ -73,7 +81,7 @@ def scenario(shared_cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
 
 
 def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
-    """Open a lab for a scenario; at the end every process is ended, and its log is put beside the events."""
+    """Open a lab for a scenario; at the end, stop every process and move its log beside the events."""
     with Lab(cluster, folder / "events") as lab:
         scenario = Scenario(lab, next(_numbers))
         yield scenario
@@ -89,7 +97,7 @@ def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say where the events and logs of a failed test are."""
+    """Report the folder with the events and logs of a failed test."""
     report = yield
     if report.failed:
         item.stash[HAS_FAILED] = True

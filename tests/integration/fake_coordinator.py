@@ -1,4 +1,4 @@
-"""A coordinator that does what a test says, and an application whose thread the test can hold: on real servers."""
+"""A scripted coordinator, and an application whose thread the test can block, on real servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 
 
 def assert_stays(is_true: Callable[[], object], seconds: float) -> None:
-    """Look again and again that something stays as it is."""
+    """Check repeatedly that a condition stays true."""
     end_at = time.monotonic() + seconds
     while time.monotonic() < end_at:
         assert is_true()
@@ -41,7 +41,7 @@ def assert_stays(is_true: Callable[[], object], seconds: float) -> None:
 
 
 class Stage:
-    """A topic and a group of their own, with a producer and the fake coordinator's hands."""
+    """A separate topic and group, with a producer and the actions of the fake coordinator."""
 
     def __init__(self, cluster: LocalCluster, partitions: int = 4) -> None:
         self.cluster = cluster
@@ -55,11 +55,11 @@ class Stage:
         self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
 
     def close(self) -> None:
-        self._producer.close()  # an exception that a test has caught keeps the stage, and so an open client, for longer
+        self._producer.close()  # an exception caught by a test keeps the stage, with its open client, for longer
         self.zk.close()
 
     def produce(self, partitions: Iterable[int], count: int, timestamp_ms: int = 0) -> None:
-        """Append `count` numbered records to each of the partitions, of now or of a given time."""
+        """Append `count` numbered records to each partition, with the present or a given time."""
         for partition in partitions:
             first = self.produced.get(partition, 0)
             for number in range(first, first + count):
@@ -76,11 +76,11 @@ class Stage:
         return self.children(paths.ids(self.group))
 
     def children(self, path: str) -> tuple[str, ...]:
-        reply = self.zk.perform(calls.ListChildren(path))
+        reply = self.zk.perform(calls.ListChildren(path), calls.ABSENT)
         return reply.names if isinstance(reply, calls.Children) else ()
 
     def content(self, path: str) -> bytes | None:
-        reply = self.zk.perform(calls.Get(path))
+        reply = self.zk.perform(calls.Get(path), calls.ABSENT)
         return reply.content if isinstance(reply, calls.Content) else None
 
     def owners(self, consumer: str) -> OwnersRecord | None:
@@ -92,7 +92,7 @@ class Stage:
         return None if content is None else cluster_nodes.decode_counter("offset", content)
 
     def wait_member(self, *not_these: str) -> str:
-        """Wait for a consumer that is none of the given ones and return its name."""
+        """Wait for a consumer other than the given ones and return its name."""
         wait_until(lambda: set(self.members()) - set(not_these), "a consumer to register")
         (name,) = set(self.members()) - set(not_these)
         return name
@@ -100,7 +100,7 @@ class Stage:
     # ---- what the coordinator does
 
     def send(self, consumer: str, content: bytes) -> str:
-        """Put a command into a consumer's channel and return its path."""
+        """Create a command in a consumer's channel and return its path."""
         prefix = f"{paths.channel(self.group, consumer)}/{paths.COMMAND_PREFIX}"
         reply = self.zk.perform(calls.Multi((calls.Create(prefix, content, sequence=True),)))
         assert isinstance(reply, calls.Done)
@@ -117,7 +117,7 @@ class Stage:
         return self.command(consumer, StartFetcher(str(uuid.uuid4()), 1, self.generation, cause, owned))
 
     def stop(self, consumer: str, *partitions: int) -> str:
-        """Send a stop-fetcher (without partitions: of everything) and return the command's path."""
+        """Send a stop-fetcher (by default for everything) and return the command's path."""
         self.generation += 1
         cause = Cause(f"cause-{self.generation}", "test")
         stopped = self.of(*partitions) if partitions else None
@@ -138,7 +138,7 @@ class Stage:
 
 
 class Application:
-    """A consumer in a thread of its own; `hold` keeps that thread from polling, as a slow application would."""
+    """A consumer in a separate thread; `hold` stops its polling, like a slow application."""
 
     def __init__(self, stage: Stage, on_error: type[Exception] | None = None, **settings: Any) -> None:
         defaults: dict[str, Any] = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS}
@@ -151,7 +151,7 @@ class Application:
         self.records: list[Record] = []
         self.told: list[tuple[str, list[TopicPartition]]] = []
         self.on_revoke: Callable[[], object] | None = None
-        self.errors: list[Exception] = []  # of the kind `on_error`, which do not end it
+        self.errors: list[Exception] = []  # of the kind `on_error`, after which it continues
         self._passes = on_error or ()
         self._may_poll = threading.Event()
         self._may_poll.set()
@@ -172,12 +172,12 @@ class Application:
         return self
 
     def hold(self) -> None:
-        """Keep the application from polling, after its present poll."""
+        """Stop polling after the current poll."""
         self._may_poll.clear()
         assert self.is_held.wait(WAIT_S)
 
     def hold_after_a_batch(self) -> None:
-        """Keep the application from polling as soon as it has records in its hand."""
+        """Stop polling once a poll has returned records."""
         self.hold()
         count = len(self.records)
         self.is_held.clear()

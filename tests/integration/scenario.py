@@ -1,6 +1,7 @@
-"""A scenario: who should be in which group and which topics there are; waits until that is so, and calls the checker.
+"""A scenario: the expected members and topics. It waits until they are reached, and calls the checker.
 
-Two groups, one in each mode, read the same topics. Every step changes what should be and begins it; `settle` waits.
+Two groups, one in each mode, read the same topics. Every step changes the expectation and starts the
+change; `settle` waits for it.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.observe.checker import Verdict, check
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Delete, ListChildren, Multi
+from zkrebalancer.protocol.calls import ABSENT, Children, Delete, ListChildren, Multi
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 MODES = (INCREMENTAL, EAGER)
+NO_ENVIRONMENT: Mapping[str, str] = {}
 PARTITIONS = 6
-RECORDS_PER_S = 60  # of one producer: enough that some are always under way
-DRAIN_DEADLINE_S = 90.0  # a client of Kafka that hangs after its broker was away is found within 49 s
+RECORDS_PER_S = 20  # of one producer: enough for records to be always in flight; each costs the broker a request or two
+DRAIN_DEADLINE_S = 90.0  # a Kafka client that hangs after a broker outage is found within 49 s
 Event = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Scenario:
-    """What should be at present; `number` makes all names of one scenario its own."""
+    """The expected state; `number` makes the names of a scenario unique."""
 
     lab: Lab
     number: int
@@ -43,17 +45,17 @@ class Scenario:
     producers: dict[str, list[str]] = field(default_factory=dict)
     coordinators: list[str] = field(default_factory=list)
     applications: list[Application] = field(default_factory=list)
-    pattern: str | None = None  # what new consumers subscribe to instead of the topics by name
+    pattern: str | None = None  # pattern for new consumers, instead of names
     threads: int = 1  # of new consumers, for each topic
     _count: int = 0
-    _written_by: dict[str, int] = field(default_factory=dict)  # producer -> how many partitions it writes to
+    _written_by: dict[str, int] = field(default_factory=dict)  # producer -> number of partitions that it writes to
     _tail: EventTail | None = None
     _events: list[Event] = field(default_factory=list, repr=False)
 
     # Who is there ---------------------------------------------------------------------------------------------------
 
     def begin(self, *, modes: Iterable[str] = MODES, members: int = 2, coordinators: int = 1, **settings: Any) -> None:
-        """Begin with one topic, a producer, and a group with consumers in each mode, and wait until all is settled."""
+        """Start one topic, a producer, and a group with consumers in each mode; wait until all is settled."""
         for _ in range(coordinators):
             self.add_coordinator()
         self.add_topic("t")
@@ -61,21 +63,21 @@ class Scenario:
             self.add_group(mode, members, **settings)
         self.settle()
 
-    def add_coordinator(self, failpoint: str | None = None) -> str:
+    def add_coordinator(self, failpoint: str | None = None, environment: Mapping[str, str] = NO_ENVIRONMENT) -> str:
         """Start a coordinator; return its name. The failpoint kills it at a step."""
         self._count += 1
         broker_id = self.number * 100 + self._count
-        environment = {"ZKREBALANCER_FAILPOINT": failpoint} if failpoint else None
-        self.lab.start_coordinator(broker_id, environment)
+        own = {"ZKREBALANCER_FAILPOINT": failpoint} if failpoint else {}
+        self.lab.start_coordinator(broker_id, {**environment, **own})
         self.coordinators.append(f"coordinator-{broker_id}")
         return self.coordinators[-1]
 
     def leader(self) -> str:
-        """Wait until somebody leads; return its name."""
+        """Wait for a leader; return its name."""
         return f"coordinator-{self.lab.wait_leader()}"
 
     def leads(self, *names: str) -> bool:
-        """Whether one of these coordinators leads at present."""
+        """Whether one of these coordinators leads now."""
         return f"coordinator-{self.lab.leader()}" in names
 
     def add_group(self, mode: str, members: int, name: str | None = None, **settings: Any) -> str:
@@ -87,14 +89,23 @@ class Scenario:
             self.join(group)
         return group
 
-    def join(self, group: str, *, failpoint: str | None = None, **options: object) -> str:
+    def join(
+        self,
+        group: str,
+        *,
+        failpoint: str | None = None,
+        environment: Mapping[str, str] = NO_ENVIRONMENT,
+        **options: object,
+    ) -> str:
         """Start a consumer; return its name. `options` are those of `consumer-agent run` (`max_poll_records=1`)."""
         self._count += 1
         name = f"{group}-{self._count}"
         topics = () if self.pattern else tuple(f"{topic}:{self.threads}" for topic in self.topics)
-        environment = {"CONSUMER_AGENT_FAILPOINT": failpoint} if failpoint else None
+        own = {"CONSUMER_AGENT_FAILPOINT": failpoint} if failpoint else {}
         arguments = {f"--{key.replace('_', '-')}": value for key, value in options.items()}
-        self.lab.start_agent(name, group, topics, pattern=self.pattern, options=arguments, environment=environment)
+        self.lab.start_agent(
+            name, group, topics, pattern=self.pattern, options=arguments, environment={**environment, **own}
+        )
         self.groups[group].append(name)
         return name
 
@@ -107,7 +118,7 @@ class Scenario:
         return self.applications[-1]
 
     def stop(self, *names: str) -> None:
-        """End processes in good order; those that are still being started are waited for."""
+        """Stop processes cleanly, after their start has completed."""
         for name in names:
             program = self.lab.programs[name]
             self.lab.wait_for(f"start of {name}", partial(catches, program.pid, signal.SIGTERM))
@@ -119,7 +130,7 @@ class Scenario:
             self.join(group)
 
     def take_out(self, group: str) -> str:
-        """Return the oldest consumer of a group, which should not be in it any more."""
+        """Remove the oldest consumer of a group from the expectation, and return it."""
         return self.groups[group].pop(0)
 
     # Topics ---------------------------------------------------------------------------------------------------------
@@ -144,7 +155,7 @@ class Scenario:
         self._produce(topic, range(known, partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic once everybody has read all of it."""
+        """Delete a topic after all groups have read it."""
         self.drain(topic)
         del self.topics[topic]
         self.lab.note("topic_deleted", topic=topic)
@@ -160,7 +171,7 @@ class Scenario:
     # Waiting --------------------------------------------------------------------------------------------------------
 
     def settle(self, *groups: str) -> None:
-        """Wait until the consumers that should be in these groups (default: all) own every partition between them."""
+        """Wait until the expected consumers of these groups (default: all) own every partition."""
         for group in groups or tuple(self.groups):
             self.lab.wait_for(f"group {group} settled on {self.groups[group]}", partial(self._is_settled, group))
 
@@ -170,17 +181,17 @@ class Scenario:
         try:
             return self.lab.is_settled(group, self.topics if members else {}, frozenset(members))
         except ZooKeeperUnavailableError:
-            return False  # its server is away: ask again
+            return False  # its server is down: retry
 
     def drain(self, *topics: str) -> None:
-        """End the producers of these topics and wait until every group with consumers was given all records.
+        """End the producers of these topics and wait until every group with consumers has read all records.
 
-        Each has written to all of its partitions by then: of one without records nothing would be proved.
+        First wait until each producer has written to all its partitions, because an empty partition proves nothing.
         """
         ended = [name for topic in topics for name in self.producers.pop(topic, [])]
         for name in ended:
             self.lab.wait_for(f"records of {name}", partial(self._has_written, name))
-        self.stop(*ended)
+        self.lab.stop(*ended)  # one that has written waits for SIGTERM already
         readers = [group for group, members in self.groups.items() if members]
         self.lab.wait_for(f"end of {', '.join(topics)}", lambda: not self._behind(readers, topics), DRAIN_DEADLINE_S)
 
@@ -207,13 +218,13 @@ class Scenario:
     # Looking --------------------------------------------------------------------------------------------------------
 
     def events(self, kind: str | None = None, **fields: object) -> list[Event]:
-        """Return the events that were written so far, of a kind and with some values."""
+        """Return the events written so far, of a kind and with these values."""
         self._tail = self._tail or EventTail(self.lab.events)
         self._events += self._tail.read()
         return [e for e in self._events if kind in {None, e["kind"]} and fields.items() <= e.items()]
 
     def log_lines(self, *names: str) -> list[str]:
-        """Return what these processes have written to stdout and stderr."""
+        """Return the stdout and stderr of these processes."""
         return [line for name in names for line in self.lab.programs[name].log.read_text().splitlines()]
 
     def report(self, group: str) -> GroupReport:
@@ -225,13 +236,13 @@ class Scenario:
         self.lab.wait_for(f"end of {name}", lambda: not self.lab.programs[name].is_running)
 
     def wait_group(self, what: str, group: str, is_so: Callable[[GroupReport], bool]) -> None:
-        """Wait until something is true of a group in ZooKeeper."""
+        """Wait until a condition holds for a group in ZooKeeper."""
         self.lab.wait_for(f"group {group}: {what}", lambda: is_so(self.report(group)))
 
     # The end --------------------------------------------------------------------------------------------------------
 
     def verify(self) -> Verdict:
-        """Settle, drain, end all processes in good order, and let the checker judge what was written down."""
+        """Settle, drain, stop all processes cleanly, and let the checker judge the events."""
         self.settle()
         self.drain(*self.producers)
         judge(self.lab.events)
@@ -244,7 +255,7 @@ class Scenario:
         return verdict
 
     def end_application(self, application: Application) -> None:
-        """Close one of the consumers in this process, which should not be in its group any more."""
+        """Close a consumer of this process and remove it from the expectation."""
         self.applications.remove(application)
         for names in self.groups.values():
             if application.name in names:
@@ -257,18 +268,18 @@ class Scenario:
             self.applications.pop().end()
 
     def clear(self) -> None:
-        """Remove the groups, so that the next scenario's coordinators have nothing else to look at."""
+        """Remove the groups, so that the next scenario's coordinators do not load them."""
         for group in self.groups:
             remove(self.lab.zk, paths.group(group))
 
     def require_quiet_logs(self) -> None:
-        """Nothing that happens in a scenario may end in a traceback."""
+        """Require that no process wrote a traceback."""
         for name, program in self.lab.programs.items():
             assert "Traceback" not in program.log.read_text(), f"{name} wrote a traceback: {program.log}"
 
 
 def judge(events: Path) -> Verdict:
-    """Let the checker judge what was written so far."""
+    """Let the checker judge the events so far."""
     verdict = check(events)
     assert verdict.ok, "\n".join(verdict.problems) or "some partition has not just one consumer"
     assert verdict.delivered, "nothing was delivered, so nothing was proved"
@@ -278,10 +289,10 @@ def judge(events: Path) -> Verdict:
 
 def remove(zk: BlockingZk, path: str) -> None:
     """Remove a node with everything below it."""
-    listed = zk.perform(ListChildren(path))
+    listed = zk.perform(ListChildren(path), ABSENT)
     for name in listed.names if isinstance(listed, Children) else ():
         remove(zk, f"{path}/{name}")
-    zk.perform(Multi((Delete(path),)))
+    zk.perform(Multi((Delete(path),)), ABSENT)
 
 
 def owners_of(report: GroupReport) -> Mapping[tuple[str, int], str]:

@@ -1,4 +1,4 @@
-"""The consumer agent on a real ZooKeeper and a real Kafka, with a coordinator that does what the test says."""
+"""The consumer agent on a real ZooKeeper and a real Kafka, with a scripted coordinator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, KafkaUnavailableError
-from consumer_agent.kafka import offset_queries
+from consumer_agent.kafka import topics
 from consumer_agent.membership.state_machine import MachineSettings
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster import faults
@@ -94,7 +94,7 @@ def test_a_stored_offset_that_is_out_of_range_is_reset(stage: Stage) -> None:
 
 
 def test_partitions_that_come_and_go_lose_and_double_nothing(stage: Stage) -> None:
-    """Stop and start again under load, so that messages are under way at every stage when the partition changes."""
+    """Stop and start under load, so that messages are in flight at every stage."""
     with Application(stage, max_poll_records=7).start() as application:
         member = stage.wait_member()
         stage.wait_ack(stage.start(member, 0, 1, 2, 3))
@@ -342,8 +342,8 @@ def test_without_zookeeper_nothing_is_emitted_after_the_lease_and_close_does_not
 
 
 def test_no_kafka_at_the_first_connection_is_told_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer is in its group all the same, and Kafka's client goes on trying."""
-    monkeypatch.setattr(offset_queries, "CONNECT_TIMEOUT_S", 0.5)
+    """The consumer is still a member, and Kafka's client keeps trying."""
+    monkeypatch.setattr(topics, "CONNECT_TIMEOUT_S", 0.5)
     nowhere = f"{HOST}:{free_ports(1)[0]}"
     with Consumer(zookeeper=stage.cluster.zookeeper, bootstrap=nowhere, group=stage.group) as consumer:
         consumer.subscribe([stage.topic])

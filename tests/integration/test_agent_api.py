@@ -1,4 +1,4 @@
-"""What an application may do with its partitions: seek, pause, read one by one, unsubscribe. The test coordinates."""
+"""Operations on partitions: seek, pause, read one by one, unsubscribe. The test plays the coordinator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def joined(stage: Stage, consumer: Consumer, *partitions: int) -> str:
 
 
 def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
-    """Poll until so many records have come; return their offsets by partition."""
+    """Poll until so many records were returned; return their offsets by partition."""
     offsets: dict[int, list[int]] = {}
 
     def is_enough() -> bool:
@@ -61,12 +61,12 @@ def test_on_assign_may_seek_before_the_first_record(stage: Stage, consumer: Cons
 
 @pytest.mark.parametrize("target", [3, 17])
 def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: int, tmp_path: Path) -> None:
-    """Back and forth, of several partitions at once; a third goes on as it was."""
+    """Seek several partitions back and forth; a third one is not affected."""
     stage.produce(range(3), 20)
     with new_consumer(stage, max_poll_records=10, events_directory=tmp_path) as consumer:
         consumer.subscribe([stage.topic])
         joined(stage, consumer, 0, 1, 2)
-        read(consumer, 30)  # of two or three partitions; the rest is buffered or under way
+        read(consumer, 30)  # of two or three partitions; the rest is buffered or in flight
         consumer.seek({(stage.topic, 0): target, (stage.topic, 1): target})
         left = 20 - consumer.position()[stage.topic, 2]
         offsets = read(consumer, left + 2 * (20 - target))
@@ -75,7 +75,7 @@ def test_a_seek_drops_what_is_buffered_and_commits_follow(stage: Stage, target: 
         consumer.seek({(stage.topic, 0): 5})
         consumer.commit()
         assert [stage.offset(p) for p in range(3)] == [5, 20, 20]
-    verdict = check(tmp_path)  # records that were read again because the application wished it are no fault
+    verdict = check(tmp_path)  # records read again on the application's request are no fault
     assert (verdict.problems, verdict.duplicated_outside_crash, verdict.out_of_order) == ((), 0, 0)
     assert verdict.duplicated >= (2 * 7 if target == 3 else 0)
 
@@ -185,7 +185,7 @@ def test_callbacks_that_raise_at_the_end_do_not_keep_the_group_from_being_left(s
 
 
 def test_what_another_thread_may_do_beside_a_poll(stage: Stage) -> None:
-    """A commit would run callbacks in the wrong thread; to close ends the poll."""
+    """A commit is refused, because it would run callbacks in the wrong thread; `close` ends the poll."""
     consumer = new_consumer(stage)
     consumer.subscribe([stage.topic])
     with ThreadPoolExecutor(1) as executor:
@@ -202,7 +202,7 @@ def test_what_another_thread_may_do_beside_a_poll(stage: Stage) -> None:
 
 
 def test_a_commit_before_anything_was_returned_is_no_failure(stage: Stage) -> None:
-    """An application that commits after every poll does so while it joins, too."""
+    """An application that commits after every poll also commits while it joins."""
     with new_consumer(stage) as consumer:
         consumer.subscribe([stage.topic])
         assert not consumer.poll(0)
@@ -210,7 +210,7 @@ def test_a_commit_before_anything_was_returned_is_no_failure(stage: Stage) -> No
 
 
 def test_a_revoke_waits_for_the_handler_and_an_error_of_one_ends_all(stage: Stage) -> None:
-    """What the handler has returned from is stored; of the batch that failed nothing is."""
+    """Finished batches are stored; nothing of the failed batch is."""
     stage.produce([0], 10)
     consumer = new_consumer(stage, max_poll_records=10)
     told: list[str] = []

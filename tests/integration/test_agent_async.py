@@ -1,4 +1,4 @@
-"""`AsyncConsumer` on real servers: what it shares with `Consumer`, and that other tasks have their turn."""
+"""`AsyncConsumer` on real servers: the behaviour of `Consumer`, and turns for other tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_consumer(stage: Stage, **settings: Any) -> AsyncConsumer:
 
 
 async def read(consumer: AsyncConsumer, count: int) -> list[int]:
-    """Poll until so many records have come; return their offsets."""
+    """Poll until so many records were returned; return their offsets."""
     offsets: list[int] = []
     async with asyncio.timeout(WAIT_S):
         while len(offsets) < count:
@@ -95,7 +95,7 @@ def test_other_tasks_have_their_turn_although_no_poll_waits(stage: Stage) -> Non
 
 
 def test_a_poll_that_is_cancelled_loses_nothing(stage: Stage, executor: ThreadPoolExecutor) -> None:
-    """While it waits, and in a callback that waits itself."""
+    """Cancel it while it waits, and in a waiting callback."""
     told: list[TopicPartition] = []
 
     async def consume() -> None:
@@ -131,7 +131,7 @@ def test_a_poll_that_is_cancelled_loses_nothing(stage: Stage, executor: ThreadPo
 
 
 def test_what_another_task_may_do_beside_a_poll(stage: Stage) -> None:
-    """A commit would run the callbacks of two tasks at once; to close ends the poll."""
+    """A commit is refused, because it would run callbacks of two tasks at once; `close` ends the poll."""
 
     async def consume() -> None:
         consumer = new_consumer(stage)

@@ -1,4 +1,4 @@
-"""`consumer-agent run` from outside: what it serves over HTTP, where its settings come from, and what it refuses."""
+"""`consumer-agent run` from outside: HTTP, the origins of settings, and refused settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches
 
 def test_a_revoke_that_may_take_longer_than_the_group_waits_is_refused(stage: Stage, tmp_path: Path) -> None:
     configure(stage, GroupSettings(rebalance_timeout_ms=5_000))
-    errors = Agent(stage, tmp_path, ACK, "--revoke-timeout-ms", "5000").end(2)
+    errors = Agent(stage, tmp_path, ACK, "--revoke-timeout-ms", "5000", "--stop-timeout-ms", "1").end(2)
     (line,) = errors.splitlines()
     text = f"--revoke-timeout-ms: 5000 is not below rebalance_timeout_ms of group {stage.group} (5000)"
     assert line.startswith(f"Error: {text}")
@@ -90,7 +90,7 @@ def test_http(stage: Stage, tmp_path: Path) -> None:
     assert f'consumer_agent_polled_records_total{{client_id="{client_id(text)}",group="{stage.group}"}} 5.0' in text
     assert ask(port, "unheard-of")[0] == 404
     wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
-    os.kill(agent.children()[0], signal.SIGSTOP)  # a child that hangs is no reason to restart the agent
+    os.kill(agent.children()[0], signal.SIGSTOP)  # a hanging child is no reason to restart the agent
     assert ask(port, "healthz")[0] == 200
     os.kill(agent.children()[0], signal.SIGCONT)
     agent.stop()

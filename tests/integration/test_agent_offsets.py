@@ -1,4 +1,4 @@
-"""Where offsets are kept, and where a partition begins: on a real ZooKeeper and a real Kafka, without a coordinator."""
+"""Stored offsets and start positions, on a real ZooKeeper and a real Kafka, without a coordinator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches
 
 
 def in_kafka(stage: Stage, partition: int) -> tuple[int, str] | None:
-    """Return what Kafka's own store has, as any Kafka tool sees it."""
+    """Return the offsets in Kafka's store, as Kafka's tools see them."""
     admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap})
     wanted = ConsumerGroupTopicPartitions(stage.group, [KafkaPartition(stage.topic, partition)])
     (found,) = admin.list_consumer_group_offsets([wanted])[stage.group].result(WAIT_S).topic_partitions

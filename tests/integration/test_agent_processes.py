@@ -1,4 +1,4 @@
-"""`consumer-agent run` as a process: killed, frozen, told to leave, with a child; the test plays the coordinator."""
+"""`consumer-agent run` as a process: killed, frozen, stopped, with a child; the test plays the coordinator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run_agent(stage: Stage, *options: str, failpoint: str = "") -> subprocess.Po
     [("before-ack", False, True), ("after-ack", True, False), ("before-stop-ack", True, True)],
 )
 def test_killed_at_a_failpoint(stage: Stage, failpoint: str, owns: bool, command_left: bool) -> None:
-    """What a coordinator finds of a consumer that died at the worst moment."""
+    """Check the nodes of a consumer that died at the worst moment."""
     stage.produce([0], 10)
     agent = run_agent(stage, "--quiet", failpoint=failpoint)
     member = stage.wait_member()
@@ -117,7 +117,7 @@ def child(tmp_path: Path, act: str) -> str:
     script = tmp_path / "child.py"
     script.write_text(CHILD.replace("{ACT}", act))
     seen = tmp_path / "seen"
-    seen.touch()  # the agent may be in its group before the child has opened it
+    seen.touch()  # the agent may be a member before the child has opened it
     return f"{sys.executable} {script} {seen}"
 
 

@@ -1,4 +1,4 @@
-"""`Consumer.run`: handlers that fail, that are slow, and that do what only one thread may. The test coordinates."""
+"""`Consumer.run`: handlers that fail, are slow, or call methods refused in handlers. The test plays the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.protocol.command import Cause, StartFetcher
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
-BLOCKED_S = 0.5  # long enough for a handler to be called, if it may be
+BLOCKED_S = 0.5  # long enough for a handler to be called, if that is possible
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def consumer(stage: Stage) -> Consumer:
-    """Make a consumer of the stage's group; who runs it closes it."""
+    """Make a consumer of the stage's group; the caller closes it."""
     servers: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper, "bootstrap": stage.cluster.bootstrap}
     return Consumer(**servers, group=stage.group, session_timeout_ms=SESSION_TIMEOUT_MS, max_poll_records=10)
 
@@ -95,7 +95,7 @@ def test_on_assign_is_over_before_a_handler_gets_the_first_record(
 def test_run_may_begin_again_after_a_handler_has_failed_and_what_failed_is_never_finished(
     stage: Stage, consumer: Consumer, executor: ThreadPoolExecutor
 ) -> None:
-    """A revoke does not wait for the records that failed, which no handler has any more; close does not finish them."""
+    """A revoke does not wait for failed records, which no handler has; close does not finish them."""
     stage.produce([0], 1)
     failed: list[int] = []
 
@@ -161,7 +161,7 @@ def test_a_handler_that_fails_does_not_let_go_of_what_another_one_works_on(
 def test_what_one_thread_may_do_is_refused_in_a_handler(
     stage: Stage, consumer: Consumer, executor: ThreadPoolExecutor
 ) -> None:
-    """A commit would finish what other handlers still work on; close and run would wait for themselves."""
+    """A commit would finish records of other handlers; close and run would wait for themselves."""
     stage.produce([0], 1)
     refused: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Nodes that nobody should have written: each costs one log line and at most its own consumer, never the group."""
+"""Invalid nodes: each causes one log line and affects at most its consumer, never the group."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ import pytest
 
 from tests.integration.commands import run
 from tests.integration.scenario import Scenario, owners_of, remove
-from zkrebalancer.protocol import ownership, paths, registration
-from zkrebalancer.protocol.calls import Children, Create, Done, ListChildren, Multi, Operation, SetContent
+from zkrebalancer.protocol import command, ownership, paths, registration
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    Children,
+    Content,
+    Create,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    SetContent,
+)
 from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
+from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import WHITE_LIST, Registration
 from zkrebalancer.protocol.settings import GroupSettings
@@ -27,7 +39,7 @@ def write(scenario: Scenario, *operations: Operation) -> None:
 
 
 def register_ghost(scenario: Scenario, group: str, content: bytes, owners: bytes = NOTHING) -> str:
-    """Register a consumer that is nothing but its nodes; it lives as long as the lab's session."""
+    """Register a consumer that has only nodes; it lives as long as the lab's session."""
     ghost = f"ghost-{uuid.uuid4()}"
     write(
         scenario,
@@ -38,18 +50,29 @@ def register_ghost(scenario: Scenario, group: str, content: bytes, owners: bytes
     return ghost
 
 
+def started_by(scenario: Scenario, group: str, consumer: str) -> set[TopicPartition]:
+    """Return the partitions in a consumer's pending commands."""
+    channel = paths.channel(group, consumer)
+    listed = scenario.lab.zk.perform(ListChildren(channel))
+    assert isinstance(listed, Children)
+    contents = [scenario.lab.zk.perform(Get(f"{channel}/{name}"), ABSENT) for name in listed.names]
+    return {
+        tp for node in contents if isinstance(node, Content) for tp in command.decode(node.content).partitions or ()
+    }
+
+
 def warnings(scenario: Scenario, *texts: str) -> list[str]:
-    """Return the lines of the coordinators' logs that hold all of these texts."""
+    """Return the lines of the coordinators' logs that contain all of these texts."""
     return [line for line in scenario.log_lines(*scenario.coordinators) if all(text in line for text in texts)]
 
 
 def wait_warning(scenario: Scenario, text: str) -> None:
-    """Wait until a coordinator has written a line that holds this text."""
+    """Wait until a coordinator has logged this text."""
     scenario.lab.wait_for(f"a line with {text}", lambda: bool(warnings(scenario, text)))
 
 
 def wait_gone(scenario: Scenario, group: str, consumer: str) -> None:
-    """Wait until nobody has this name any more."""
+    """Wait until no consumer has this name."""
     scenario.wait_group(
         f"end of {consumer}", group, lambda report: consumer not in {m.consumer for m in report.members}
     )
@@ -57,7 +80,7 @@ def wait_gone(scenario: Scenario, group: str, consumer: str) -> None:
 
 @pytest.mark.parametrize("content", [POISON, OVERSIZED], ids=["poison", "oversized"])
 def test_a_command_that_cannot_be_read(scenario: Scenario, content: bytes) -> None:
-    """It is put into quarantine, its consumer registers anew, and everything is owned again."""
+    """It is quarantined, its consumer registers again, and everything is owned again."""
     scenario.begin()
     for group in scenario.groups:
         victim = scenario.report(group).members[0].consumer
@@ -71,7 +94,7 @@ def test_a_command_that_cannot_be_read(scenario: Scenario, content: bytes) -> No
 
 
 def test_an_ownership_record_that_cannot_be_read(scenario: Scenario) -> None:
-    """Whoever finds its own record changed gives up its session; nobody guesses what it had."""
+    """A consumer whose record was changed gives up its session; its ownership is not guessed."""
     scenario.begin()
     victims = {group: scenario.report(group).members[0].consumer for group in scenario.groups}
     for group, victim in victims.items():
@@ -82,7 +105,7 @@ def test_an_ownership_record_that_cannot_be_read(scenario: Scenario) -> None:
 
 
 def test_a_registration_that_cannot_be_read(scenario: Scenario) -> None:
-    """It gets nothing; the consumers that can be read share everything."""
+    """Its consumer gets nothing; the readable ones share everything."""
     scenario.begin()
     ghosts = [register_ghost(scenario, group, b'{"version": 1}') for group in scenario.groups]
     for ghost in ghosts:
@@ -97,8 +120,8 @@ def test_a_registration_that_cannot_be_read(scenario: Scenario) -> None:
     scenario.verify()
 
 
-def test_an_ownership_record_of_a_ghost_blocks_its_topics_until_it_is_evicted(scenario: Scenario) -> None:
-    """What cannot be read may hold anything, so it holds all; its eviction is followed by its lease."""
+def test_an_ownership_record_of_a_ghost_blocks_what_it_was_given_until_it_is_evicted(scenario: Scenario) -> None:
+    """An unreadable member may hold all it was given; its eviction waits for its lease."""
     scenario.begin(members=1, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
     timeout_ms = scenario.lab.session_timeout_ms
     known = Registration(
@@ -109,14 +132,23 @@ def test_an_ownership_record_of_a_ghost_blocks_its_topics_until_it_is_evicted(sc
         host="nowhere",
         session_timeout_ms=timeout_ms,
     )
-    ghosts = [register_ghost(scenario, group, registration.encode(known), b"{") for group in scenario.groups]
+    ghosts = {group: register_ghost(scenario, group, registration.encode(known)) for group in scenario.groups}
+    given = {}
+    for group, ghost in ghosts.items():
+        sent = scenario.wait_event("command_sent", group=group, member=ghost, option="start-fetcher")
+        given[group] = sent["mono_us"], started_by(scenario, group, ghost)
+        write(scenario, SetContent(paths.owners(group, ghost), b"{"))
     scenario.join_all()
     scenario.verify()
-    for group, ghost in zip(scenario.groups, ghosts, strict=True):
+    for group, ghost in ghosts.items():
         evicted_us = scenario.events("member_left", group=group, member=ghost, reason="evicted")[0]["mono_us"]
-        newcomer = scenario.groups[group][1]
-        started_us = scenario.events("fetcher_started", group=group, process=newcomer)[0]["mono_us"]
-        assert started_us - evicted_us >= registration.lease_ms(timeout_ms) * 1_000
+        given_us, partitions = given[group]
+        started_us = [
+            event["mono_us"]
+            for event in scenario.events("fetcher_started", group=group)
+            if event["mono_us"] > given_us and partitions & {(event["topic"], number) for number in event["partitions"]}
+        ]
+        assert min(started_us) - evicted_us >= registration.lease_ms(timeout_ms) * 1_000
 
 
 def test_a_wildcard_that_does_not_compile(scenario: Scenario) -> None:
@@ -147,9 +179,9 @@ def test_a_wildcard_that_does_not_compile(scenario: Scenario) -> None:
     "content", [b'{"version": 1, "strategy": "nonsense"}', b"{", b'{"version": 1, "mode": "both"}']
 )
 def test_settings_that_make_no_sense(scenario: Scenario, content: bytes) -> None:
-    """The group keeps what it has; one line says why; all goes on when they are corrected.
+    """The group keeps its assignment, with one line of explanation, until they are corrected.
 
-    A strategy that is not known stops planning; settings that cannot be read leave those before in force.
+    An unknown strategy stops planning; with unreadable settings, the former ones stay in force.
     """
     scenario.begin()
     before = {group: owners_of(scenario.report(group)) for group in scenario.groups}
@@ -170,7 +202,7 @@ def test_settings_that_make_no_sense(scenario: Scenario, content: bytes) -> None
 
 
 def test_a_group_with_an_illegal_name(scenario: Scenario) -> None:
-    """An agent refuses it; a node of that name is named in one line and left alone."""
+    """An agent refuses it; a node of that name causes one log line and is ignored."""
     scenario.begin()
     name = f"no group {scenario.number}"
     write(scenario, Create(paths.group(name)))
@@ -188,7 +220,7 @@ def test_a_group_with_an_illegal_name(scenario: Scenario) -> None:
 
 
 def test_a_member_that_claims_what_it_was_never_given_takes_nothing(scenario: Scenario) -> None:
-    """It writes into its own record; it is evicted, and nobody else loses anything or waits."""
+    """It is evicted for what it wrote into its record; no other member loses partitions or waits."""
     scenario.begin()
     topic = scenario.topic("t")
     known = Registration(

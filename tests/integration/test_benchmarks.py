@@ -1,7 +1,8 @@
-"""Every benchmark runs to its end at its smallest size: what `docs` and the Makefile name has to work."""
+"""Every benchmark in the docs and the Makefile runs to its end at its smallest size."""
 
 from __future__ import annotations
 
+import gc
 import json
 import runpy
 import sys
@@ -22,15 +23,18 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Run `python -m tests.benchmarks.MODULE ARGUMENTS…` in this process; return what it prints."""
+    interval = sys.getswitchinterval()
 
     def run_module(module: str, *arguments: object) -> str:
         monkeypatch.setattr(sys, "argv", [module, *map(str, arguments)])
         runpy.run_module(f"tests.benchmarks.{module}", run_name="__main__", alter_sys=False)
         return capsys.readouterr().out
 
-    return run_module
+    yield run_module
+    gc.enable()  # `hub` sets both as the coordinator's process does
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
@@ -98,6 +102,12 @@ def test_suspended(run_on_servers: Run) -> None:
         assert min(each["delivered_meanwhile"] for each in results[fault]) > 0
 
 
+def test_gateway(run_on_servers: Run) -> None:
+    found = json.loads(run_on_servers("gateway", "--quick"))
+    assert min(found["fetch"][f"{way}_mb_per_s"] for way in ("direct", "gateway")) > 0
+    assert (found["heartbeats"]["count"], found["joins"]["count"]) == (1_000, 20)
+
+
 def test_assign(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     told = run("assign", "--members", 10, "--topics", 20, "--warm-up-ms", 1, "--picture", picture)
@@ -116,6 +126,19 @@ def test_hub(run: Run) -> None:
     document = json.loads(run("hub", "--quick", "--json"))
     assert {row["members"] for row in document["changes"]} == {20}
     assert document["readings"][0][:2] == [10, 50]
+
+
+def test_hub_with_many_groups(run: Run) -> None:
+    phases = json.loads(run("hub", "--groups", 30, "--topics", 5, "--json"))
+    assert [phase["name"] for phase in phases][:5] == [
+        "start",
+        "a topic is created",
+        "a group is created",
+        "reconnect",
+        "failover",
+    ]
+    assert all(phase["steps"] > 0 for phase in phases)
+    assert phases[0]["bytes_per_group"] > 1_000
 
 
 def test_fairness(run: Run, tmp_path: Path) -> None:

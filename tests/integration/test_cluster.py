@@ -1,4 +1,4 @@
-"""Real servers: what a local cluster promises about starting, faults, and leaving nothing behind."""
+"""A local cluster on real servers: starting, faults, and clean-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
-from zkrebalancer.localcluster import faults, state, zookeeper
+from zkrebalancer.localcluster import faults, kafka, state, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
 from zkrebalancer.localcluster.ports import is_free
@@ -28,7 +28,8 @@ from zkrebalancer.runtime.zk import patient_hosts
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
 WAIT_S = 30.0
-SESSION_S = 20.0  # on a machine that stalls for seconds a short one ends by itself
+SESSION_S = 20.0  # on a machine that stalls for seconds, a short session would expire
+MAIN_CLASSES = {"kafka": kafka.MAIN_CLASS, "zookeeper-1": zookeeper.MAIN_CLASS}
 COMMAND = [sys.executable, "-c", "from zkrebalancer.cli.main import main; main()", "cluster"]
 HOLDER = """
 import sys, time
@@ -76,7 +77,7 @@ def one_zookeeper() -> Iterator[LocalCluster]:
 
 
 class StandingCluster:
-    """The `cluster` command with a home of its own."""
+    """The `cluster` command with a separate home folder."""
 
     def __init__(self, home: Path) -> None:
         self.directory = home / "zkrebalancer" / "cluster"
@@ -279,6 +280,8 @@ def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
     with LocalCluster(chroot="/kafka", kafka_properties=properties) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         assert "group.initial.rebalance.delay.ms = 1234\n" in cluster.broker.log.read_text()
+        for server in (cluster.broker, *cluster.zookeeper_servers):
+            assert f"{MAIN_CLASSES[server.name]}.jsa" in Path(f"/proc/{server.pid}/maps").read_text()
         admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(WAIT_S)
         client = clients(cluster.zookeeper)
         assert list(json.loads(client.get("/brokers/topics/orders")[0])["partitions"]) == ["0", "1", "2"]

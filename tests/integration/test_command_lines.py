@@ -1,4 +1,4 @@
-"""What a user gets wrong costs one line on stderr and an exit code: 2 for wrong usage, 1 for what did not work."""
+"""Users' mistakes end with one line on stderr and an exit code: 2 for wrong usage, 1 for a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.scenario import Scenario
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
 
-ZOOKEEPER = "127.0.0.1:1"  # nobody listens there, and nobody is asked: usage is checked first
+ZOOKEEPER = "127.0.0.1:1"  # no server listens there or is contacted: usage is checked first
 COORDINATOR = ("zkrebalancer", "coordinator")
 AGENT = ("consumer-agent", "run")
 WRONG_USAGE: list[tuple[object, ...]] = [
@@ -50,7 +50,7 @@ WRONG_USAGE: list[tuple[object, ...]] = [
 
 
 def require_one_line(result: Result, code: int, *texts: str) -> None:
-    """One line on stderr that holds these texts, nothing on stdout."""
+    """Require one line on stderr with these texts, and nothing on stdout."""
     lines = result.stderr.splitlines()
     assert (result.returncode, result.stdout, len(lines)) == (code, "", 1), (result.args, result.stderr)
     assert lines[0].startswith("Error: "), result.args
@@ -63,7 +63,7 @@ def test_wrong_usage() -> None:
 
 
 def test_servers_that_are_not_there(shared_cluster: LocalCluster) -> None:
-    """Nobody listening, a host or a chroot that does not exist, a port that speaks something else; no broker."""
+    """No listener, a missing host or chroot, a port with another protocol; no broker."""
     (closed_port,) = free_ports(1)
     exit_codes = {
         f"{HOST}:{closed_port}": 1,
@@ -106,7 +106,7 @@ def test_a_rebalance_that_nobody_would_carry_out(scenario: Scenario) -> None:
 
 
 def test_ctrl_c(shared_cluster: LocalCluster) -> None:
-    """Coordinator and agent end at once and in good order, whether they are at work or still connecting."""
+    """Coordinator and agent end at once and cleanly, whether working or still connecting."""
     (closed_port,) = free_ports(1)
     nowhere = f"{HOST}:{closed_port}"
     where = ("--bootstrap", shared_cluster.bootstrap, "--group", "g-ctrl-c", "--pattern", "^t$", "--quiet")

@@ -32,7 +32,7 @@ def test_a_consumer_is_killed_at_a_step(scenario: Scenario, failpoint: str) -> N
 
 
 def test_a_session_is_expired(scenario: Scenario) -> None:
-    """The application is told what it has lost, and is a new consumer from its next poll on."""
+    """`on_lost` reports the partitions, and the next poll joins as a new consumer."""
     scenario.begin(members=1)
     applications = [scenario.join_here(group) for group in scenario.groups]
     scenario.settle()
@@ -61,9 +61,9 @@ def test_an_application_that_blocks_longer_than_its_session_keeps_its_partitions
 
 
 def test_a_blocked_application_that_holds_back_a_stop_is_evicted(scenario: Scenario) -> None:
-    """Its partitions start elsewhere only after its lease; it is a new consumer from its next poll on."""
+    """Its partitions start elsewhere only after its lease; its next poll joins as a new consumer."""
     scenario.begin(members=1, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
-    applications = {group: scenario.join_here(group) for group in scenario.groups}
+    applications = {group: scenario.join_here(group, stop_timeout_ms=1) for group in scenario.groups}
     scenario.settle()
     for group, application in applications.items():
         application.block()
@@ -88,3 +88,26 @@ def test_a_blocked_application_that_holds_back_a_stop_is_evicted(scenario: Scena
         scenario.groups[group].append(application.name)
     scenario.verify()
     assert all(len(application.lost) == 1 for application in applications.values())
+
+
+def test_an_application_that_takes_longer_for_a_batch_than_its_group_waits_loses_nothing(scenario: Scenario) -> None:
+    """By default, the stop timeout is the longest time between polls: no eviction, no duplicates."""
+    scenario.begin(members=1, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS)
+    applications = {group: scenario.join_here(group) for group in scenario.groups}
+    scenario.settle()
+    for application in applications.values():
+        application.block()
+        scenario.lab.wait_for(f"{application.name} is blocked", application.is_blocked.is_set)
+    scenario.join_all()
+    for group, application in applications.items():
+        members = [member.consumer for member in scenario.report(group).members]
+        (blocked,) = [name for name in members if name.startswith(f"{application.name}-")]
+        scenario.wait_event("command_sent", group=group, member=blocked, option="stop-fetcher")
+    since = time.monotonic()
+    blocked_s = 3 * REBALANCE_TIMEOUT_MS / 1_000
+    scenario.lab.wait_for("longer than the group waits", lambda: time.monotonic() > since + blocked_s)
+    for application in applications.values():
+        application.unblock()
+    scenario.verify()
+    assert not scenario.events("member_left", reason="evicted")
+    assert not any(application.lost for application in applications.values())

@@ -1,4 +1,4 @@
-"""What servers and processes spend, counted on real ones."""
+"""The measured costs of real servers and processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zkrebalancer.protocol.calls import Get
 
 QUESTIONS = 200
 TICK_US = 100_000  # processes and processors are weighed in steps of 10 ms each
-PINGS_MEANWHILE = 150  # of everybody else on this cluster
+PINGS_MEANWHILE = 150  # of all other clients of this cluster
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "300", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
 END_S = 60.0
-# Both signals have one handler, so each moment is met by one of them, and in the long tests by the other.
+# Both signals have one handler, so each moment is tested with one, and in the long tests with the other.
 INTERRUPTS = [
     ("ZooKeeper and Kafka start", signal.SIGINT),
     ("demo-2 joins", signal.SIGTERM),

@@ -1,6 +1,6 @@
-"""Every `docs/examples/NAME.py` runs as a process on real servers; `test_NAME` says what it has to print or do.
+"""Runs every `docs/examples/NAME.py` as a process on real servers; `test_NAME` checks its output or effect.
 
-Its environment tells an example where everything is (ZOOKEEPER, BOOTSTRAP, GROUP, TOPIC); Ctrl-C ends it in good order.
+Addresses are in the environment (ZOOKEEPER, BOOTSTRAP, GROUP, TOPIC); Ctrl-C ends an example cleanly.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Examples:
         return program
 
     def wait_for(self, what: str, example: Program, is_so: Callable[[], bool]) -> None:
-        """Wait until something is so, which the example has to bring about before it ends."""
+        """Wait until a condition holds, which must happen before the example ends."""
 
         def has_come() -> bool:
             if not example.is_running:
@@ -101,7 +101,7 @@ class Examples:
         self.lab.wait_for(f"{example.name}: {what}", has_come)
 
     def interrupt(self, example: Program, number: signal.Signals = signal.SIGINT) -> None:
-        """Press Ctrl-C, or send another signal, and wait for the example's end, which has to be without an error."""
+        """Send Ctrl-C or another signal, and wait for an end without an error."""
         os.kill(example.pid, number)
         self.wait_end(example)
 
@@ -121,7 +121,7 @@ def examples(scenario: Scenario) -> Iterator[Examples]:
 
 
 def output(example: Program) -> str:
-    """Return what an example has written so far."""
+    """Return an example's output so far."""
     return example.log.read_text()
 
 
@@ -133,7 +133,7 @@ def test_every_example_has_a_test() -> None:
 
 
 def expect_records(examples: Examples, example: Program, first_offset: int = 0) -> None:
-    """Wait until an example has printed every record from this offset on, end it, and see that it printed no other."""
+    """Wait until an example has printed every record from this offset on, end it, and check that it printed no more."""
     wanted = sorted(f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(first_offset, RECORDS))
     examples.wait_for("all records", example, lambda: output(example).count(examples.topic) >= len(wanted))
     examples.interrupt(example)
@@ -194,7 +194,7 @@ def test_fair_poll(examples: Examples) -> None:
 
 
 def test_resubscribe(examples: Examples) -> None:
-    """What it reads goes on; of the second topic it gets the partitions, and nothing of the first is stopped."""
+    """It gets the partitions of the second topic, without a stop of the first."""
     second = f"{examples.topic}-more"
     examples.lab.create_topic(second, 1)
     example = examples.start("resubscribe.py", TOPIC2=second, END=str(RECORDS))
@@ -207,7 +207,7 @@ def test_resubscribe(examples: Examples) -> None:
 
 
 def expect_records_beside_ticks(examples: Examples, example: Program) -> None:
-    """Others have their turn while the consumer waits for records, also long after all have come."""
+    """Expect every record, with other tasks running while the consumer waits, also long after the last record."""
     wanted = {f"{examples.topic}/{p} {n} b'{n}'" for p in range(PARTITIONS) for n in range(RECORDS)}
     examples.wait_for("all records", example, lambda: wanted <= set(output(example).splitlines()))
     ticks = output(example).count("tick")
@@ -249,7 +249,7 @@ def test_threads(examples: Examples) -> None:
 
 
 class Sink:
-    """The database of `exactly_once.py`, as the test looks at it."""
+    """The database of `exactly_once.py`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -266,7 +266,7 @@ class Sink:
         return {next_offset for next_offset, _ in self.progress().values()}
 
     def is_free(self) -> bool:
-        """Whether nobody is in a transaction."""
+        """Whether no transaction is open."""
         with closing(sqlite3.connect(self.path, timeout=0)) as database:
             try:
                 database.execute("BEGIN IMMEDIATE")
@@ -276,7 +276,7 @@ class Sink:
 
 
 class Sinking:
-    """Consumers with a sink: each partition makes progress before something is done to one of them."""
+    """Consumers with a sink; every partition makes progress before each fault."""
 
     def __init__(self, examples: Examples, sink: Sink) -> None:
         self.examples = examples
@@ -289,7 +289,7 @@ class Sinking:
         self.wait_members(len(self.running))
 
     def wait_members(self, count: int) -> None:
-        """Wait until so many consumers own every partition between them."""
+        """Wait until so many consumers share all partitions."""
 
         def is_shared() -> bool:
             report = self.examples.lab.group(self.examples.group)
@@ -313,7 +313,7 @@ class Sinking:
         self.join()
 
     def freeze_one_until_others_have_claimed(self) -> None:
-        """But not within a transaction, where it would only keep others from theirs."""
+        """Freeze outside of transactions, because an open one would block the others."""
         self.wait_work()
         faults.freeze(self.running[0].pid)
         while not self.sink.is_free():
@@ -329,7 +329,7 @@ class Sinking:
 
 @pytest.mark.timeout(240)
 def test_exactly_once(examples: Examples, folder: Path) -> None:
-    """Some with records in hand are killed, or frozen until others have what was theirs: each result is there once."""
+    """Kill consumers with unfinished records, or freeze them until others took over: each result is stored once."""
     sinking = Sinking(examples, Sink(folder / "sink.db"))
     sinking.join()
     sinking.join()
@@ -368,7 +368,7 @@ def test_commit(examples: Examples) -> None:
 
 
 def test_msgpack_child(examples: Examples) -> None:
-    """A record that is no number becomes a dead letter, and the others are printed."""
+    """A non-numeric record becomes a dead letter, and the others are printed."""
     producer = Producer({"bootstrap.servers": examples.lab.cluster.bootstrap})
     producer.produce(examples.topic, b"ten", partition=0)
     assert producer.flush(FLUSH_DEADLINE_S) == 0
@@ -398,7 +398,7 @@ def test_shell_child(examples: Examples) -> None:
     sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in {"msgpack_child", "spark_exactly_once"}),
 )
 def test_an_example_leaves_the_group_on_sigterm(examples: Examples, folder: Path, name: str) -> None:
-    """With exit code 0 and no traceback; its partitions are free when it has ended, long before its session would."""
+    """It exits with 0 and without a traceback, and its partitions are free at once."""
     needs = {"FROM": "0", "TOPIC2": examples.topic, "END": "1000000", "INSTANCE": "i", "DATABASE": f"{folder}/sink.db"}
     example = examples.start(f"{name}.py", **needs)
     group = examples.group

@@ -1,4 +1,4 @@
-"""`zkrebalancer experiment run` on real servers: what a run leaves, how a grid is resumed, and what Ctrl-C leaves."""
+"""`zkrebalancer experiment run` on real servers: its results, a resumed grid, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def experiment(tmp_path: Path) -> Iterator[WatchedCommand]:
 def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     protocols = ("central-incremental", "classic-range")
-    # One of them is there already: a grid goes on where it was interrupted.
+    # One result exists already: a grid resumes where it was interrupted.
     there = out / "classic-cooperative" / FOLDER
     there.mkdir(parents=True)
     known: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""Settings changed at run time, the plan that they would cause, and load that the coordinator reads by itself."""
+"""Settings changed at run time, previews of their plan, and loads read by the coordinator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write(scenario: Scenario, path: str, content: bytes) -> None:
 
 
 def change_node(scenario: Scenario, group: str, values: dict[str, str]) -> dict[str, object]:
-    """Write into the settings' node as another program does; return what stands there."""
+    """Write into the settings' node as another program does; return its content."""
     node = scenario.lab.zk.perform(Get(paths.group(group)))
     assert isinstance(node, Content)
     document = {**json.loads(node.content), **values}
@@ -47,7 +47,7 @@ def change_node(scenario: Scenario, group: str, values: dict[str, str]) -> dict[
 
 
 def test_settings_are_shown_with_their_plan_and_then_take_effect(scenario: Scenario) -> None:
-    """Range cuts and round robin deals, so one of them is not what is there: what the plan says is what comes about."""
+    """The previewed plan is carried out; `range` and `round_robin` differ, so one of them changes the assignment."""
     scenario.begin(modes=[INCREMENTAL])
     (group,) = scenario.groups
     note = {"note_of_another_program": "stays"}
@@ -154,7 +154,7 @@ def test_what_cannot_be_set_is_one_line_and_changes_nothing(scenario: Scenario) 
 
 
 def test_balanced_gives_a_partition_that_gets_much_a_consumer_of_its_own(scenario: Scenario) -> None:
-    """The coordinator reads ends and offsets by itself, twice, and then moves what is worth it."""
+    """The coordinator reads ends and offsets twice, and then moves what is worth moving."""
     scenario.begin(modes=[INCREMENTAL])
     (group,) = scenario.groups
     topic = next(iter(scenario.topics))
@@ -173,7 +173,7 @@ def test_balanced_gives_a_partition_that_gets_much_a_consumer_of_its_own(scenari
 
 
 def test_balanced_reads_within_the_rack_if_that_is_worth_it(scenario: Scenario) -> None:
-    """The only broker stands in one rack: so does whoever reads all of it."""
+    """The only broker is in one rack, so the member in this rack reads everything."""
     scenario.begin(modes=[INCREMENTAL], members=0, strategy="balanced", options={"rack_cost": 100})
     (group,) = scenario.groups
     listed = scenario.lab.zk.perform(ListChildren(paths.BROKER_IDS))
@@ -197,7 +197,7 @@ def test_balanced_reads_within_the_rack_if_that_is_worth_it(scenario: Scenario) 
 
 
 def test_weights_take_the_place_of_measured_rates(scenario: Scenario) -> None:
-    """Nothing gets more than anything else, but much is expected of one partition; what cannot be read is told."""
+    """Rates are equal, but the weights expect much of one partition; unreadable weights are reported."""
     scenario.begin(modes=[INCREMENTAL])
     (group,) = scenario.groups
     topic, partition_count = next(iter(scenario.topics.items()))

@@ -1,4 +1,4 @@
-"""Header names are bytes to Kafka: one that is not UTF-8 costs neither the records around it nor its own."""
+"""A header name that is not UTF-8 (Kafka allows any bytes) loses neither its record nor others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRODUCER, END, TOPIC, PARTITION, VALUE, HEADER = 0, 0, 1, 3, 4, 9  # of rdkafka.
 
 
 def produce_with_header(bootstrap: str, topic: str, name: bytes) -> None:
-    """Produce as a client in C can, which sends any bytes as a header's name; confluent-kafka takes texts only."""
+    """Produce with any bytes as a header's name, as a C client can; confluent-kafka accepts only text."""
     (library,) = Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka-*.so*")
     rdkafka = ctypes.CDLL(str(library))
     rdkafka.rd_kafka_conf_new.restype = rdkafka.rd_kafka_new.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""The leader is killed after each step of a rebalance, frozen, or ended in good order: a standby goes on."""
+"""The leader is killed after each step of a rebalance, frozen, or stopped cleanly; a standby continues."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_leader_is_killed_after_a_step(scenario: Scenario, mode: str, step: 
 
 
 def test_the_leader_is_frozen_past_its_session_and_thawed(scenario: Scenario) -> None:
-    """It finds itself deposed: whatever it still writes is refused, and it stands by again, ready to lead."""
+    """It is deposed: its writes are refused, and it becomes a standby that can lead again."""
     scenario.begin(coordinators=2)
     frozen = scenario.leader()
     scenario.join_all()
@@ -67,7 +67,7 @@ def test_the_leader_is_frozen_past_its_session_and_thawed(scenario: Scenario) ->
 
 
 def test_the_leader_ends_in_good_order(scenario: Scenario) -> None:
-    """It resigns, so a standby leads without waiting for the end of a session; nothing has to move."""
+    """It resigns, so a standby leads without waiting for a session to end; nothing moves."""
     scenario.begin(coordinators=2)
     leaving = scenario.leader()
     scenario.coordinators.remove(leaving)

@@ -1,4 +1,4 @@
-"""A broker that does not let the agent read any more: its client is left alone, and goes on when it may."""
+"""The agent loses the right to read at the broker: its client is not replaced, and continues when the right is back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUARDED = {
 
 
 def allow(bootstrap: str, topic: str, operation: AclOperation) -> None:
-    """Allow something to everybody; who has no such rule is refused from the first one on."""
+    """Allow an operation to all; from the first rule on, others without a rule are refused."""
     where = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
     rule = AclBinding(*where, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW)
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its end would end its request
@@ -30,7 +30,7 @@ def allow(bootstrap: str, topic: str, operation: AclOperation) -> None:
 def test_who_may_not_read_any_more_waits_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka still tells where the log ends: so it looks as if the client had forgotten the partition."""
+    """Kafka still reports the log end, so it looks as if the client had forgotten the partition."""
     monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 300)
     with LocalCluster(chroot="/guarded", kafka_properties=GUARDED) as cluster:
         stage = Stage(cluster)

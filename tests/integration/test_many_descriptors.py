@@ -1,4 +1,4 @@
-"""A process with more open files than select(2) knows, as one with a hundred consumers has, talks to ZooKeeper."""
+"""ZooKeeper works in a process with more open files than select(2) supports, such as one with a hundred consumers."""
 
 from __future__ import annotations
 

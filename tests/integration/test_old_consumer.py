@@ -1,4 +1,4 @@
-"""Kafka's old consumers, which balance themselves through ZooKeeper: what they do, and that their events tell it."""
+"""Kafka's old consumers, which balance themselves through ZooKeeper: their behaviour and their events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_DELAY_US = 120_000_000  # a clock that is read or written in another unit is
 
 
 class Story:
-    """What the events tell so far."""
+    """The state that follows from the events so far."""
 
     def __init__(self, directory: Path) -> None:
         self._tail = EventTail(directory)

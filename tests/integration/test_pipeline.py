@@ -1,4 +1,4 @@
-"""The pipeline as processes, on executors, killed, and from Kafka: in the end there is what one process gives."""
+"""The pipeline as processes, on executors, killed, and from Kafka: the result equals that of one process."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def assert_equal(spark: SparkSession, expected: Path, found: Path) -> None:
 
 
 def begin(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
-    """Begin a command; `folder` is for all that is temporary, which those that are killed leave there."""
+    """Start a command; `folder` is for temporary files, which killed commands leave there."""
     command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", *map(str, arguments)]
     executors = f"--conf spark.executor.extraJavaOptions=-Djava.io.tmpdir={folder}"
     submit = {"PYSPARK_SUBMIT_ARGS": f"{SUBMIT_LIGHT} {executors} pyspark-shell"}
@@ -91,7 +91,7 @@ def wait_for(what: str, is_so: Callable[[], bool], process: subprocess.Popen[byt
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command with all that it started, which a session of its own tells."""
+    """Kill a command with its whole process session."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
@@ -105,7 +105,7 @@ def topic(agent_cluster: LocalCluster) -> Iterator[str]:
 
 
 def send(bootstrap: str, topic: str, folder: Path) -> None:
-    """Write the lines of the event files below a folder to a topic, as the guide tells."""
+    """Write the lines of the event files below a folder to a topic, as in the guide."""
     java = find_java()
     jars = class_path(KAFKA_3, java, JarSource.of(None, None, print))
     producer = [java, "-cp", jars, "kafka.tools.ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic]
@@ -122,7 +122,7 @@ def test_a_topic_gives_what_the_files_give(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when a micro-batch fails between its tables and is repeated, and when all lines are sent a second time."""
+    """Also if a micro-batch fails between its tables and is repeated, and if all lines are sent twice."""
     said: list[str] = []
 
     def take_all() -> None:
@@ -185,7 +185,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(
 
 
 def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
-    """Iterate over the files' parts; they are cut anywhere, also in the middle of a line."""
+    """Iterate over the files' parts, cut anywhere, also within lines."""
     for path in sorted(events.rglob("*.jsonl")):
         content = path.read_bytes()
         cut = len(content) // 2
@@ -194,7 +194,7 @@ def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
 
 @pytest.fixture
 def no_work_stays() -> Iterator[None]:
-    """Remove what the workers of a `local-cluster` leave beside Spark itself."""
+    """Remove the files that workers of a `local-cluster` leave beside Spark."""
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.glob("*"))
     yield

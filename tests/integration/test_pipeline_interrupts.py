@@ -1,4 +1,4 @@
-"""Ctrl-C in commands that use Spark: one line, and no process or file is left, at whatever moment it comes."""
+"""Ctrl-C at any moment in commands that use Spark: one line, and no process or file is left."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pipeline(tmp_path: Path) -> Iterator[WatchedCommand]:
 
 
 def starts_spark(process: psutil.Process, _out: Path) -> bool:
-    """Whether PySpark has begun the script that finds out how to start a JVM."""
+    """Whether PySpark has started the script that determines the JVM's command line."""
     return bool(process.children())
 
 
 def has_a_jvm(process: psutil.Process, _out: Path) -> bool:
-    """Whether there is Spark's JVM, which has not met PySpark yet."""
+    """Whether Spark's JVM runs but is not connected to PySpark yet."""
     return bool(having(JVM, process.children()))
 
 
@@ -48,7 +48,7 @@ def computes(process: psutil.Process, _out: Path) -> bool:
 
 
 def makes_tables(_process: psutil.Process, out: Path) -> bool:
-    """Whether the events of the first micro-batch are stored, and tables are next."""
+    """Whether the events of the first micro-batch are stored, but not yet its tables."""
     return (out / "events" / "batch=0" / "_SUCCESS").exists()
 
 

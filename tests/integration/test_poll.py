@@ -1,8 +1,9 @@
-"""What a poll returns of what is there, and an application that does not poll: on a real ZooKeeper and a real Kafka."""
+"""The records that a poll chooses, and an application that does not poll, on a real ZooKeeper and a real Kafka."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ COLD_RECORDS = 10
 
 
 def consumer_of(stage: Stage, *partitions: int, **settings: Any) -> Consumer:
-    """Return a consumer that owns these partitions, and all records of them that it may retain."""
+    """Return a consumer that owns these partitions and has buffered as much of them as it may."""
     config: dict[str, Any] = {"client_id": "app", "session_timeout_ms": SESSION_TIMEOUT_MS, **settings}
     consumer = Consumer(
         zookeeper=stage.cluster.zookeeper, bootstrap=stage.cluster.bootstrap, group=stage.group, **config
@@ -79,7 +80,7 @@ def test_what_overwhelms_the_others_is_paused_and_nothing_of_it_is_lost(stage: S
         member = stage.wait_member()
         application.hold()
         stage.wait_ack(stage.start(member, 0, 1))
-        wait_until(lambda: application.consumer._frontend._fetcher._fetcher._held_back, "the fetching to be paused")  # type: ignore[union-attr]
+        wait_until(lambda: application.consumer._frontend._fetcher.current._held_back, "the fetching to be paused")  # type: ignore[union-attr]
         stage.produce([1], COLD_RECORDS)
         application.release()
         wait_until(lambda: len(application.records) == HOT_RECORDS + COLD_RECORDS, "all records")
@@ -92,7 +93,7 @@ def test_who_does_not_poll_gives_up_its_partitions_and_joins_again(
     stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.produce([0], 30)
-    with Application(stage, max_poll_interval_ms=1_500, max_poll_records=20, events_directory=tmp_path) as application:
+    with Application(stage, max_poll_interval_ms=3_000, max_poll_records=20, events_directory=tmp_path) as application:
         application.start(ask=True)
         member = stage.wait_member()
         application.hold()
@@ -100,7 +101,7 @@ def test_who_does_not_poll_gives_up_its_partitions_and_joins_again(
         application.hold_after_a_batch()
         wait_until(lambda: not stage.children(paths.channel(stage.group)), "the consumer to leave in good order")
         assert stage.members() == ()
-        assert stage.offset(0) in {None, 0}  # the batch in hand does not count as finished
+        assert stage.offset(0) in {None, 0}  # the current batch does not count as finished
         assert application.told == [("assign", sorted(stage.of(0)))]
         application.release()
         again = stage.wait_member(member)
@@ -109,18 +110,18 @@ def test_who_does_not_poll_gives_up_its_partitions_and_joins_again(
         wait_until(lambda: len(application.records) == 50, "what was in hand, again, and the rest")
     assert application.offsets(0) == [*range(20), *range(30)]
     late = [record.message for record in caplog.records if "has not polled" in record.message]
-    assert len(late) == 2
-    assert "in 0." in late[0]
-    assert late[1].endswith(f"(max_poll_interval_ms is 1500); it is processing {stage.topic}/0 0-19")
+    warned, gave_up = late[-2:]  # on a busy machine, the time before its first batch may have caused a warning too
+    assert re.search(r"in [01]\.\d s", warned)
+    assert gave_up.endswith(f"(max_poll_interval_ms is 3000); it is processing {stage.topic}/0 0-19")
     kinds = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
-    assert [event["gives_up"] for event in kinds if event["kind"] == "poll_late"] == [False, True]
-    assert application.consumer.metrics()["longest_since_poll_ms"] >= 1_500
+    assert [event["gives_up"] for event in kinds if event["kind"] == "poll_late"][-2:] == [False, True]
+    assert application.consumer.metrics()["longest_since_poll_ms"] >= 3_000
 
 
 def test_a_handler_that_hangs_gives_up_all_partitions_and_the_consumer_waits_for_it(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others work on its records by then; it joins again when nobody in it does any more."""
+    """Others process its records by then; it rejoins when none of its handlers has any."""
     stage.produce([0, 1], 10)
     handled: list[tuple[int, list[int]]] = []
     lost: list[list[TopicPartition]] = []

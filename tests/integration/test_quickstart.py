@@ -1,6 +1,6 @@
-"""`docs/start/quickstart.md`: its code blocks are typed into a shell, as a user pastes them; only the ports are others.
+"""`docs/start/quickstart.md`: its code blocks are pasted into a shell, with other ports.
 
-Where the page sleeps, the test waits for what the reader should see by then.
+Where the page sleeps, the test waits for the expected output.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Reader:
         try:
             with BlockingZk(f"127.0.0.1:{self.zookeeper_port}") as zk:
                 report = inspection.read_group(zk, "demo")
-        except RebalancerError:  # there is no server yet, or no group
+        except RebalancerError:  # no server yet, or no group
             return []
         return [len(member.owners.partitions) if member.owners else 0 for member in report.members]
 

@@ -1,9 +1,9 @@
-"""`groups reset-offsets` on a real ZooKeeper: only without consumers, and nobody starts halfway through."""
+"""`groups reset-offsets` on a real ZooKeeper: only without consumers, and without starts during the reset."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,9 +15,24 @@ from confluent_kafka.cimpl import NewTopic
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
-from zkrebalancer.operations.reset_offsets import Change, ResetRefusedError, reset_offsets
+from zkrebalancer.operations.reset_offsets import Change, reset_offsets
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import cluster_nodes, paths, settings
-from zkrebalancer.protocol.calls import Children, Content, Create, Delete, Done, Get, ListChildren, Multi, SetContent
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    Call,
+    Children,
+    Content,
+    Create,
+    Delete,
+    Done,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Reply,
+    SetContent,
+)
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -29,7 +44,7 @@ PARTITIONS = 1_200  # more than one transaction carries
 
 @pytest.fixture(scope="module")
 def zookeeper(agent_cluster: LocalCluster) -> str:
-    """Make a chroot of its own; what the commands see there has nothing to do with the cluster's other groups."""
+    """Create a separate chroot, without the cluster's other groups."""
     with BlockingZk(agent_cluster.zookeeper) as client:
         assert isinstance(client.perform(Multi((Create("/reset"),))), Done)
     return f"{agent_cluster.zookeeper}/reset"
@@ -51,7 +66,7 @@ def remove(client: BlockingZk, path: str) -> None:
     """Remove a node with everything below it, without waiting for each of a thousand answers."""
     level, found = [path], [path]
     while level:
-        replies = zip(level, client.perform_all([ListChildren(above) for above in level]), strict=True)
+        replies = zip(level, client.perform_all([ListChildren(above) for above in level], ABSENT), strict=True)
         level = [f"{above}/{name}" for above, reply in replies if isinstance(reply, Children) for name in reply.names]
         found += level
     client.perform_all([Multi((Delete(below),)) for below in reversed(found)])
@@ -84,23 +99,23 @@ def test_a_dry_run_writes_nothing(zk: BlockingZk) -> None:
 
 def test_a_group_with_a_consumer_is_refused(zk: BlockingZk) -> None:
     zk.perform(Multi((Create(paths.ids(GROUP, "c-1"), ephemeral=True),)))
-    with pytest.raises(ResetRefusedError, match="has consumers"):
+    with pytest.raises(OffsetsRefusedError, match="has consumers"):
         reset_offsets(zk, GROUP, to_nine, dry_run=False)
     assert stored(zk, paths.offsets(GROUP, "t", 0)) == b"5"
 
 
 def test_a_consumer_that_registers_meanwhile_is_noticed_and_the_pause_is_taken_back(zk: BlockingZk) -> None:
-    """Fails if nobody looks again after the pause, or if the pause stays."""
+    """Fails if there is no second check after the pause, or if the pause stays."""
     performed = zk.perform
 
-    def perform(call: object) -> object:
-        reply = performed(call)  # type: ignore[arg-type]
+    def perform(call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        reply = performed(call, expected)
         if isinstance(call, Multi) and isinstance(call.operations[0], SetContent):
-            performed(Multi((Create(paths.ids(GROUP, "late"), ephemeral=True),)))
+            performed(Multi((Create(paths.ids(GROUP, "late"), ephemeral=True),)), {Refusal.NODE_EXISTS})
         return reply
 
-    zk.perform = perform  # type: ignore[method-assign, assignment]
-    with pytest.raises(ResetRefusedError, match="late"):
+    zk.perform = perform  # type: ignore[method-assign]
+    with pytest.raises(OffsetsRefusedError, match="late"):
         reset_offsets(zk, GROUP, to_nine, dry_run=False)
     assert stored(zk, paths.offsets(GROUP, "t", 0)) == b"5"
     assert not settings.decode(stored(zk, paths.group(GROUP))).starts_paused
@@ -113,7 +128,7 @@ def test_an_operator_who_interferes_stops_the_reset(zk: BlockingZk) -> None:
         zk.perform(Multi((SetContent(paths.group(GROUP), b'{"version":1,"starts_paused":false}'),)))
         return to_nine(partitions)
 
-    with pytest.raises(ResetRefusedError, match="changed"):
+    with pytest.raises(OffsetsRefusedError, match="changed"):
         reset_offsets(zk, GROUP, interfering, dry_run=False)
     assert cluster_nodes.decode_counter("offset", stored(zk, paths.offsets(GROUP, "t", 0))) == 5
 

@@ -1,20 +1,28 @@
-"""Operators' commands, the topic mirror and the coordinator's reader of lag at a broker that asks for a password."""
+"""Commands, the topic mirror, the reader of lag and the gateway at a broker that asks for passwords, also with TLS."""
 
 from __future__ import annotations
 
 import json
+import socket
+import ssl
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewTopic
 
+from tests.integration.fake_coordinator import wait_until
+from tests.integration.gateway_process import GatewayProcess
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.mirror import read_kafka
@@ -30,14 +38,40 @@ GROUP = "g"
 WORD = "only-for-operators"
 VARIABLE = "ZKREBALANCER_KAFKA_SASL_PASSWORD"
 USER = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "operator"}
-LISTENER = "listener.name.sasl_plaintext"
-LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LISTENER, ENCRYPTED = "listener.name.sasl_plaintext", "listener.name.sasl_ssl"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+TLS = Path(__file__).parents[1] / "support" / "tls"
+CERTIFICATE = str(TLS / "localhost.pem")
 BROKER = {
     f"{LISTENER}.sasl.enabled.mechanisms": "PLAIN",
-    f"{LISTENER}.plain.sasl.jaas.config": f'{LOGIN} required user_operator="{WORD}";',
+    f"{LISTENER}.plain.sasl.jaas.config": f'{LOGIN} user_operator="{WORD}";',
+    f"{ENCRYPTED}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    f"{ENCRYPTED}.plain.sasl.jaas.config": f'{LOGIN} user_alice="alices";',
+    f"{ENCRYPTED}.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
+    f"{ENCRYPTED}.ssl.keystore.type": "PEM",
+    f"{ENCRYPTED}.ssl.keystore.location": CERTIFICATE,
+    f"{ENCRYPTED}.ssl.truststore.type": "PEM",
+    f"{ENCRYPTED}.ssl.truststore.location": str(TLS / "ca.pem"),
+    f"{ENCRYPTED}.ssl.client.auth": "required",
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS;User:operator",
+}
+OWN_TLS = {
+    "ssl.ca.location": str(TLS / "ca.pem"),
+    "ssl.certificate.location": CERTIFICATE,
+    "ssl.key.location": CERTIFICATE,
+}
+ALICE = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "alice",
+    "sasl.password": "alices",
+    "log_level": "0",
+    **OWN_TLS,
 }
 WAIT_S = 20.0
-# In a process of its own: where gevent has begun a child, it takes the exit codes of all others too.
+# In a separate process: once gevent has started a child, it collects the exit codes of all others too.
 READ_LAG = """
 import json, sys
 from pathlib import Path
@@ -61,7 +95,8 @@ def cluster() -> Iterator[LocalCluster]:
     """Start a broker with a topic of ten records and a group that has read two."""
     with LocalCluster(chroot="/secured", kafka_properties=BROKER) as started:
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(WAIT_S)
+        for topic in admin.create_topics([NewTopic("t", 1, 1), NewTopic("secret", 1, 1)]).values():
+            topic.result(WAIT_S)
         producer = Producer({"bootstrap.servers": started.bootstrap})
         for _ in range(10):
             producer.produce("t", b"")
@@ -75,21 +110,72 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def secured(cluster: LocalCluster) -> str:
-    """Open a second listener, which asks for a password; return its address."""
-    address = f"{HOST}:{free_ports(1)[0]}"
-    listeners = f"PLAINTEXT://{cluster.bootstrap},SASL_PLAINTEXT://{address}"
+def addresses(cluster: LocalCluster) -> tuple[str, str]:
+    """Open two more listeners, which ask for passwords, the second one with TLS; return their addresses."""
+    address, encrypted = (f"{HOST}:{port}" for port in free_ports(2))
+    listeners = f"PLAINTEXT://{cluster.bootstrap},SASL_PLAINTEXT://{address},SASL_SSL://{encrypted}"
     entry = ConfigEntry("listeners", listeners, incremental_operation=AlterConfigOpType.SET)
     broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.incremental_alter_configs([broker])[broker].result(WAIT_S)
     client = AdminClient({"bootstrap.servers": address, "sasl.password": WORD, **USER})
+    # The listener answers before the broker knows its address for it.
+    wait_until(lambda: client.list_topics(timeout=WAIT_S).brokers, "the broker to list itself")
     assert client.list_topics(timeout=WAIT_S).brokers[1].port == int(address.rpartition(":")[2])
-    return address
+    return address, encrypted
+
+
+@pytest.fixture(scope="module")
+def secured(addresses: tuple[str, str]) -> str:
+    """Return the address that asks for a password."""
+    return addresses[0]
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    cluster: LocalCluster, addresses: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Run a gateway with TLS on both sides, which logs in itself; return its address."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    scram = UserScramCredentialUpsertion(
+        "operator", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), WORD.encode()
+    )
+    admin.alter_user_scram_credentials([scram])["operator"].result(WAIT_S)
+    rights = [acl(ResourceType.GROUP, "allowed"), acl(ResourceType.TOPIC, "t")]
+    for done in admin.create_acls(rights).values():
+        done.result(WAIT_S)
+    settings = {
+        **OWN_TLS,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "operator",
+    }
+    one = GatewayProcess(
+        cluster,
+        tmp_path_factory.mktemp("gateway"),
+        *(
+            "--upstream",
+            addresses[1],
+            *(text for key, value in settings.items() for text in ("--kafka", f"{key}={value}")),
+        ),
+        *("--tls-certificate", CERTIFICATE, "--tls-client-ca", TLS / "ca.pem"),
+        environment={VARIABLE: WORD},
+    )
+    one.start()
+    yield one.bootstrap
+    assert one.stop() == 0
+    assert one.troubles() == []
+
+
+def acl(kind: ResourceType, name: str) -> AclBinding:
+    """Let Alice read something."""
+    return AclBinding(
+        kind, name, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW
+    )
 
 
 def groups(cluster: LocalCluster, secured: str, password: str, *arguments: str) -> Result:
-    """Run a command, with the password where others do not see it."""
+    """Run a command, with the password hidden from other users."""
     options = ["--zookeeper", cluster.zookeeper, "--bootstrap", secured, "--json"]
     options += [text for key, value in USER.items() for text in ("--kafka", f"{key}={value}")]
     return CliRunner().invoke(main.zkrebalancer, ["groups", *arguments, *options], env={VARIABLE: password})
@@ -98,6 +184,7 @@ def groups(cluster: LocalCluster, secured: str, password: str, *arguments: str) 
 def test_offsets_are_read_and_reset_by_who_has_the_password(cluster: LocalCluster, secured: str) -> None:
     assert fault(USER) is not None  # librdkafka itself wants a password with the name
     described = groups(cluster, secured, WORD, "describe", GROUP, "--offsets")
+    assert described.exit_code == 0, described.output
     (row,) = json.loads(described.stdout)["offsets"]
     assert (row["log_end_offset"], row["lag"]) == (10, 8)
     planned = groups(cluster, secured, WORD, "plan", GROUP)
@@ -142,3 +229,89 @@ def test_the_mirror_tells_how_brokers_are_reached(secured: str) -> None:
     ]
     with pytest.raises(KafkaException):
         AdminClient({"bootstrap.servers": secured, "log_level": 0}).list_topics(timeout=1)
+
+
+def consumer(gateway: str, group: str, **settings: str) -> Consumer:
+    own = {
+        "bootstrap.servers": gateway,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    return Consumer({**ALICE, **own, **settings})
+
+
+def first_error(one: Consumer) -> KafkaError:
+    """Return why a consumer gets nothing."""
+    one.subscribe(["t"])
+    while True:
+        message = one.poll(WAIT_S)
+        assert message is not None
+        error = message.error()
+        if error is not None:
+            one.close()
+            return error
+
+
+def error_of(call: Callable[[], object]) -> int:
+    with pytest.raises(KafkaException) as raised:
+        call()
+    return int(raised.value.args[0].code())
+
+
+def test_a_client_has_its_own_rights_behind_the_gateway(cluster: LocalCluster, gateway: str) -> None:
+    reader = consumer(gateway, "allowed")
+    reader.subscribe(["t"])
+    assert len(reader.consume(10, WAIT_S)) == 10
+    reader.commit(asynchronous=False)
+    kept = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "allowed"})  # at the broker itself
+    assert [one.offset for one in kept.committed([TopicPartition("t", 0)], timeout=WAIT_S)] == [10]
+    both = [TopicPartition("t", 0, 9), TopicPartition("secret", 0, 5)]
+    refused = error_of(lambda: reader.commit(offsets=both, asynchronous=False))
+    assert refused == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    found = kept.committed([TopicPartition("t", 0), TopicPartition("secret", 0)], timeout=WAIT_S)
+    assert [one.offset for one in found] == [9, -1001]  # the second one has none
+    kept.close()
+    alice = AdminClient({"bootstrap.servers": gateway, **ALICE})
+    delete = alice.delete_consumer_groups(["allowed"])["allowed"]
+    assert error_of(lambda: delete.result(WAIT_S)) == KafkaError.GROUP_AUTHORIZATION_FAILED
+    reader.close()
+
+
+def test_groups_of_others_are_refused_and_not_shown(gateway: str) -> None:
+    assert first_error(consumer(gateway, "of-others")).code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    assert first_error(consumer(gateway, "of-others", **{"group.protocol": "consumer"})).code() == (
+        KafkaError.GROUP_AUTHORIZATION_FAILED
+    )
+    operator = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "operator", "sasl.password": WORD}
+    other = consumer(gateway, "of-others", **operator)
+    other.subscribe(["t"])
+    assert len(other.consume(10, WAIT_S)) == 10
+    listed = {
+        name: {one.id for one in AdminClient({"bootstrap.servers": gateway, **user}).list_groups(timeout=WAIT_S)}
+        for name, user in (("alice", ALICE), ("operator", ALICE | operator))
+    }
+    assert "of-others" in listed["operator"] - listed["alice"]
+    other.close()
+
+
+def test_a_client_that_has_not_shown_who_it_is_is_not_answered(gateway: str) -> None:
+    host, _, port = gateway.rpartition(":")
+    context = ssl.create_default_context(cafile=OWN_TLS["ssl.ca.location"])
+    context.load_cert_chain(CERTIFICATE)
+    heartbeat = struct.pack(">ihhih", 21, 12, 0, 1, -1) + b"\0\7allowed" + b"\0\0\0\0"
+    for number in range(2):  # at the gateway, and at the broker's port
+        plain = socket.create_connection((host, int(port) + number), timeout=WAIT_S)
+        with context.wrap_socket(plain, server_hostname=host) as client:
+            client.sendall(heartbeat)
+            assert client.recv(100) == b""
+    wrong = AdminClient({"bootstrap.servers": gateway, **ALICE, "sasl.password": "guessed"})
+    assert error_of(lambda: wrong.list_topics(timeout=3)) == KafkaError._TRANSPORT
+
+
+def test_a_client_without_a_certificate_is_refused(gateway: str) -> None:
+    host, _, port = gateway.rpartition(":")
+    context = ssl.create_default_context(cafile=OWN_TLS["ssl.ca.location"])
+    plain = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    with pytest.raises(ssl.SSLError), context.wrap_socket(plain, server_hostname=host) as client:
+        client.recv(1)

@@ -1,4 +1,4 @@
-"""ZooKeeper and Kafka go away and come back under load; everything goes on, and nothing is lost or doubled."""
+"""ZooKeeper and Kafka stop and return under load; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leading_server(cluster: LocalCluster) -> Server:
 
 
 def test_the_leading_zookeeper_of_three_is_killed(ensemble: Scenario) -> None:
-    """The other two elect anew; sessions and leadership live on, and a rebalance goes through meanwhile."""
+    """The other two elect a leader; sessions and leadership survive, and a rebalance succeeds meanwhile."""
     ensemble.begin(coordinators=2)
     killed = leading_server(ensemble.lab.cluster)
     ensemble.lab.fault("kill-zookeeper", killed.name)
@@ -66,7 +66,7 @@ def test_zookeeper_is_restarted(scenario: Scenario) -> None:
 
 @pytest.mark.long
 def test_the_broker_is_restarted(scenario: Scenario) -> None:
-    """Consumers keep their partitions and go on where they were, once the broker is back."""
+    """Consumers keep their partitions and continue at their positions once the broker is back."""
     scenario.begin()
     broker = scenario.lab.cluster.broker
     scenario.lab.fault("restart-broker", broker.name)
@@ -77,7 +77,7 @@ def test_the_broker_is_restarted(scenario: Scenario) -> None:
 
 
 def test_no_broker_has_ever_been_there(bare: Scenario) -> None:
-    """A coordinator leads all the same, and reports nothing else."""
+    """A coordinator still leads, and reports nothing else."""
     group = bare.add_group(INCREMENTAL, members=0)
     name = bare.add_coordinator()
     bare.wait_event("rebalance_requested", group=group)

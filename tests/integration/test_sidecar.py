@@ -1,4 +1,4 @@
-"""`consumer-agent run --exec` with children that are slow, hang, die, fail or talk nonsense, on real servers."""
+"""`consumer-agent run --exec` with children that are slow, hang, die, fail or write invalid frames, on real servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zkrebalancer.protocol.settings import GroupSettings
 
 pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
-HOUR_MS = 3_600_000  # for what must not be waited for
+HOUR_MS = 3_600_000  # for things that must not cause waits
 
 
 def test_a_slow_child_bounds_what_is_in_flight_and_the_agent_stays_alive(stage: Stage, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_slow_child_bounds_what_is_in_flight_and_the_agent_stays_alive(stage: 
     assert_stays(lambda: len(agent.given(0) + agent.given(1)) == 10, 1.5 * SESSION_TIMEOUT_MS / 1_000)
     assert stage.members() == (member,)
     given = {number: agent.given(number) for number in (0, 1)}
-    stage.wait_ack(stage.stop(member, 0, 1))  # the child acknowledges before it lets go
+    stage.wait_ack(stage.stop(member, 0, 1))  # the child acknowledges before it answers the revoke
     for number, offsets in given.items():
         assert offsets == list(range(len(offsets)))
         assert (stage.offset(number) or 0) == len(offsets)
@@ -119,7 +119,7 @@ def test_a_record_is_not_finished_if_its_dead_letter_cannot_be_written(stage: St
 
 
 def test_a_record_that_kills_its_child_becomes_a_dead_letter_in_a_topic(stage: Stage, tmp_path: Path) -> None:
-    """The others that the child had are not blamed: only the one that it had alone."""
+    """Only the record that a child had alone is blamed."""
     stage.produce([0, 1], 3)
     sent_ms = 1_700_000_000_000
     producer = Producer({"bootstrap.servers": stage.cluster.bootstrap})
@@ -212,7 +212,7 @@ def test_a_child_that_hangs_at_a_revoke_is_killed_and_the_rest_goes_on(stage: St
 
 
 def test_the_answer_to_an_earlier_revoke_does_not_let_go_of_what_was_given_since(stage: Stage, tmp_path: Path) -> None:
-    """The child is slow: it learns of the loss only when the partition was given again, and is to be revoked."""
+    """The slow child learns of the loss only when the partition was assigned again and is to be revoked."""
     stage.produce([0], 2)
     name = """f'go-{offset}-{record["generation"]}'"""
     act = f"wait_while(lambda: not (here / {name}).exists())\n    {ACK}"
@@ -271,11 +271,11 @@ def test_a_stop_lets_the_child_finish_what_it_has(stage: Stage, tmp_path: Path) 
     assert stage.members() == ()
 
 
-def test_a_revoke_takes_no_longer_than_two_thirds_of_what_the_group_waits(stage: Stage, tmp_path: Path) -> None:
+def test_a_revoke_takes_no_longer_than_two_thirds_of_what_the_coordinator_waits(stage: Stage, tmp_path: Path) -> None:
     configure(stage, GroupSettings(rebalance_timeout_ms=600))
     stage.produce([0], 5)
     (tmp_path / "hold-revoke").touch()
-    agent = Agent(stage, tmp_path, ACK)
+    agent = Agent(stage, tmp_path, ACK, "--stop-timeout-ms", "100")
     member = stage.wait_member()
     stage.wait_ack(stage.start(member, 0))
     wait_until(lambda: stage.offset(0) == 5, "the records")

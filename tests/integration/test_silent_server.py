@@ -1,4 +1,4 @@
-"""A server that takes a connection and never answers, as a starting ZooKeeper may, costs nobody the session."""
+"""A server that accepts a connection and never answers, as a starting ZooKeeper may, costs no session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`docs/examples/spark_exactly_once.py`: Spark applications and a plain consumer share a group and a table.
 
-They are added and killed while both write; then the table is compared with what was produced.
+Both kinds are added and killed while they write; then the table is compared with the produced records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ assert (FOLDER / SPARK).exists()
 
 
 class Company:
-    """Who is in the group, what was produced, and the table."""
+    """The members, the produced records, and the table."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.examples = Examples(scenario)
@@ -38,12 +38,12 @@ class Company:
         self.lab.create_topic(self.examples.topic, PARTITIONS)
         self.sink = Sink(folder / "sink.db")
         self.folder = folder
-        self.temporary = folder / "spark"  # of JVMs, which leave what they have there if they are killed
+        self.temporary = folder / "spark"  # of JVMs, which leave files there if they are killed
         self.temporary.mkdir()
         self.produced = 0
 
     def start(self, file: str, name: str) -> Program:
-        """Begin a Spark application, whose checkpoint has a name, or a plain consumer."""
+        """Start a Spark application with a named checkpoint, or a plain consumer."""
         work_s = "0.3" if file == SPARK else "0.001"  # a batch; a record
         checkpoint = str(self.folder / f"checkpoint-{name}")
         settings = {"DATABASE": str(self.sink.path), "CHECKPOINT": checkpoint, "SESSION_TIMEOUT_MS": "1000"}
@@ -53,7 +53,7 @@ class Company:
         return self.examples.start(file, **settings, WORK_S=work_s)
 
     def end_jvms(self) -> None:
-        """End those that have outlived their drivers: they clean up for a while, in a folder that is to be removed."""
+        """End JVMs that outlived their drivers: they still clean up in a folder that is to be removed."""
         jvms = processes_naming(self.temporary)
         for jvm in jvms:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -69,7 +69,7 @@ class Company:
         self.produced += RECORDS
 
     def wait_members(self, count: int) -> None:
-        """Wait until so many members own every partition between them."""
+        """Wait until so many members share all partitions."""
 
         def is_shared() -> bool:
             report = self.lab.group(self.examples.group)
@@ -82,7 +82,7 @@ class Company:
         return self.sink.ask("SELECT count(*) FROM results")[0][0]
 
     def wait_work(self) -> None:
-        """Produce, and wait until something but not all of it is in the table."""
+        """Produce, and wait until a part of it is in the table."""
         before = self.rows()
         self.produce()
         self.lab.wait_for("work", lambda: self.rows() > before, START_DEADLINE_S)
@@ -100,7 +100,7 @@ def company(scenario: Scenario, folder: Path) -> Iterator[Company]:
 
 
 def kill(program: Program) -> None:
-    """End a process and all that it has begun, as a machine's end does: the driver, its JVM, the member's process."""
+    """Kill a process with its descendants, as a machine's failure does: the driver, its JVM, the member's process."""
     os.killpg(program.pid, signal.SIGKILL)
     program.kill()
 

@@ -1,4 +1,4 @@
-"""Queries of a real Spark: columns, `Trigger.AvailableNow`, a batch query, and what it says of wrong options."""
+"""Queries of a real Spark: columns, `Trigger.AvailableNow`, a batch query, and errors of options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def source(reader: Any, stage: Stage, **options: str) -> Any:  # either of Spark
 
 
 def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage, tmp_path: Path) -> None:
-    """Of a format that nobody has registered: Spark finds it."""
+    """Spark finds the format without registration."""
     producer = Producer({"bootstrap.servers": stage.cluster.bootstrap})
     moment_ms = int(MOMENT.timestamp() * 1_000)
     producer.produce(stage.topic, b"v", b"k", partition=1, timestamp=moment_ms, headers=[("h", b"1"), ("h", None)])
@@ -37,7 +37,7 @@ def test_rows_come_once_with_all_their_columns(spark: SparkSession, stage: Stage
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "rows"))
     stage.zk.close()
-    stage.zk = BlockingZk(stage.cluster.zookeeper)  # Spark has kept this thread, and with it the old session, waiting
+    stage.zk = BlockingZk(stage.cluster.zookeeper)  # Spark has kept this thread waiting, with the old session
     stage.start(stage.wait_member(), 1)
     assert query.awaitTermination(END_DEADLINE_S)
     first, second = spark.read.parquet(str(tmp_path / "rows")).sort("offset").collect()

@@ -1,4 +1,4 @@
-"""The source without Spark: its reader is asked what Spark asks, on real servers; the test plays the coordinator."""
+"""The source without Spark: the test makes Spark's calls on real servers and plays the coordinator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Place = tuple[int, int]  # partition and offset
 
 
 class Query:
-    """A query as Spark runs it: one batch after the other, whose end is the next one's start."""
+    """A query as Spark runs it: batch after batch, each starting at the end of the one before."""
 
     def __init__(self, stage: Stage, **given: str) -> None:
         self.options = options(stage, **given)
@@ -35,7 +35,7 @@ class Query:
         self.start: Document = {}
 
     def plan(self) -> Document:
-        """Begin a batch if there is something to read; return its end."""
+        """Plan a batch if there is something to read; return its end."""
         return self.reader.latestOffset(self.start, self.reader.getDefaultReadLimit())
 
     def wait_batch(self) -> Document:
@@ -43,7 +43,7 @@ class Query:
         return self.plan()
 
     def read(self, end: Document) -> list[Place]:
-        """Do what the batch's tasks do."""
+        """Read the batch as its tasks do."""
         rows: list[Place] = []
         for task in self.reader.partitions(self.start, end):
             for batch in self.reader.read(task):
@@ -51,7 +51,7 @@ class Query:
         return rows
 
     def finish(self, end: Document) -> Document:
-        """Put the batch behind us, and ask for the next one."""
+        """Complete the batch, and ask for the next one."""
         self.start = end
         return self.plan()
 
@@ -123,7 +123,7 @@ def test_a_batch_whose_partitions_were_lost_commits_nothing(stage: Stage, query:
     query.finish(end)
     wait_until(lambda: [query.plan(), stage.members()][1] not in {(), (member,)}, "the member to come back")
     stage.wait_ack(stage.start(stage.wait_member(member), 0))
-    again = query.wait_batch()  # whether the sink has taken it is the sink's to say: it comes again, as somebody's new
+    again = query.wait_batch()  # only the sink knows whether it stored this batch, so the next owner reads it again
     assert again == {stage.topic: {"0": {"from": 0, "to": 10, "generation": 2}}}
     assert stage.offset(0) is None
 
@@ -137,7 +137,7 @@ def test_a_planned_batch_is_read_again_after_a_restart_and_does_not_count_for_th
     rows = before.read(planned)
     before.reader.stop()
     wait_until(lambda: not stage.members(), "the end of the first member")
-    assert stage.offset(0) == 0  # what it has left behind: nothing of the batch in flight
+    assert stage.offset(0) == 0  # it left nothing of the batch in flight
     stage.produce([0], 3)
     assert after.read(planned) == rows
     after.finish(planned)
@@ -213,10 +213,10 @@ def test_aborted_transactions_and_their_markers_do_not_hold_a_batch_up(stage: St
         producer.begin_transaction()
         for number in range(3):
             producer.produce(stage.topic, f"{number}".encode(), partition=0)
-        producer.flush(WAIT_S)  # else an abort drops what was not sent yet
+        producer.flush(WAIT_S)  # otherwise an abort drops unsent records
         (producer.commit_transaction if is_kept else producer.abort_transaction)(WAIT_S)
     assert of_range(stage, 0, 0, 16) == [0, 1, 2, 8, 9, 10]
-    assert of_range(stage, 0, 4, 8) == []  # more follows that is no record, and then records
+    assert of_range(stage, 0, 4, 8) == []  # more offsets without records follow, then records
     assert of_range(stage, 0, 12, 16) == []  # nothing follows
     assert of_range(stage, 0, 3, 4) == []
     producer.begin_transaction()
@@ -224,7 +224,7 @@ def test_aborted_transactions_and_their_markers_do_not_hold_a_batch_up(stage: St
     producer.flush(WAIT_S)
     stage.wait_ack(stage.start(stage.wait_member(), 0))
     end = query.wait_batch()
-    assert end[stage.topic]["0"]["to"] == 16  # what is not decided is no part of a batch
+    assert end[stage.topic]["0"]["to"] == 16  # open transactions are not part of a batch
     assert [offset for _, offset in query.read(end)] == [0, 1, 2, 8, 9, 10]
     producer.abort_transaction(WAIT_S)
 
@@ -268,7 +268,7 @@ def test_records_that_kafka_has_deleted(stage: Stage, fails: str) -> None:
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_log_that_ends_before_the_range(stage: Stage, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SHORT_LOG_S", 0.0)  # it is another topic by now, so nothing more is on its way
+    monkeypatch.setattr(reading, "SHORT_LOG_S", 0.0)  # the topic is a new one by now, so no more records will come
     stage.produce([0], 10)
     if fails == "true":
         with pytest.raises(DataLossError, match="offsets up to 20 should be read, but Kafka's log ends at 10"):

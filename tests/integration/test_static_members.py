@@ -1,4 +1,4 @@
-"""Static members on a real cluster: a restart concerns nobody else; of two with one instance id the older leaves."""
+"""Static members on real servers: a restart affects no other member; of two with one instance id, the older leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin(scenario: Scenario, members: int, partitions: int) -> dict[str, str]:
 
 
 def homes(scenario: Scenario, instances: Mapping[str, str]) -> dict[tuple[str, str], set[TopicPartition]]:
-    """Return what each instance of each group owns."""
+    """Return the partitions of each instance of each group."""
     found: dict[tuple[str, str], set[TopicPartition]] = {}
     for group in scenario.groups:
         for partition, consumer in owners_of(scenario.report(group)).items():
@@ -39,7 +39,7 @@ def homes(scenario: Scenario, instances: Mapping[str, str]) -> dict[tuple[str, s
 
 
 def come_back(scenario: Scenario, instances: dict[str, str], group: str) -> str:
-    """Start a new process under the instance id of the oldest one of a group, which has just ended."""
+    """Start a new process with the instance id of a group's oldest member, which has just ended."""
     instance = instances.pop(scenario.take_out(group))
     name = scenario.join(group, instance_id=instance)
     instances[name] = instance
@@ -66,18 +66,19 @@ def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, 
 
 
 def test_a_rolling_restart_of_forty_members_moves_none_of_two_hundred_partitions(scenario: Scenario) -> None:
-    """Forty consumers in one process, each ended and begun anew with its instance id, as a deployment would."""
+    """Restart forty consumers of one process one by one with their instance ids, as a deployment would."""
     scenario.add_coordinator()
     scenario.add_topic("t", 200)
     group = scenario.add_group(INCREMENTAL, 0)
-    applications = {f"pod-{n}": scenario.join_here(group, group_instance_id=f"pod-{n}") for n in range(40)}
+    own = {"session_timeout_ms": 6_000}  # none crashes here, and forty share an interpreter
+    applications = {f"pod-{n}": scenario.join_here(group, group_instance_id=f"pod-{n}", **own) for n in range(40)}
     scenario.settle()
     before, told = by_instance(scenario, group), len(scenario.events("command_sent"))
     revoked = len(scenario.events("fetcher_stopped", reason="revoked"))
     assert sorted(map(len, before.values())) == [5] * 40
     for instance, application in list(applications.items()):
         scenario.end_application(application)
-        applications[instance] = scenario.join_here(group, group_instance_id=instance)
+        applications[instance] = scenario.join_here(group, group_instance_id=instance, **own)
         scenario.settle()
     assert by_instance(scenario, group) == before
     sent = scenario.events("command_sent")[told:]
@@ -88,7 +89,7 @@ def test_a_rolling_restart_of_forty_members_moves_none_of_two_hundred_partitions
 
 
 def by_instance(scenario: Scenario, group: str) -> dict[str, frozenset[TopicPartition]]:
-    """Return what each instance owns."""
+    """Return the partitions of each instance."""
     return {
         str(member.registration.instance_id): frozenset(member.owners.partitions)
         for member in scenario.report(group).members

@@ -1,4 +1,4 @@
-"""Each thing that asks for a rebalance, in both modes at once: the group comes to rest, nothing is lost or doubled."""
+"""Each trigger of a rebalance, in both modes at once: the group settles, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_consumer_joins(scenario: Scenario) -> None:
-    """Of two consumers with three partitions each, every one gives up one; in the eager mode all six are stopped."""
+    """Two consumers with three partitions each give up one each; in eager mode, all six are stopped."""
     scenario.begin()
     scenario.join_all()
     scenario.settle()
@@ -46,7 +46,7 @@ def test_a_consumer_is_killed(scenario: Scenario) -> None:
 
 
 def test_a_consumer_is_frozen_past_its_session_and_thawed(scenario: Scenario) -> None:
-    """It finds its session gone, reports what it lost, and joins again as a new consumer."""
+    """Its session has expired: it reports the lost partitions and joins again as a new consumer."""
     scenario.begin()
     frozen = {group: scenario.take_out(group) for group in scenario.groups}
     for name in frozen.values():
@@ -84,7 +84,7 @@ def test_a_topic_is_deleted(scenario: Scenario) -> None:
 
 
 def test_a_topic_is_deleted_and_created_again(scenario: Scenario) -> None:
-    """Its new records have the offsets of the old ones; all of them are read, from the first."""
+    """Its new records reuse the old offsets; all are read, from the first."""
     scenario.begin()
     scenario.delete_topic(scenario.topic("t"))
     scenario.settle()
@@ -97,7 +97,7 @@ def test_a_topic_is_deleted_and_created_again(scenario: Scenario) -> None:
 
 
 def test_the_strategy_is_changed(scenario: Scenario) -> None:
-    """From sticky to range, which gives other partitions to the consumer that came last."""
+    """Change from sticky to range, which gives the last consumer other partitions."""
     scenario.begin(members=1)
     scenario.join_all()
     scenario.settle()
@@ -116,7 +116,7 @@ def is_range(owners: Mapping[tuple[str, int], str]) -> bool:
 
 
 def test_the_mode_is_changed(scenario: Scenario) -> None:
-    """The next rebalance is of the new mode; the change itself moves nothing."""
+    """The next rebalance uses the new mode; the change itself moves nothing."""
     scenario.begin()
     before = {group: owners_of(scenario.report(group)) for group in scenario.groups}
     for group, mode in zip(scenario.groups, reversed(MODES), strict=True):
@@ -130,7 +130,7 @@ def test_the_mode_is_changed(scenario: Scenario) -> None:
 
 
 def test_an_operator_asks(scenario: Scenario) -> None:
-    """The request is heard; nothing has to move, so it leads to no plan."""
+    """The request is handled; nothing has to move, so it leads to no plan."""
     scenario.begin()
     for group in scenario.groups:
         result = run("zkrebalancer", "groups", "rebalance", group, "--zookeeper", scenario.lab.cluster.zookeeper)
@@ -153,7 +153,7 @@ def test_consumers_with_several_threads(scenario: Scenario) -> None:
 
 
 def test_a_consumer_changes_its_subscription(scenario: Scenario) -> None:
-    """It stays the same consumer and loses nothing of what it goes on to read; later it wants all again."""
+    """It stays the same consumer and keeps the remaining topics; later it subscribes to all again."""
     scenario.begin(members=0)
     second = scenario.add_topic("u")
     applications = {group: scenario.join_here(group) for group in scenario.groups}
@@ -174,7 +174,7 @@ def test_a_consumer_changes_its_subscription(scenario: Scenario) -> None:
 
 
 def consumers(scenario: Scenario, group: str) -> set[str]:
-    """Return who has ever got partitions in a group."""
+    """Return the consumers that ever got partitions in a group."""
     return {event["member"] for event in scenario.events("fetcher_started", group=group)}
 
 

@@ -1,4 +1,4 @@
-"""From what consumers committed to where the coordinator puts partitions, with all processes in between."""
+"""From consumers' commits to the coordinator's placement, with all processes in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrebalancer.protocol.weights import decode
 HOT_RECORDS_PER_S = 400
 COMMIT_INTERVAL_MS = 500
 SPAN_S = 8.0
-STRETCH = 3_600  # an hour of history goes by in a second
+STRETCH = 3_600  # a second stands for an hour of history
 LEARN_DEADLINE_S = 300.0  # other tests may have the machine to themselves
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -32,7 +32,7 @@ def test_weights_that_were_learned_from_commits_give_a_hot_partition_a_consumer_
     topic = next(iter(scenario.topics))
     scenario.lab.start_producer("hot", {topic: range(1)}, HOT_RECORDS_PER_S)
     scenario.lab.wait_for(f"commits of {SPAN_S} s", lambda: _span_s(scenario) > SPAN_S)
-    scenario.lab.stop("hot")  # from now on nothing tells of it but what is learned
+    scenario.lab.stop("hot")  # from now on, only the learned weights show it
 
     _write_history(scenario, tmp_path / "history")
     learn = ("--events", tmp_path / "history", "--out", tmp_path / "weights", "--group", group, "--master", "local[2]")
@@ -45,7 +45,7 @@ def test_weights_that_were_learned_from_commits_give_a_hot_partition_a_consumer_
     hot, *others = (of_slots[0] for of_slots in weights.rates[topic])
     assert hot > 5 * max(others) > 0
 
-    settings = ("strategy=balanced", "options.catch_up_s=1000000")  # what is there to be read weighs nothing
+    settings = ("strategy=balanced", "options.catch_up_s=1000000")  # lag has no weight
     assert commands.run("zkrebalancer", "groups", "configure", group, *settings, *zookeeper).returncode == 0
 
     def stands_alone(report: GroupReport) -> bool:
@@ -61,7 +61,7 @@ def _span_s(scenario: Scenario) -> float:
 
 
 def _write_history(scenario: Scenario, folder: Path) -> None:
-    """Write the commits anew, as if each second had been an hour; they end when they do."""
+    """Rewrite the commits as if each second had been an hour; the end stays the same."""
     events = scenario.events("committed")
     last_us = max(event["ts_us"] for event in events)
     lines = [{**event, "ts_us": last_us - STRETCH * (last_us - event["ts_us"])} for event in events]

@@ -1,6 +1,6 @@
-"""The ZooKeeper in memory against a real one: the same random calls, the same answers, versions, watches and errors.
+"""Compares the ZooKeeper in memory with a real one: the same random calls, answers, versions, watches and errors.
 
-Sessions are compared by who they are, transaction ids by their order. Simulations rest on `tests/support/zk_model.py`.
+Sessions are compared by owner, transaction ids by order. Simulations depend on `tests/support/zk_model.py`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SEEDS = (1, 2)
 SESSIONS = 3
 SESSION_MS = 20_000
 WAIT_S = 20.0
-CALLS_PER_LOOK = 10  # after so many, what was watched is compared
+CALLS_PER_LOOK = 10  # after so many calls, watch events are compared
 SESSION_END_PROBABILITY = 0.004
 NAMES = ("a", "b", "c")
 
 
 class Pair:
-    """One session on both sides; begins when the real one is connected."""
+    """One session on both sides; it begins when the real one is connected."""
 
     def __init__(self, hosts: str, session: Session) -> None:
         self.session = session
@@ -80,7 +80,7 @@ class Pair:
 
 
 class Comparison:
-    """Performs each call on both sides, and remembers how the ids of one correspond to those of the other."""
+    """Performs each call on both sides, and maps the ids of one to those of the other."""
 
     def __init__(self, hosts: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -88,6 +88,7 @@ class Comparison:
         self.model = ZkModel()
         self.pairs: list[Pair] = []
         self.zxids: dict[int, int] = {}  # model -> real
+        self.created_ms: dict[int, int] = {}  # a creation's zxid in the model -> its real time
         self.session_ids = {0: 0}  # model -> real
         self.call_id = 0
         for _ in range(SESSIONS):
@@ -119,26 +120,28 @@ class Comparison:
         return event.reply, pair.answers.pop(self.call_id)
 
     def translated(self, reply: Reply) -> Reply:
-        """Return a model's answer with the ids that the real server uses."""
+        """Return a model's answer with the real server's ids."""
         if not isinstance(reply, Content):
             return reply
         stat = reply.stat
         owner = self.session_ids[stat.ephemeral_owner]
         created, modified = self.zxids.get(stat.created_zxid, 0), self.zxids.get(stat.modified_zxid, 0)
-        return Content(reply.content, calls.Stat(stat.version, created, modified, owner))
+        created_ms = self.created_ms.get(stat.created_zxid, 0)
+        return Content(reply.content, calls.Stat(stat.version, created, modified, owner, created_ms))
 
     def learn(self, model: Reply, real: Reply) -> None:
-        """Take in what two transaction ids are called; later ones have to agree."""
+        """Map two transaction ids; later ones have to agree."""
         if isinstance(model, Content) and isinstance(real, Content):
             self.zxids.setdefault(model.stat.created_zxid, real.stat.created_zxid)
             self.zxids.setdefault(model.stat.modified_zxid, real.stat.modified_zxid)
+            self.created_ms.setdefault(model.stat.created_zxid, real.stat.created_ms)
 
     def watched(self, pair: Pair) -> tuple[list[Watched], list[Watched]]:
-        """Return what was told to one session on either side since the last time."""
-        self.perform(pair, Sync("/"))  # everything that came before is there when this is answered
+        """Return one session's new watch events on both sides."""
+        self.perform(pair, Sync("/"))  # everything earlier has arrived when this is answered
         model = [event for event, _position in pair.session.inbox if isinstance(event, Watched)]
         pair.session.inbox.clear()
-        pair.wait_until(lambda: len(pair.watched) >= len(model))  # kazoo hands them to a greenlet of their own
+        pair.wait_until(lambda: len(pair.watched) >= len(model))  # kazoo calls them in a separate greenlet
         real, pair.watched = pair.watched, []
         return sorted(model, key=str), sorted(real, key=str)
 
@@ -148,7 +151,7 @@ class Comparison:
         return "/" + "/".join(self.random.choice(NAMES) for _ in range(self.random.choice((1, 1, 2, 2, 3))))
 
     def existing(self) -> str:
-        """Mostly one that is there, and is no ancestor of all others."""
+        """Draw a path, mostly an existing one that is not an ancestor of all others."""
         known = sorted(path for path in self.model.nodes if path != "/")
         return self.random.choice(known) if known and self.random.random() < 0.8 else self.path()
 
@@ -181,7 +184,7 @@ class Comparison:
 
 @pytest.fixture(scope="module")
 def hosts(agent_cluster: LocalCluster) -> str:
-    """Make a chroot of its own."""
+    """Create a separate chroot."""
     with BlockingZk(agent_cluster.zookeeper) as client:
         assert isinstance(client.perform(Multi((Create("/truth"),))), Done)
     return f"{agent_cluster.zookeeper}/truth"
@@ -218,7 +221,7 @@ def _one_call(both: Comparison, where: str) -> None:
 
 
 def _clear(both: Comparison) -> None:
-    """Leave nothing behind for the next seed."""
+    """Remove everything before the next seed."""
     pair = both.pairs[0]
     for other in both.pairs[1:]:
         both.end(other)

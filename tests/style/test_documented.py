@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.known import KNOWN_DEFECTS
 from tests.style.documented import Documented, in_documents, in_makefile, in_text
 from tests.style.sources import ROOT
 
@@ -29,6 +27,7 @@ RUNS = {
     ),
     "zkrebalancer experiment list": f"{COMMANDS}::test_experiment_list",
     "zkrebalancer experiment run": "tests/integration/test_experiment.py::test_the_same_scenario_with_two_protocols",
+    "zkrebalancer group-coordinator": "tests/integration/test_gateway.py::test_clients_share_a_group",
     "zkrebalancer groups configure": (
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),
@@ -43,6 +42,9 @@ RUNS = {
         "tests/integration/test_group_settings.py::test_settings_are_shown_with_their_plan_and_then_take_effect"
     ),
     "zkrebalancer groups rebalance": "tests/integration/test_triggers.py::test_an_operator_asks",
+    "zkrebalancer groups offsets restore": (
+        "tests/integration/test_restore_offsets.py::test_offsets_of_a_topic_that_was_created_anew_are_put_back"
+    ),
     "zkrebalancer groups reset-offsets": (
         "tests/integration/test_reset_offsets.py::test_every_offset_is_replaced_and_the_settings_are_as_before"
     ),
@@ -60,6 +62,7 @@ RUNS = {
     "tests.benchmarks.agent.idle": f"{BENCHMARKS}::test_idle_agents",
     "tests.benchmarks.assign": f"{BENCHMARKS}::test_assign",
     "tests.benchmarks.balanced": f"{BENCHMARKS}::test_balanced",
+    "tests.benchmarks.gateway": f"{BENCHMARKS}::test_gateway",
     "tests.benchmarks.commits": f"{BENCHMARKS}::test_commits",
     "tests.benchmarks.fairness": f"{BENCHMARKS}::test_fairness",
     "tests.benchmarks.floor": f"{BENCHMARKS}::test_floor",
@@ -73,6 +76,7 @@ RUNS = {
     "tests.docs": "tests/docs/test_pages.py::test_a_generated_page_is_current",
     "tests.interruptions": "tests/interruptions/test_interruptions.py::test_the_command_line_counts_what_was_tried",
     "tests.model": "tests/model/test_model.py::test_the_protocol_is_safe_and_needs_one_of_its_rules",
+    "tests.mutation_score": "tests/mutation_score/test_mutation_score.py::test_a_short_run_and_its_verdict",
     "tests.mutations": "tests/mutations/test_mutations.py::test_the_command_line_says_that_a_bug_was_found",
     "tests.simulation": "tests/simulation/test_simulation.py::test_the_command_line_tells_what_was_done",
 }
@@ -116,14 +120,6 @@ def _module_marks(tree: ast.Module) -> Iterator[ast.expr]:
 
 def _is_parametrize(mark: ast.expr) -> bool:
     return ast.unparse(mark).startswith("pytest.mark.parametrize")
-
-
-def test_reliability_lists_exactly_the_known_defects() -> None:
-    page = (ROOT / "docs/reliability.md").read_text()
-    section = page.partition("## Known and not covered")[2]
-    listed = [kind for names in re.findall(r"^ +- ([^:\n]+):", section, re.MULTILINE) for kind in names.split(", ")]
-
-    assert sorted(listed) == sorted(f"`{kind}`" for kind in KNOWN_DEFECTS)
 
 
 def flaws(text: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ def entry_points() -> Iterator[str]:
     for node in ast.walk(ast.parse((ROOT / "setup.py").read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " = " in node.value:
             yield node.value.split(" = ")[1]
-    yield from (f"zkrebalancer.cli.{name}" for name in COMMANDS)
+    yield from (f"zkrebalancer.cli.{name.replace('-', '_')}" for name in COMMANDS)
 
 
 def documents() -> dict[str, str]:

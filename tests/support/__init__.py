@@ -1,1 +1,1 @@
-"""What pure tests share: a ZooKeeper in memory, and a world of coordinators and scripted agents around it."""
+"""Shared by pure tests: a ZooKeeper in memory, and a world of coordinators and scripted agents around it."""

@@ -1,4 +1,4 @@
-"""A command as a process, with a folder of its own for everything temporary: what it tells, what it leaves behind."""
+"""A command as a process with a separate temporary folder, to check its output and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLD_LINES = 15  # of a command that failed: the verdict comes last
 
 
 class WatchedCommand:
-    """The command, to be begun once; `folder` is its place for temporary files."""
+    """The command, to be started once; `folder` is for its temporary files."""
 
     def __init__(self, command: Sequence[str], folder: Path, end_s: float, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ def processes_naming(folder: Path) -> list[psutil.Process]:
 def watched(
     command: Sequence[str], directory: Path, end_s: float, environment: Mapping[str, str] | None = None
 ) -> Iterator[WatchedCommand]:
-    """Give a command a folder, and end what is left of it at last; it has `end_s` to tell what is waited for."""
+    """Give a command a folder; at the end, kill what remains. `end_s` limits every wait for output."""
     (directory / "tmp").mkdir()
     one = WatchedCommand(command, directory / "tmp", end_s, environment or {})
     try:

@@ -1,9 +1,9 @@
-"""Worlds with one group, and what a test asks of them."""
+"""Worlds with one group, and helpers for tests of them."""
 
 from __future__ import annotations
 
 from tests.support.world import GROUP, Agent, CoordinatorProcess, World
-from zkrebalancer.protocol import command, paths, settings
+from zkrebalancer.protocol import command, offset_copy, paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -34,8 +34,14 @@ def owner_of(world: World, partition: tuple[str, int]) -> str | None:
     return next((name for name, owned in world.owned().items() if partition in owned), None)
 
 
+def copies(world: World) -> list[offset_copy.OffsetCopy]:
+    """Return the copies of deleted offsets, oldest first."""
+    above = paths.deleted_offsets(GROUP)
+    return [offset_copy.decode(world.zk.nodes[f"{above}/{name}"].content) for name in sorted(world.zk.children(above))]
+
+
 def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> None:
-    """Let one coordinator act until a transaction of commands is on its way, not performed yet."""
+    """Run one coordinator until a transaction of commands is sent but not performed."""
     while not any(
         isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
     ):
@@ -48,7 +54,7 @@ def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> No
 
 
 def deliver_until_idle(world: World, process: CoordinatorProcess) -> None:
-    """Let ZooKeeper answer one coordinator; computations are left waiting."""
+    """Answer one coordinator's calls to ZooKeeper; leave computations waiting."""
     while process.session.sent or process.session.inbox:
         if process.session.sent:
             world.zk.perform_next(process.session)

@@ -1,4 +1,4 @@
-"""Settings of Spark for a handful of rows: what is compiled for them takes longer than they do without it."""
+"""Spark settings for few rows, where compiling costs more than it saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of experiment runs that never ran: a group of which one member is killed, and the rest takes over."""
+"""Folders of invented experiment runs: one member of a group is killed, and the rest takes over."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FakeRun:
         return folder
 
     def _owner(self, partition: int, at_us: int) -> str | None:
-        """Return who holds a partition; the first member is killed, and the second one takes over."""
+        """Return a partition's owner; the first member is killed, and the second one takes over."""
         member = partition % self.members
         if member > 0 or at_us < KILLED_S * SECOND_US:
             return f"m{member}"

@@ -1,4 +1,4 @@
-"""Coordinators and scripted agents around a ZooKeeper in memory, in virtual time; a test picks who moves next."""
+"""Coordinators and scripted agents around a ZooKeeper in memory, in virtual time; a test picks the next actor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GROUP = "g"
 SESSION_MS = 6_000
 EPOCH_OFFSET_MS = 1_700_000_000_000
 _decode_given = lru_cache(maxsize=1_000)(ownership.decode_given)
-_decode_owners = lru_cache(maxsize=1_000)(ownership.decode_owners)  # most records are as they were a step ago
+_decode_owners = lru_cache(maxsize=1_000)(ownership.decode_owners)  # most records have not changed since the last step
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Agent:
     session: Session
     name: str | None = None
     registrations: int = 0
-    reading: tuple[str, bytes] | None = None  # a command that it has read and not acknowledged
+    reading: tuple[str, bytes] | None = None  # a command that was read but not acknowledged
     alive: bool = True
     silent: bool = False
 
@@ -73,9 +73,10 @@ class World:
     events: list[Emit] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     readable_records: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
-    rogues: set[str] = field(default_factory=set)  # names of those that claim what they like
+    rogues: set[str] = field(default_factory=set)  # names of agents with false claims
+    checked_zxid: int = -1
     tombstones_seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # path -> (since, lease in us)
-    has_bugs: bool = False  # on purpose: then groups may come into quarantine
+    has_bugs: bool = False  # on purpose: groups may then be quarantined
 
     # Coordinators ---------------------------------------------------------------------------------------------------
 
@@ -124,6 +125,18 @@ class World:
         else:
             assert_placed_as_anew(STRATEGIES[task.strategy], task, transition)
             self.feed(process, Computed(task.group, task.ticket, transition, 7))
+
+    def move(self, process: CoordinatorProcess) -> bool:
+        """Let one thing happen at one process: an answered call, an event, a computation; False if there is none."""
+        if process.session.sent:
+            self.zk.perform_next(process.session)
+        elif process.session.inbox:
+            self.deliver(process)
+        elif process.computing:
+            self.compute(process)
+        else:
+            return False
+        return True
 
     def kill_coordinator(self, process: CoordinatorProcess) -> None:
         process.alive = False
@@ -211,7 +224,7 @@ class World:
         self.zk.kill(agent.session)
 
     def leave(self, agent: Agent) -> None:
-        """Close in good order; it may register again."""
+        """Close cleanly; the agent may register again."""
         name, agent.name, agent.reading = agent.name, None, None
         if name is not None:
             channel = paths.channel(GROUP, name)
@@ -250,7 +263,7 @@ class World:
     # Time -----------------------------------------------------------------------------------------------------------
 
     def run(self, limit: int = 20_000) -> None:
-        """Let everybody do what they can without time going on."""
+        """Run all actors until nothing is left to do, without advancing time."""
         for _ in range(limit):
             if not self.run_once():
                 return
@@ -285,7 +298,7 @@ class World:
         return min((at for at in deadlines if at is not None), default=None)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Run, and go from deadline to deadline for so long."""
+        """Run for so long, from deadline to deadline."""
         end_us = self.now_us + milliseconds * 1_000
         self.run()
         while (at_us := self.next_deadline_us()) is not None and at_us <= end_us:
@@ -302,7 +315,7 @@ class World:
     # Truth ----------------------------------------------------------------------------------------------------------
 
     def owned(self) -> dict[str, dict[TopicPartition, int]]:
-        """Return what the stored records say: consumer -> partition -> thread."""
+        """Return the stored ownership: consumer -> partition -> thread."""
         return {
             name: dict(record.partitions)
             for name in self.zk.children(paths.owners(GROUP))
@@ -316,9 +329,9 @@ class World:
             return None
 
     def holders(self) -> dict[TopicPartition, set[str]]:
-        """Return who holds what, by the stored truth: owners, starts of living consumers, tombstones.
+        """Return the holders by the stored state: owners, starts of live consumers, eviction records.
 
-        What a record said last counts when it cannot be read any more: its consumer goes on with it.
+        For an unreadable record, its last readable content counts, because its consumer continues with it.
         """
         held: dict[TopicPartition, set[str]] = {}
         for name in self.zk.children(paths.owners(GROUP)):
@@ -341,7 +354,7 @@ class World:
         return held
 
     def given(self, name: str) -> frozenset[TopicPartition]:
-        """Return what the coordinators have recorded that they gave a consumer."""
+        """Return what the coordinators gave a consumer, by their records."""
         node = self.zk.nodes.get(paths.given(GROUP, name))
         try:
             return _decode_given(node.content) if node is not None else frozenset()
@@ -356,7 +369,10 @@ class World:
         return frozenset(decoded.partitions) if isinstance(decoded, StartFetcher) else frozenset()
 
     def check(self) -> None:
-        """Assert what must hold after every step."""
+        """Assert what must hold after every step; all of it follows from what ZooKeeper stores."""
+        if self.checked_zxid == self.zk.zxid:
+            return
+        self.checked_zxid = self.zk.zxid
         for partition, names in self.holders().items():
             assert len(names) <= 1, f"{partition} is held by {sorted(names)}"
         present = {paths.evicted(GROUP, name) for name in self.zk.children(paths.evicted(GROUP))}
@@ -375,7 +391,7 @@ class World:
         return cluster_nodes.decode_counter("generation", self.zk.nodes[paths.generation(GROUP)].content)
 
     def assert_converged(self) -> None:
-        """Assert that every partition of the topics has one owner, balanced, from offsets that are the topic's own."""
+        """Assert that every partition of the topics has one owner, balanced, with offsets of the right incarnation."""
         topics = self.topics()
         owned = [partition for partitions in self.owned().values() for partition in partitions]
         wanted = (
@@ -392,7 +408,7 @@ class World:
         assert not any(groups.values()), f"still rebalanced: {groups}"
 
     def assert_nothing_left(self) -> None:
-        """Assert that no command, no channel of the dead and no tombstone is left."""
+        """Assert that no command, channel of a dead consumer or eviction record is left."""
         names = set(self.owned())
         channels = set(self.zk.children(paths.channel(GROUP)))
         assert channels == names, f"channels of the dead: {channels - names}"

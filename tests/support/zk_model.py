@@ -6,8 +6,8 @@ answer delivered, and whether a connection breaks before or after a call was per
 With `lagging`, every session reads from a server that is behind until its own write, a `Sync` or `follow` brings it
 up; its watches fire as its server comes along. Without, there is one server, which is always up to date.
 
-`denied` stands for access control lists: who lacks which right at a node. A request above `max_request_bytes` costs its
-sender the connection, as a real server does not even read it.
+`denied` stands for access control lists: who lacks which right at a node. Who may not read one is not told of
+changes. A request above `max_request_bytes` costs its sender the connection: a real server does not even read it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from zkrebalancer.protocol.requests import RequestLimit
 
 
 class Right(Enum):
-    """What an access control list grants."""
+    """The rights that an access control list grants."""
 
     READ = "read"
     WRITE = "write"
@@ -61,7 +61,7 @@ class Node:
 
 
 class Change(NamedTuple):
-    """What a transaction did to one node; None: nothing stands there."""
+    """One node before and after a transaction; None: no node."""
 
     path: str
     before: Node | None
@@ -99,7 +99,7 @@ class Tree:
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """What one server of the ensemble has applied, and who is connected to it."""
+    """One server of the ensemble: its applied transactions and connected clients."""
 
     tree: Tree
     applied: int  # transactions
@@ -156,6 +156,8 @@ class ZkModel:
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self.was_denied: set[str] = set()  # paths of reads that were refused
+        self.withheld = 0  # watch events that were not delivered
+        self._died_denied: set[tuple[str, Node | None]] = set()  # who could not read which nodes when they went
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property
@@ -180,7 +182,7 @@ class ZkModel:
     def open(
         self, timeout_ms: int = 6_000, server: Server | None = None, notify: Callable[[], None] | None = None
     ) -> Session:
-        """Open a session on a server, None: one of its own if servers may lag."""
+        """Open a session on a server, None: a separate one if servers may lag."""
         server = server or (self.add_server() if self.lagging else self.servers[0])
         session = Session(len(self.sessions) + 1, timeout_ms, server, seen=server.applied, notify=notify)
         self.sessions[session.session_id] = session
@@ -246,7 +248,7 @@ class ZkModel:
                     self._fire(session, change)
 
     def copy_to_another_ensemble(self) -> None:
-        """Create every node anew, as a tool does that copies the tree; no session may be open any more."""
+        """Recreate every node, as a tool that copies the tree does; no session may be open."""
         changes = []
         for path, node in sorted(self.nodes.items())[1:]:
             self.zxid += 1
@@ -307,7 +309,7 @@ class ZkModel:
         session.answer(calls.Replied(call_id, reply))
 
     def perform(self, call: Call, session_id: int = 0) -> Reply:
-        """Perform a call at once on the latest state, as somebody whose messages are of no interest."""
+        """Perform a call at once on the latest state, for a client without simulated messages."""
         if isinstance(call, Sync):
             return Done()
         if isinstance(call, Multi):
@@ -358,11 +360,11 @@ class ZkModel:
         if isinstance(operation, Create):
             return self._create(operation, session_id)
         path, node = operation.path, self.nodes.get(operation.path)
+        guarded = parent(path) if isinstance(operation, Delete) else path
+        if guarded in self.nodes and self._lacks(session_id, guarded, RIGHTS[type(operation)]):
+            raise RefusedError(Refusal.NO_AUTH)  # without the right to delete, the answer does not show what exists
         if node is None:
             raise RefusedError(Refusal.NO_NODE)
-        right, guarded = RIGHTS[type(operation)], parent(path) if isinstance(operation, Delete) else path
-        if self._lacks(session_id, guarded, right):
-            raise RefusedError(Refusal.NO_AUTH)
         if operation.version not in {-1, node.version}:
             raise RefusedError(Refusal.BAD_VERSION)
         if isinstance(operation, Check):
@@ -402,24 +404,38 @@ class ZkModel:
         for change in changes:
             if change.after is None:
                 self._creations.pop(change.path, None)
-                self.denied = {denied for denied in self.denied if denied[1] != change.path}
+                self._forget_rights(change)
         self.log.append(tuple(changes))
         if self.observe is not None:
             self.observe(session_id, operations, tuple(changes))
         if not self.lagging:
             self.follow_server(self.servers[0])
 
+    def _forget_rights(self, change: Change) -> None:
+        """A node is gone, and its access control list with it."""
+        gone = {denied for denied in self.denied if denied[1] == change.path}
+        self._died_denied |= {(identity, change.before) for identity, _path, right in gone if right is Right.READ}
+        self.denied -= gone
+
+    def _tell(self, session: Session, path: str, change: Change, *, children: bool) -> None:
+        """Tell a session of a change at a path, unless it may not read the node (CVE-2024-23944)."""
+        died = path == change.path and (self.identity(session.session_id), change.before) in self._died_denied
+        if died or self._lacks(session.session_id, path, Right.READ):
+            self.withheld += 1
+        else:
+            session.answer(calls.Watched(path, children=children))
+
     def _fire(self, session: Session, change: Change) -> None:
         path = change.path
         if path in session.content_watches:
             session.content_watches.discard(path)
-            session.answer(calls.Watched(path, children=False))
+            self._tell(session, path, change, children=False)
         if change.before is None or change.after is None:
             listed = (parent(path), path) if change.after is None else (parent(path),)
             for watched in listed:
                 if watched in session.child_watches:
                     session.child_watches.discard(watched)
-                    session.answer(calls.Watched(watched, children=True))
+                    self._tell(session, watched, change, children=True)
 
 
 RIGHTS: dict[type[Operation], Right] = {Check: Right.READ, SetContent: Right.WRITE, Delete: Right.DELETE}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gevent
 
-from tests.benchmarks.agent.readers import KINDS, RAW, RAW_RECORDS
+from tests.benchmarks.agent.readers import KINDS, RAW, RAW_KEPT, RAW_MADE, RAW_RECORDS, RAW_THREADS
 from tests.benchmarks.filling import fill_topic
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -29,7 +29,8 @@ SLOW = {
     "raw consume(500), defaults": 2,
     "raw poll(), tuned": 2,
 }  # reads this many times fewer records
-PEERS = {kind: RAW_RECORDS if kind == "agent, records" else RAW for kind in KINDS if kind.startswith("agent")}
+PEERS = {kind: RAW for kind in KINDS if kind.startswith("agent")} | {RAW_KEPT: RAW, RAW_THREADS: RAW}
+PEERS |= {"agent, records": RAW_RECORDS, RAW_MADE: RAW_RECORDS}
 
 
 def read(lab: Lab, kind: str, topic: str, partitions: int, count: int) -> dict[str, float]:

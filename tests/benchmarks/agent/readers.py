@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import sys
 import threading
 import time
@@ -23,9 +24,11 @@ from confluent_kafka import Consumer as KafkaConsumer
 from kafka import KafkaConsumer as PythonConsumer  # type: ignore[import-untyped]  # it has no types
 from kafka import TopicPartition as PythonPartition
 
-from consumer_agent import AsyncConsumer, Batch, Consumer
+from consumer_agent import AsyncConsumer, Batch, Consumer, Record
 
 BATCH = 500
+MANY = 5_000
+RETAINED = 50_000  # by an agent with `per_partition`
 THREADS = 4
 TUNED = {"fetch.queue.backoff.ms": 10}
 WAIT_S = 1.0
@@ -115,10 +118,45 @@ def raw(task: Task, settings: dict[str, Any]) -> Iterator[Values]:
         yield list(map(Message.value, messages))
 
 
+def raw_kept(task: Task) -> Iterator[Values]:
+    """Read values when ten batches are there, as a poll of 5,000 does."""
+    kept: list[Message] = []
+    for messages in _consumed(_assigned(task, TUNED)):
+        kept += messages
+        if len(kept) >= MANY or not messages:
+            yield list(map(Message.value, kept))
+            kept = []
+
+
+def raw_threads(task: Task) -> Iterator[Values]:
+    """Fetch in one thread and read values in another, as whatever passes records between threads does."""
+    batches: queue.Queue[list[Message]] = queue.Queue(RETAINED // BATCH)
+    consumed = _consumed(_assigned(task, TUNED))
+
+    def fetch() -> None:
+        for messages in consumed:
+            batches.put(messages)
+
+    threading.Thread(target=fetch, daemon=True).start()
+    while True:
+        yield list(map(Message.value, batches.get()))
+
+
 def raw_records(task: Task) -> Iterator[Values]:
     """Yield every field of every record."""
     for messages in _consumed(_assigned(task, TUNED)):
         yield [(m.topic(), m.partition(), m.offset(), m.key(), m.value(), m.headers(), m.timestamp()) for m in messages]
+
+
+def raw_made(task: Task) -> Iterator[Values]:
+    """Make a `Record` of every message, which is the least that reading records costs beyond all fields."""
+    new = tuple.__new__
+    for messages in _consumed(_assigned(task, TUNED)):
+        headers = [tuple(found or ()) for found in map(Message.headers, messages)]
+        yield [
+            new(Record, (m.topic(), m.partition(), m.offset(), m.key(), m.value(), found, m.timestamp()[1], 0))
+            for m, found in zip(messages, headers, strict=True)
+        ]
 
 
 def raw_poll(task: Task) -> Iterator[Values]:
@@ -194,9 +232,13 @@ def agent_async(task: Task, meter: Meter) -> None:
 
 
 RAW, RAW_RECORDS = "raw consume(500), tuned", "raw consume(500), tuned, all fields"
+RAW_MADE = "raw consume(500), tuned, a Record of each"
+RAW_KEPT, RAW_THREADS = "raw consume(500), tuned, values of 5,000 at once", "raw consume(500), tuned, in another thread"
 KINDS: dict[str, Callable[[Task, Meter], None]] = {
     "raw consume(500), defaults": iterated(lambda task: raw(task, {})),
     RAW: iterated(lambda task: raw(task, TUNED)),
+    RAW_KEPT: iterated(raw_kept),
+    RAW_THREADS: iterated(raw_threads),
     "agent, values": iterated(agent),
     "agent, values, poll of 5,000": iterated(partial(agent, max_poll_records=5_000)),
     "agent, values, per_partition": iterated(partial(agent, prefetch="per_partition")),
@@ -204,6 +246,7 @@ KINDS: dict[str, Callable[[Task, Meter], None]] = {
     "agent, values, run(threads=4)": agent_run,
     "agent, values, AsyncConsumer": agent_async,
     RAW_RECORDS: iterated(raw_records),
+    RAW_MADE: iterated(raw_made),
     "agent, records": iterated(agent_records),
     "raw poll(), tuned": iterated(raw_poll),
     "classic group, consume(500), tuned": iterated(classic),

@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from zkrebalancer.experiments.java_programs import compiled
 from zkrebalancer.localcluster import jars
-from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
+from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.java import find_java
 
 HEAP = "-Xmx8g"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # for a JVM that has little to do
-COMPILE_TIMEOUT_S = 120
 _SOURCE = Path(__file__).with_name("KafkaAssignors.java")
 
 
 class KafkaAssignors:
-    """A JVM with the Java runner, compiled into a temporary folder; it starts with the first request.
+    """A JVM with the Java runner, compiled into the user's cache; it starts with the first request.
 
     The jars are those of the local cluster's Kafka 4.
     """
@@ -34,19 +33,17 @@ class KafkaAssignors:
         self._java_options = java_options
         environment = {name: value for name, value in os.environ.items() if name != "KAFKA_HOME"}
         source = jars.JarSource.of(None, None, print, environment)
-        self._class_path = jars.class_path(jars.KAFKA_4, self._java, source)
-        self._folder = tempfile.TemporaryDirectory(prefix="zkrebalancer-assignors-")
+        jar_path = jars.class_path(jars.KAFKA_4, self._java, source)
+        self._class_path = f"{compiled([_SOURCE], jar_path, self._java, source)}:{jar_path}"
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        self._compile()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end()
-        self._folder.cleanup()
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
         """Return the reply; None if it is late, in which case the next request starts another JVM.
@@ -78,25 +75,8 @@ class KafkaAssignors:
             return None
         raise LocalClusterError(f"the runner of Kafka's assignors has failed at {request['assignor']}; see above")
 
-    def _compile(self) -> None:
-        compiler = Path(self._java).resolve().with_name("javac")
-        if not compiler.is_file():
-            raise MissingToolError(f"{compiler} does not exist: Kafka's assignors need a JDK, not only a JRE")
-        command = [
-            str(compiler),
-            *(f"-J{option}" for option in QUICK_START),
-            "-cp",
-            self._class_path,
-            "-d",
-            self._folder.name,
-            str(_SOURCE),
-        ]
-        compiled = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-        if compiled.returncode:
-            raise LocalClusterError(f"{_SOURCE.name} does not compile:\n{compiled.stderr}")
-
     def _start(self) -> subprocess.Popen[str]:
-        command = [self._java, *self._java_options, "-cp", f"{self._folder.name}:{self._class_path}", "KafkaAssignors"]
+        command = [self._java, *self._java_options, "-cp", self._class_path, "KafkaAssignors"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self._process
 

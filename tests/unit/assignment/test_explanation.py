@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +63,28 @@ def test_holder_and_target_agree_with_the_assignment(problem: Problem, name: str
         assert explanation is not None
         assert (explanation.holder, explanation.target) == (holder.get(partition), target.get(partition))
         assert explanation.reason
+
+
+FULL = {"max_partitions_per_member": 2}
+
+
+def test_where_all_others_are_full_a_partition_is_kept_or_goes_to_the_only_place() -> None:
+    """Without an alternative, the reason is still given."""
+    members = {
+        "c1": Member({"t": 1}, {("t", 0): 0, ("t", 1): 0}),
+        "c2": Member({"t": 1}, {("t", 2): 0}),
+    }
+    problem = Problem({"t": 4}, members, lag={"t": [10] * 4}, options=FULL)
+    kept, new = explain("balanced", problem, ("t", 0)), explain("balanced", problem, ("t", 3))
+    assert (kept, new) == (Explanation("c1", "c1", "kept"), Explanation(None, "c2", "least loaded"))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_group_that_reads_nothing_is_no_problem(name: str) -> None:
+    """Without a load there is no average; numpy would warn of a division by zero."""
+    nothing = Problem({"unread": 2}, {"c1": Member({}, {("unread", 0): 0})}, lag={"unread": [10, 10]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explanation = explain(name, nothing, ("unread", 0))
+    assert explanation is not None
+    assert explanation.target is None

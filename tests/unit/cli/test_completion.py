@@ -35,7 +35,7 @@ def complete(program: str, words: str) -> list[str]:
     ("program", "words", "offered"),
     [
         ("zkrebalancer", "zkrebalancer ", list(COMMANDS)),
-        ("zkrebalancer", "zkrebalancer gr", ["groups"]),
+        ("zkrebalancer", "zkrebalancer gr", ["group-coordinator", "groups"]),
         ("zkrebalancer", "zkrebalancer groups de", ["describe"]),
         ("zkrebalancer", "zkrebalancer cluster up --broker kafka-", ["kafka-3.9", "kafka-4"]),
         ("zkrebalancer", "zkrebalancer topics produce --c", ["--count"]),

@@ -11,6 +11,7 @@ import pytest
 from consumer_agent.config import ConsumerConfig, ConsumerSettings, is_secret, subscription
 from consumer_agent.kafka.client import kafka_settings
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, PatternError, RebalancerError
+from zkrebalancer.protocol.registration import MAX_STOP_TIMEOUT_MS
 
 REQUIRED: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g"}
 
@@ -113,6 +114,7 @@ def test_all_that_is_wrong_with_settings_of_librdkafka_is_told() -> None:
         "fetch.mim.bytes": 1,
         "fetch.wait.max.ms": "soon",
         "error_cb": "print",
+        "throttle_cb": "print",
         "client.id": "x",
         "security": {"protocol": "SSL"},
         "ssl.ca.location": "/no/such/file",
@@ -131,7 +133,13 @@ def test_all_that_is_wrong_with_settings_of_librdkafka_is_told() -> None:
         'fetch.mim.bytes is refused by librdkafka: No such configuration property: "fetch.mim.bytes"',
         'fetch.wait.max.ms is refused by librdkafka: Invalid value for configuration property "fetch.wait.max.ms"',
         "error_cb is refused by librdkafka: expected error_cb property as a callable function",
+        "throttle_cb is refused by librdkafka: expected throttle_cb property as a callable function",
     ]
+
+
+def test_what_librdkafka_says_about_a_setting_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"^kafka_config: socket.timeout.ms is refused.* 10\.\.300000\Z"):
+        ConsumerConfig.from_settings({**REQUIRED, "kafka_config": {"socket.timeout.ms": 1}})
 
 
 def test_settings_of_librdkafka_that_need_each_other_are_refused_together() -> None:
@@ -201,3 +209,15 @@ def test_the_package_is_light() -> None:
 
 def test_type_checkers_know_every_setting_of_a_consumer() -> None:
     assert get_type_hints(ConsumerSettings) == get_type_hints(ConsumerConfig)
+
+
+@pytest.mark.parametrize(
+    ("settings", "registered"),
+    [
+        ({"max_poll_interval_ms": 60_000}, 60_000),
+        ({"max_poll_interval_ms": MAX_STOP_TIMEOUT_MS + 1}, MAX_STOP_TIMEOUT_MS),  # more would not be understood
+        ({"max_poll_interval_ms": 60_000, "stop_timeout_ms": 5_000}, 5_000),
+    ],
+)
+def test_how_long_a_stop_may_take_is_registered_as_polls_may_take(settings: dict[str, int], registered: int) -> None:
+    assert ConsumerConfig(**REQUIRED, **settings).registered_stop_timeout_ms == registered  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from types import SimpleNamespace
+from typing import Self, cast
 
 import gevent
 import pytest
@@ -30,13 +31,16 @@ class Strategies:
         self.may_go_on = threading.Event()
         self.calls: list[str] = []
         self.ended: list[str] = []
+        self.hanging: set[int] = set()  # tickets
 
     def answer(self, task: Compute, _strategies: object) -> Transition:
         self.calls.append(task.group)
         try:
-            if task.strategy == "hangs":
+            if task.strategy == "hangs" and not self.may_go_on.is_set():
+                self.hanging.add(task.ticket)
                 self.may_go_on.wait()
             if task.strategy == "loops":
+                self.hanging.add(task.ticket)
                 while not self.may_go_on.is_set():
                     pass
             if task.strategy == "unknown":
@@ -45,7 +49,37 @@ class Strategies:
                 raise ZeroDivisionError("a bug")
             return PLAN
         finally:
+            self.hanging.discard(task.ticket)
             self.ended.append(task.group)
+
+    def is_stuck(self, ticket: int) -> bool:
+        """Whether a plan cannot be made: its strategy hangs, or those of others keep every thread."""
+        return ticket in self.hanging or len(self.hanging) == MAX_LATE + MAX_PLANNING
+
+
+def limit_of(strategies: Strategies) -> type[gevent.Timeout]:
+    """Return a limit that is over as soon as waiting is useless, however slow the machine is."""
+
+    class Limit(gevent.Timeout):
+        def __init__(self, _seconds: float) -> None:
+            super().__init__(None)
+
+        def __enter__(self) -> Self:
+            waiting = gevent.getcurrent()
+            assert isinstance(waiting, gevent.Greenlet)
+            (effect,) = waiting.args
+            self._watch: gevent.Greenlet[..., None] = gevent.spawn(self._end, waiting, effect.ticket)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._watch.kill(block=False)
+
+        def _end(self, waiting: gevent.Greenlet[..., object], ticket: int) -> None:
+            while not strategies.is_stuck(ticket):
+                gevent.sleep(0.001)
+            waiting.kill(self, block=False)
+
+    return Limit
 
 
 class Machine:
@@ -77,6 +111,7 @@ class Machine:
 def strategies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategies]:
     hanging = Strategies()
     monkeypatch.setattr(planner, "answer", hanging.answer)
+    monkeypatch.setattr(planner, "gevent", SimpleNamespace(Timeout=limit_of(hanging), spawn=gevent.spawn))
     yield hanging
     hanging.may_go_on.set()
 
@@ -178,3 +213,9 @@ def test_of_too_many_late_groups_those_are_forgotten_that_keep_no_thread(
     late_groups(machine, 3)
     assert sorted(machine.planner._late) == ["late-0", "late-1", "late-2"]
     assert strategies.calls.count("late-0") == 1
+
+
+def test_the_limit_is_a_time(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Planner._compute`, wait without a limit."""
+    monkeypatch.setattr(planner, "gevent", gevent)
+    assert machine.answer_to("g", "hangs").error is not None

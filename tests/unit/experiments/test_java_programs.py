@@ -13,8 +13,7 @@ from zkrebalancer.localcluster.java import find_java
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JarSource:
-    monkeypatch.setattr(java_programs, "_SOURCES", tmp_path)
+def source(tmp_path: Path) -> JarSource:
     return JarSource(tmp_path / "cache", None, lambda _line: None)
 
 
@@ -28,17 +27,17 @@ def fake_java(folder: Path, script: str) -> str:
 def test_a_program_is_compiled_once_until_it_changes(tmp_path: Path, source: JarSource) -> None:
     (tmp_path / "Hello.java").write_text("final class Hello { }")
     java = find_java()
-    folder = java_programs.compiled(["Hello"], "", java, source)
+    folder = java_programs.compiled([tmp_path / "Hello.java"], "", java, source)
     assert [path.name for path in folder.iterdir()] == ["Hello.class"]
-    assert java_programs.compiled(["Hello"], "", "no-java", source) == folder
+    assert java_programs.compiled([tmp_path / "Hello.java"], "", "no-java", source) == folder
     (tmp_path / "Hello.java").write_text("final class Hello { int changed; }")
-    assert java_programs.compiled(["Hello"], "", java, source) != folder
+    assert java_programs.compiled([tmp_path / "Hello.java"], "", java, source) != folder
 
 
 def test_a_failed_compilation_is_an_error_and_leaves_nothing(tmp_path: Path, source: JarSource) -> None:
     (tmp_path / "Hello.java").write_text("final class Hello { int }")
     with pytest.raises(LocalClusterError, match="expected"):
-        java_programs.compiled(["Hello"], "", find_java(), source)
+        java_programs.compiled([tmp_path / "Hello.java"], "", find_java(), source)
     assert [path.name for path in source.cache.iterdir()] == ["lock"]
 
 
@@ -46,4 +45,4 @@ def test_a_jre_is_not_enough(tmp_path: Path, source: JarSource) -> None:
     (tmp_path / "Hello.java").write_text("")
     java = fake_java(tmp_path, "echo 'Module jdk.compiler not found, required by ALL-MODULE-PATH' >&2; exit 1")
     with pytest.raises(MissingToolError, match="is a JRE"):
-        java_programs.compiled(["Hello"], "", java, source)
+        java_programs.compiled([tmp_path / "Hello.java"], "", java, source)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -93,6 +95,43 @@ def test_ending_a_process_that_is_gone_has_no_effect(child: subprocess.Popen[byt
     child.kill()
     child.wait()
     processes.end(record)
+
+
+def test_a_pid_that_is_now_a_thread_of_another_process_is_not_killed() -> None:
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    assert thread.native_id is not None
+    try:
+        processes.end(ProcessRecord(thread.native_id, "boot/1"))
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_cluster_whose_removal_is_interrupted_can_still_be_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    for name in ("a-data", "z-data"):
+        (folder / name).mkdir(parents=True)
+    (folder / "server.log").write_text("")
+    state.write(folder, cluster_of())
+    with mock.patch("shutil.rmtree", side_effect=InterruptedError), pytest.raises(InterruptedError):
+        state.clear(folder)
+    assert state.read(folder) == cluster_of()
+    state.end_cluster(folder)
+    assert not folder.exists()
+
+
+def test_a_cluster_is_removed_with_links_and_files_without_a_suffix(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "cluster", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "zookeeper-1").symlink_to(elsewhere)
+    (folder / "myid").write_text("1")
+    state.write(folder, cluster_of())
+    state.end_cluster(folder)
+    assert not folder.exists()
+    assert elsewhere.exists()
 
 
 def test_a_folder_without_a_state_file_is_not_removed(tmp_path: Path) -> None:

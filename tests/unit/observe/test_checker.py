@@ -86,6 +86,14 @@ def test_delivery_without_a_start_is_a_problem() -> None:
     assert not History().produced(0, 0).delivered("a", 0, 0).verdict().ok
 
 
+def test_events_that_a_process_could_not_write_are_a_problem() -> None:
+    """What they say is missing, so nothing else that is found proves anything."""
+    history = moved().add("events_dropped", group=None, process="agent-3", dropped_count=14)
+    assert history.verdict().problems == (
+        "agent-3 dropped 14 events: it could not write them, so their contents are missing",
+    )
+
+
 # Repeats ------------------------------------------------------------------------------------------------------------
 
 

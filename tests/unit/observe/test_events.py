@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -55,7 +56,10 @@ def test_an_event_has_the_common_keys_and_its_own(tmp_path: Path) -> None:
         "partition": 0,
         "offset": 5,
     }
-    assert [path.name for path in tmp_path.iterdir()] == [f"agent-{os.getpid()}.jsonl"]
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"agent-{os.getpid()}.jsonl"
+    assert stat.filemode(file.stat().st_mode).startswith("-rw-")
+    assert "x" not in stat.filemode(file.stat().st_mode)
     log.close()
 
 

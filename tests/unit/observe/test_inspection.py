@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import cast
+
+import pytest
 
 from tests.support.zk_model import ZkModel
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Reply
+from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, encode_coordinator
+from zkrebalancer.protocol.hindrances import Hindrance, encode
+from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
+from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -18,21 +25,22 @@ class Client:
         self.model = ZkModel()
         self.vanishing = ""  # a group to delete right after the groups are listed
 
-    def perform(self, call: Call) -> Reply:
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
         reply = self.model.perform(call)
+        require_expected(call, reply, expected)
         if self.vanishing and call == ListChildren(paths.GROUPS):
             self.model.perform(Multi((Delete(paths.group(self.vanishing)),)))
         return reply
 
-    def perform_all(self, many: list[Call]) -> list[Reply]:
-        return [self.perform(call) for call in many]
+    def perform_all(self, many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+        return [self.perform(call, expected) for call in many]
 
     def create(self, *created: str) -> None:
         assert isinstance(self.perform(Multi(tuple(Create(path) for path in created))), Done)
 
 
 def names(client: Client) -> list[str]:
-    return [report.name for report in inspection.read_groups(cast("BlockingZk", client))]
+    return [report.name for report in inspection.read_groups(cast("BlockingZk", client))[0]]
 
 
 def with_groups(*groups: str) -> Client:
@@ -60,3 +68,63 @@ def test_offset_nodes_without_a_partition_number_are_ignored() -> None:
     inspection.read_offsets(cast("BlockingZk", client), report)
     assert report.offsets == {}
     assert len(report.problems) == 1  # partition 0 is empty
+
+
+def test_a_group_that_is_not_there_is_named() -> None:
+    with pytest.raises(
+        inspection.UnknownGroupError, match=r"^there is no group g; `groups list` shows those that are$"
+    ):
+        inspection.read_group(cast("BlockingZk", with_groups("h")), "g")
+
+
+def test_offsets_of_many_partitions_are_read_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "MAX_READS_AT_ONCE", 2)
+    client, group = with_groups("g"), paths.group("g")
+    client.create(f"{group}/offsets", f"{group}/offsets/t", f"{group}/offsets/u")
+    stored = {("t", 0): 0, ("t", 1): 11, ("t", 7): 17, ("u", 0): 20, ("u", 2): 22}
+    for (topic, number), offset in stored.items():
+        client.perform(Multi((Create(f"{group}/offsets/{topic}/{number}", b"%d" % offset),)))
+    asked: list[int] = []
+    perform_all = client.perform_all
+
+    def noting(many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+        asked.append(len(many))
+        return perform_all(many, expected)
+
+    report = inspection.read_group(cast("BlockingZk", client), "g")
+    monkeypatch.setattr(client, "perform_all", noting)
+    inspection.read_offsets(cast("BlockingZk", client), report)
+
+    assert report.offsets == stored
+    assert asked == [2, 2, 2, 1]  # the two topics, then five partitions
+
+
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [("evicted_at_ms", EvictionRecord(1, {}, 2**62, 5)), ("lease_ms", EvictionRecord(1, {}, 5, 2**62))],
+)
+def test_a_lease_that_no_calendar_has_is_a_problem_and_not_the_end(key: str, record: EvictionRecord) -> None:
+    """Written by somebody else. In `ownership.decode_eviction`, take any number."""
+    client = with_groups("g")
+    client.create(paths.evicted("g"))
+    client.perform(Multi((Create(paths.evicted("g", "gone"), encode_eviction(record)),)))
+    report = inspection.read_group(cast("BlockingZk", client), "g")
+    assert any(key in problem for problem in report.problems)
+    (lease,) = [each for each in inspection.read_obstacles(cast("BlockingZk", client), report) if each.kind == "lease"]
+    assert "cannot be read" in lease.text
+
+
+def test_what_the_leader_does_not_publish_is_mentioned() -> None:
+    """In `read_obstacles`, say nothing of it: then a group of which it is the only reason does not seem stuck."""
+    client = with_groups("g")
+    leader = CoordinatorAddress(1, "host", 3, None, "0")
+    published = encode(3, [Hindrance("other", "backing-off", "reason")], 7)
+    for path, content in (
+        (paths.COORDINATOR, encode_coordinator(leader)),
+        (paths.COORDINATOR_HINDRANCES, published),
+    ):
+        client.perform(Multi((Create(path, content),)))
+    report = inspection.read_group(cast("BlockingZk", client), "g")
+    (found,) = inspection.read_obstacles(cast("BlockingZk", client), report)
+    assert found.kind == "unpublished"
+    assert found.text.startswith("7 more reasons")

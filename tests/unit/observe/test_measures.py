@@ -140,3 +140,30 @@ def test_the_least_moves() -> None:
     assert least_moves(held, "a") == 3
     assert least_moves(held, "cd") == 7
     assert least_moves({}, "ab") == least_moves(held, "") == 0
+
+
+def at_us(made: Event, mono_us: int) -> Event:
+    return {**made, "mono_us": mono_us}
+
+
+def test_times_are_in_milliseconds_with_one_digit() -> None:
+    events = [
+        *BEGIN,
+        step(2, "add-member", 1_000, "b"),
+        at_us(fetcher("stopped", "a", 0, 1), 1_100_000),
+        at_us(fetcher("started", "b", 0, 1), 1_123_456),
+        step(3, "end", 2_000),
+    ]
+    _figures, steps = measure(events)
+    assert (steps[1]["settled_ms"], steps[1]["unowned_partition_ms"]) == (123.5, 23.5)
+
+
+def test_what_all_processes_spent_is_added_up() -> None:
+    def count(at_ms: int, target: str, requests: int) -> Event:
+        fields = {"requests": requests, "bytes_in": 2 * requests, "bytes_out": None}
+        return event("counted", at_ms, role="broker", target=target, **fields)
+
+    events = [count(1, "b", 10), count(1, "c", 100), step(1, "before", 10), step(2, "add-member", 20, "x")]
+    events += [count(30, "b", 13), count(30, "c", 105), count(31, "new", 7), step(3, "end", 40)]
+    _figures, steps = measure(events)
+    assert (steps[1]["requests"], steps[1]["bytes"]) == (8, 16)  # of one that is new, nothing is known of before

@@ -37,3 +37,9 @@ def test_a_range_set_equals_a_set_of_integers(
     assert members(ranges.common(begin, end)) == expected & set(range(begin, end))
     assert members(ranges.missing(begin, end)) == set(range(begin, end)) - expected
     assert members(ranges.at_or_above(begin)) == {number for number in expected if number >= begin}
+
+
+def test_an_empty_range_adds_nothing() -> None:
+    ranges = RangeSet()
+    ranges.add(3, 3)
+    assert (list(ranges), ranges.count) == ([], 0)

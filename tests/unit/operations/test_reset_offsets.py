@@ -7,14 +7,15 @@ from typing import cast
 
 import pytest
 
+from tests.support.client import Client, KilledError
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
-from zkrebalancer.operations import reset_offsets as operation
-from zkrebalancer.operations.reset_offsets import ResetRefusedError, reset_offsets
+from zkrebalancer.operations import starts_pause
+from zkrebalancer.operations.reset_offsets import reset_offsets
+from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Call, Create, Multi, Reply, SetContent
+from zkrebalancer.protocol.calls import Create, Multi, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
-from zkrebalancer.protocol.requests import DEFAULT_LIMIT
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.pause import PAUSE_LIMIT_US
 from zkrebalancer.runtime.zk import BlockingZk
@@ -24,35 +25,9 @@ MAX_CALLS = 100
 PAUSE_LIMIT_MS = PAUSE_LIMIT_US // 1_000
 
 
-class KilledError(BaseException):
-    """The process is gone: nothing that it would still do has an effect."""
-
-
-class Client:
-    """A `BlockingZk` of a process that is killed before its n-th call, or after it."""
-
-    request_limit = DEFAULT_LIMIT
-
-    def __init__(self, world: World, calls: int = MAX_CALLS, *, is_last_lost: bool = True, pause_ms: int = 0) -> None:
-        self.world, self.left, self.is_last_lost, self.pause_ms = world, calls, is_last_lost, pause_ms
-
-    def perform(self, call: Call) -> Reply:
-        self.left -= 1
-        if self.left < 0 or (self.left == 0 and self.is_last_lost):
-            raise KilledError
-        reply = self.world.zk.perform(call)
-        self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
-        if self.left == 0:
-            raise KilledError
-        return reply
-
-    def perform_all(self, calls: list[Call]) -> list[Reply]:
-        return [self.perform(call) for call in calls]
-
-
 @pytest.fixture(autouse=True)
 def one_offset_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "MAX_WRITES_PER_TRANSACTION", 1)
+    monkeypatch.setattr(starts_pause, "MAX_WRITES_PER_TRANSACTION", 1)
 
 
 def with_offsets() -> World:
@@ -108,7 +83,7 @@ def test_a_reset_that_is_killed_at_any_call_leaves_a_group_that_goes_on_by_itsel
 
 
 def test_a_reset_renews_its_pause_for_as_long_as_it_goes_on() -> None:
-    """In `_Pause.write`, leave `paused_by` as it is."""
+    """In `Pause.write`, leave `paused_by` as it is."""
     world = with_offsets()
     reset(Client(world, pause_ms=PAUSE_LIMIT_MS // 2))
     assert stored_offsets(world) == {b"9"}
@@ -118,9 +93,9 @@ def test_a_reset_renews_its_pause_for_as_long_as_it_goes_on() -> None:
 
 
 def test_a_reset_that_is_too_slow_writes_nothing_after_its_pause_has_ended() -> None:
-    """In `_Pause.write`, do not check the version."""
+    """In `Pause.write`, do not check the version."""
     world = with_offsets()
-    with pytest.raises(ResetRefusedError, match="changed while"):
+    with pytest.raises(OffsetsRefusedError, match="changed while"):
         reset(Client(world, pause_ms=PAUSE_LIMIT_MS + 1_000))
     assert stored_offsets(world) == {b"5"}
     assert_goes_on(world)

@@ -50,10 +50,12 @@ def _add_run_event(history: History, chance: random.Random, member: str, number:
 
 
 def planned() -> History:
-    """Return plans that finished, were superseded, and are under way; one of them ends a gap."""
+    """Return plans that finished, were superseded, and are under way; one ends a gap. Seven events are missing."""
     history = History().requested("c1", "member-joined").planned(1, "c1").started("a", 0).finished(1, "c1")
     history.planned(2, "c2").stopped("a", 0).requested("c3", "member-left").planned(3, "c3")
     history.add("fetcher_started", member="b", topic="t", partitions=[0], positions=[0], generation=3, cause_id="c3")
+    for count in (3, 4):
+        history.add("events_dropped", group=None, process="agent-1", dropped_count=count)
     return history.planned(4, "c4")
 
 

@@ -24,6 +24,11 @@ def test_record_counts_equal_the_checkers(made: Made) -> None:
         assert sum(getattr(verdict, name) for verdict in verdicts.values()) > 0, name
 
 
+def test_events_that_could_not_be_written_are_counted(made: Made) -> None:
+    found = dict(rows(made.tables["runs"], "run", "events_dropped"))
+    assert found == {run: 7 if run == "planned" else 0 for run in made.histories}
+
+
 def test_rebalances_equal_the_checkers(made: Made) -> None:
     columns = ("generation", "cause", "outcome", "settled_ms", "pause_ms_max", "moved", "members", "mode")
     rebalances = made.histories["planned"].verdict().rebalances

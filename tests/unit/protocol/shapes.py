@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from zkrebalancer.protocol import registration
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.command import Cause, StartFetcher, StopFetcher
-from zkrebalancer.protocol.fields import MAX_PARTITION
+from zkrebalancer.protocol.fields import MAX_EPOCH_MS, MAX_PARTITION
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
-from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.registration import MAX_SESSION_TIMEOUT_MS, Registration
 from zkrebalancer.protocol.settings import GroupSettings
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -25,7 +25,8 @@ COMMANDS = st.builds(StartFetcher, TEXTS, COUNTS, COUNTS, CAUSES, OWNED) | st.bu
     StopFetcher, TEXTS, COUNTS, COUNTS, CAUSES, st.none() | st.frozensets(PARTITIONS, max_size=30)
 )
 OWNERS_RECORDS = st.builds(OwnersRecord, COUNTS, st.none() | TEXTS, OWNED)
-EVICTION_RECORDS = st.builds(EvictionRecord, COUNTS, OWNED, COUNTS, COUNTS, st.lists(NAMES, max_size=5).map(tuple))
+TIMES_MS, LEASES_MS = st.integers(0, MAX_EPOCH_MS), st.integers(0, MAX_SESSION_TIMEOUT_MS)
+EVICTION_RECORDS = st.builds(EvictionRecord, COUNTS, OWNED, TIMES_MS, LEASES_MS, st.lists(NAMES, max_size=5).map(tuple))
 STATIC_MEMBERS = st.builds(StaticMember, NAMES, st.frozensets(PARTITIONS, max_size=30), st.none() | COUNTS)
 ADDRESSES = st.builds(CoordinatorAddress, COUNTS, TEXTS, COUNTS, st.none() | TEXTS, TEXTS)
 SETTINGS = st.builds(
@@ -62,6 +63,7 @@ def registrations(draw: st.DrawFn) -> Registration:
         instance_id=draw(st.none() | NAMES),
         rack=draw(st.none() | TEXTS),
         capacity=draw(st.floats(0, allow_infinity=False)),
+        stop_timeout_ms=draw(st.none() | st.integers(1, registration.MAX_STOP_TIMEOUT_MS)),
     )
 
 

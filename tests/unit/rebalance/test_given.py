@@ -6,10 +6,14 @@ import pytest
 
 from tests.support.world import GROUP, SESSION_MS, Agent, World
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
-from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, Refusal, Refused, SetContent
 from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.rebalance.batch import GivenRecords
+from zkrebalancer.rebalance.effects import Now, Request
+from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.view import GroupView, Member
 
 ALL = {("t", number): 0 for number in range(4)}
 
@@ -252,3 +256,23 @@ def test_a_record_that_cannot_be_read_is_believed_and_written_again() -> None:
     assert not false_claims(world)
     assert world.given("b-1") == world.owned()["b-1"].keys()
     assert any("b-1: given: version 2 is newer" in text for text in world.warnings)
+
+
+def test_a_record_that_somebody_removed_just_before_it_is_written_is_made_again() -> None:
+    """In `GivenRecords._written`, forget whose records were refused."""
+    scheduler, view = Scheduler(), GroupView("g", {})
+    view.members["a-1"] = Member("a-1", owners=OwnersRecord(1, None, {}), given={("t", 0): 0})
+    view.recorded, view.unrecorded["a-1"] = {"a-1"}, None
+    records = GivenRecords(scheduler.part("g"), view)
+    records.look()
+    written: list[Operation] = []
+    for reply in (Refused(Refusal.NO_NODE, 1), Done((None, None))):
+        scheduler.now = Now(scheduler.next_deadline_us() or 0, 0)
+        scheduler.run_next_due()
+        (request,) = scheduler.take_effects()
+        assert isinstance(request, Request)
+        assert isinstance(request.call, Multi)
+        written += request.call.operations[1:]
+        scheduler.answer(request.call_id, reply)
+    assert [type(operation) for operation in written] == [SetContent, Create]
+    assert scheduler.next_deadline_us() is None

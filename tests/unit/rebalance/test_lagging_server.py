@@ -15,13 +15,7 @@ NO_DEBOUNCE = b'{"version":1,"rebalance_debounce_ms":0}'
 
 def move(world: World, process: CoordinatorProcess) -> bool:
     """Let the leader take one step on a server that does not come along by itself; False if there is none."""
-    if process.session.sent:
-        world.zk.perform_next(process.session)
-    elif process.session.inbox:
-        world.deliver(process)
-    elif process.computing:
-        world.compute(process)
-    else:
+    if not world.move(process):
         return False
     world.check()
     return True

@@ -11,8 +11,7 @@ from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.rebalance import quarantine
 from zkrebalancer.rebalance.election import CoordinatorElector
 from zkrebalancer.rebalance.group import Group
-from zkrebalancer.rebalance.quarantine import Quarantine
-from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Handler
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Handler, Scheduler
 from zkrebalancer.rebalance.topic_reset import TopicReset
 
 OTHER = "other"
@@ -49,18 +48,19 @@ def run_with_a_bug(monkeypatch: pytest.MonkeyPatch, number: int) -> bool:
     """Live through joins, a death and a new topic while one step of the group fails at its end; whether one did."""
     done = 0
 
-    def run(self: Quarantine, group: str, step: Handler, *arguments: object) -> None:
+    def run(self: Scheduler, owner: str, step: Handler, *arguments: object) -> None:
         nonlocal done
-        done += 1
-        real(self, group, broken if done == number else step, *((step, *arguments) if done == number else arguments))
+        done += not owner.startswith("/")
+        is_broken = done == number and not owner.startswith("/")
+        real(self, owner, broken if is_broken else step, *((step, *arguments) if is_broken else arguments))
 
     def broken(step: Handler, *arguments: object) -> None:
         step(*arguments)
         raise BugError
 
-    real = Quarantine.run
+    real = Scheduler.run
     with monkeypatch.context() as patch:
-        patch.setattr(Quarantine, "run", run)
+        patch.setattr(Scheduler, "run", run)
         world = World(has_bugs=True)
         world.set_topic("t", 4)
         world.create_group()
@@ -85,7 +85,7 @@ def run_with_a_bug(monkeypatch: pytest.MonkeyPatch, number: int) -> bool:
 def test_one_exception_at_the_end_of_any_step_of_a_group_delays_it_and_harms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In `Quarantine.run`, keep the effects; in `Coordinator._drop`, forget less."""
+    """In `Scheduler.run`, keep the effects; in `Coordinator._drop`, forget less."""
     found = [run_with_a_bug(monkeypatch, number) for number in range(1, MAX_STEPS)]
     assert 50 < sum(found) < MAX_STEPS - 1
 
@@ -94,7 +94,7 @@ def test_one_exception_at_the_end_of_any_step_of_a_group_delays_it_and_harms_not
 def test_a_group_whose_steps_always_fail_keeps_no_other_group_waiting(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In `Scheduler._run`, call the handler without `contain`; the same in each place of `Coordinator`."""
+    """In each place of `Coordinator`, and in `Scheduler` itself, call the step without `Scheduler.run`."""
     world = with_broken(monkeypatch, step)
     world.add_agent("a")
     world.pass_time(1_000)
@@ -130,7 +130,7 @@ def test_a_group_that_is_whole_again_is_served_and_its_pauses_begin_anew(monkeyp
     world.pass_time(HOUR_MS)
     with monkeypatch.context() as patch:
         patch.setattr(TopicReset, "reset", lambda _self: 1 // 0)
-        machine.quarantine.run(OTHER, machine.groups[OTHER].load, "reconciliation")
+        machine.scheduler.run(OTHER, machine.groups[OTHER].load, "reconciliation")
     assert machine.quarantine.entries[OTHER].tries == 1 < tries
 
 

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.world import GROUP
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Get, ListChildren, Refusal, Refused, Reply
-from zkrebalancer.rebalance import loading
+from tests.support.groups import events, world_with
+from tests.support.world import GROUP, SESSION_MS, World
+from tests.support.zk_model import Right
+from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol.calls import (
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Refusal,
+    Refused,
+    Reply,
+    SetContent,
+    Stat,
+)
+from zkrebalancer.protocol.command import Cause, StartFetcher
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance import coordinator, loading
 from zkrebalancer.rebalance.effects import Now, Request
+from zkrebalancer.rebalance.former_lives import FormerLives
+from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import Scheduler
-from zkrebalancer.rebalance.view import GroupView
+from zkrebalancer.rebalance.scheduler import Scheduler, Turns
+from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.view import GroupView, Member
 
 
 @pytest.mark.parametrize(("refusal", "is_kept"), [(Refusal.NO_AUTH, True), (Refusal.NO_NODE, False)])
@@ -28,9 +49,12 @@ def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.Mon
     """Replies come before the next slice is asked for. In `Loading._maybe_go_on`, do not wait for it."""
     monkeypatch.setattr(loading, "MAX_READS_PER_STEP", 1)
     scheduler, asked = Scheduler(), list[str]()
-    reading = loading.Loading(scheduler.part(GROUP), GroupView(GROUP, {}), lambda _: None, lambda: None)
+    view, lives = GroupView(GROUP, {}), FormerLives(scheduler)
+    lives._served[GROUP] = None
+    shared = Leadership(scheduler, 1, Subscriptions(), lives, Turns(), Turns(), frozenset())
+    reading = loading.Loading(scheduler.part(GROUP), view, shared, lambda _: None)
     reading.begin()
-    reply: Reply = Children((*paths.GROUP_CHILDREN, "generation", "given"))
+    reply: Reply = Children((*paths.GROUP_CHILDREN, "generation", "given", "incarnations"))
     for now_us in range(1, 20):
         for effect in scheduler.take_effects():
             assert isinstance(effect, Request)
@@ -39,7 +63,218 @@ def test_a_stage_is_over_when_its_last_slice_is_answered(monkeypatch: pytest.Mon
             scheduler.answer(effect.call_id, reply)
             reply = Refused(Refusal.NO_NODE)
         scheduler.now = Now(now_us, 0)
-        scheduler.run_due()
+        scheduler.run_next_due()
     group = paths.group(GROUP)
-    names = ["generation", "channel", "offsets", "static"]
-    assert asked[:6] == [group, group, *(f"{group}/{name}" for name in names)]
+    names = ["generation", "channel", "offsets", "static", "incarnations"]
+    assert asked[:7] == [group, group, *(f"{group}/{name}" for name in names)]
+
+
+@pytest.mark.parametrize(("content", "is_recorded"), [(b"3", True), (b"4", False), (b"junk", True)])
+def test_records_of_what_was_given_tell_unless_another_version_has_led_since(content: bytes, is_recorded: bool) -> None:
+    """A generation that cannot be read does not say so. In `GroupReader._is_recorded`, let it."""
+    reader = GroupReader(GROUP, {}, watch=True)
+    reader._generation_read(Content(content, Stat(1, 5, 70, 0)))
+    reader._mark_read(Content(b"3", Stat(1, 5, 70, 0)))
+    reader.finish()
+    assert reader.view.is_recorded is is_recorded
+
+
+def test_a_generation_that_cannot_be_read_counts_on_from_the_write_that_made_it_so() -> None:
+    """In `GroupReader._generation_read`, count on from 0."""
+    reader = GroupReader(GROUP, {})
+    reader._generation_read(Content(b"junk", Stat(1, 5, 70, 0)))
+    assert reader.view.generation == 70
+
+
+def test_who_may_not_be_read_keeps_what_it_has() -> None:
+    """A new leader does not know what it wants. In `Planning._describe`, describe nobody without a registration."""
+    world = World()
+    world.set_topic("t", 4)
+    world.create_group()
+    world.add_coordinator()
+    for name in "ab":
+        world.add_agent(name)
+    world.pass_time(2_000)
+    before = world.owned()
+    sent = sum(event.kind == "command_sent" for event in world.events)
+
+    world.zk.denied.add(("", paths.ids(GROUP, "a-1"), Right.READ))
+    world.add_coordinator()
+    world.kill_coordinator(world.leader())
+    world.pass_time(10_000)
+    assert world.owned() == before
+    assert sum(event.kind == "command_sent" for event in world.events) == sent
+
+    world.zk.denied.clear()
+    world.pass_time(60_000)
+    assert world.leader().machine.groups[GROUP].view.members["a-1"].registration is not None
+
+
+def test_a_listing_of_owners_that_is_refused_at_first_makes_nobody_dead() -> None:
+    """One whose registration was deleted by hand is known by its record alone. In `GroupReader`, list both at once."""
+    world = world_with(GroupSettings(), "a")
+    owned = world.owned()
+    world.kill_coordinator(world.leader())
+    world.zk.denied.add(("", f"{paths.group(GROUP)}/owners", Right.READ))
+    world.zk.perform(Multi((Delete(paths.ids(GROUP, "a-1")),)))
+    world.agents["a"].silent = True
+    world.add_coordinator()
+    world.pass_time(SESSION_MS // 6)
+    world.zk.denied.clear()
+    for _ in range(100):
+        world.pass_time(10)
+        assert paths.evicted(GROUP, "a-1") in world.zk.nodes or world.owned() == owned
+        assert paths.evicted(GROUP, "a-1") in world.zk.nodes or paths.channel(GROUP, "a-1") in world.zk.nodes
+    assert not events(world, "ownership_ended")
+
+
+def test_what_is_pending_is_known_though_the_record_of_its_consumer_may_not_be_read() -> None:
+    """As soon as it may, a second command would be sent. In `GroupReader._owners_read`, adopt no commands then."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=60_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.run()
+    (pending,) = world.zk.children(paths.channel(GROUP, "a-1"))
+
+    world.zk.denied.add(("", paths.owners(GROUP, "a-1"), Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(1_000)
+    world.zk.denied.clear()
+    world.pass_time(10_000)
+    assert world.zk.children(paths.channel(GROUP, "a-1")) == [pending]
+
+    world.agents["a"].silent = False
+    world.pass_time(2_000)
+    world.assert_converged()
+
+
+def world_with_a_command_that_may_not_be_read(timeout_ms: int) -> tuple[World, str]:
+    """`a` has a stop to answer, and is silent; a leader comes that may not read it."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=timeout_ms), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.run()
+    (node,) = world.zk.children(paths.channel(GROUP, "a-1"))
+    path = f"{paths.channel(GROUP, 'a-1')}/{node}"
+    world.zk.denied.add(("", path, Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(1_000)
+    return world, path
+
+
+def test_who_answers_a_command_that_the_leader_may_not_read_stays_a_member() -> None:
+    """In `Membership._owners_read`, do not look whether the command is gone."""
+    world, _path = world_with_a_command_that_may_not_be_read(5_000)
+    world.pass_time(2_500)  # the pauses between two tries have grown
+    world.agents["a"].silent = False
+    world.pass_time(20_000)
+    assert world.owned().keys() == {"a-1", "b-1"}
+    world.assert_converged()
+
+
+def test_a_command_that_the_leader_may_read_after_a_while_is_waited_for() -> None:
+    """In `Membership.ask_again`, ask for no commands: its consumer would be evicted."""
+    world, path = world_with_a_command_that_may_not_be_read(30_000)
+    world.zk.denied.clear()
+    world.pass_time(15_000)
+    (pending,) = world.leader().machine.groups[GROUP].view.members["a-1"].pending
+    assert pending.node == path
+    world.agents["a"].silent = False
+    world.pass_time(25_000)
+    assert world.owned().keys() == {"a-1", "b-1"}
+    world.assert_converged()
+
+
+def test_who_does_not_answer_what_the_leader_may_not_read_is_evicted_and_others_are_served_meanwhile() -> None:
+    """In `Member.is_readable`, count it as readable: the leader would send another command."""
+    world, path = world_with_a_command_that_may_not_be_read(10_000)
+    world.set_topic("t", 6)
+    world.pass_time(1_000)
+    assert [("t", number) in world.owned()["b-1"] for number in (4, 5)] == [True, True]
+    assert world.zk.children(paths.channel(GROUP, "a-1")) == [path.rpartition("/")[2]]
+    world.agents["a"].silent = False
+    world.agents["a"].alive = False
+    world.pass_time(30_000)
+    world.assert_converged()
+    assert world.owned().keys() == {"b-1"}
+
+
+def test_of_two_whose_commands_cannot_be_read_one_is_known_to_own_a_partition() -> None:
+    """A record of what was given may be too large. In `Departures._is_of_another`, look at whole members only."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a", "b")
+    owned = world.owned()
+    world.kill_coordinator(world.leader())
+    for name in ("a-1", "b-1"):
+        world.agents[name[0]].silent = True
+        world.zk.perform(Multi((Create(f"{paths.channel(GROUP, name)}/command-", b"junk", sequence=True),)))
+    given = ownership.encode_given({*owned["a-1"], *owned["b-1"]})
+    world.zk.perform(Multi((SetContent(paths.given(GROUP, "a-1"), given),)))
+    world.add_coordinator()
+    world.pass_time(2_000)
+    tombstones = {name: world.zk.nodes[paths.evicted(GROUP, name)].content for name in owned}
+    assert {name: ownership.decode_eviction(content).partitions for name, content in tombstones.items()} == owned
+
+
+def test_what_somebody_else_starts_is_no_claim_of_a_consumer_whose_record_is_gone() -> None:
+    """In `GroupReader._registered_again`, take over the commands as they are."""
+    world = world_with(GroupSettings(), "a", "b")
+    forged = StartFetcher("id", 1, 1, Cause("id", "retry"), dict.fromkeys(world.owned()["b-1"], 0))
+    world.kill_coordinator(world.leader())
+    world.agents["a"].silent = True
+    channel = paths.channel(GROUP, "a-1")
+    world.zk.perform(Multi((Create(f"{channel}/command-", command.encode(forged), sequence=True),)))
+    world.zk.perform(Multi((Delete(paths.owners(GROUP, "a-1")),)))
+    world.readable_records.pop("a-1")
+    world.add_coordinator()
+    world.pass_time(1_000)
+    tombstone = ownership.decode_eviction(world.zk.nodes[paths.evicted(GROUP, "a-1")].content)
+    assert tombstone.partitions.keys().isdisjoint(world.owned()["b-1"])
+
+
+@pytest.mark.parametrize(("claimed", "generation"), [(50, 50), (71, 3)])
+def test_no_generation_is_above_the_number_of_the_transaction_that_wrote_of_it(claimed: int, generation: int) -> None:
+    """A group that is created again counts on from a transaction. In `GroupReader._note_generation`, believe more."""
+    reader = GroupReader(GROUP, {})
+    reader._generation_read(Content(b"3", Stat(1, 5, 70, 0)))
+    reader.view.members["a"] = Member("a")
+    reader._owners_read("a", Content(ownership.encode_owners(OwnersRecord(claimed, None, {})), Stat(1, 5, 70, 0)))
+    reader.finish()
+    assert reader.view.generation == generation
+
+
+@pytest.mark.parametrize("generation", [2**63 - 1, cluster_nodes.MAX_COUNTER])
+def test_a_generation_that_leaves_no_number_to_count_on_is_believed_of_nobody(generation: int) -> None:
+    """In `GroupReader._note_generation`, believe any: no command of the group would be accepted any more."""
+    world = world_with(GroupSettings(), "a", "b")
+    before = world.generation()
+    forged = ownership.encode_owners(OwnersRecord(generation, None, world.owned()["a-1"]))
+    world.zk.perform(Multi((SetContent(paths.owners(GROUP, "a-1"), forged),)))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.set_topic("t", 6)
+    world.pass_time(20_000)
+    world.assert_converged()
+    assert before < world.generation() < before + 10
+    assert world.agents["b"].registrations == 1
+
+
+@pytest.mark.parametrize("waits_for", ["rights", "leases"])
+def test_groups_that_have_to_wait_keep_no_other_from_being_read(
+    monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    """In `Coordinator._note_waiting`, and in `Loading._listed`, let the group count on as one that is being read."""
+    monkeypatch.setattr(coordinator, "MAX_LOADING", 1)
+    world = world_with(GroupSettings(), "a")
+    for name in ("before-1", "before-2"):
+        world.zk.perform(Multi((Create(paths.group(name)),)))
+        if waits_for == "rights":
+            world.zk.denied.add(("", paths.group(name), Right.READ))
+        else:
+            world.zk.perform(Multi((Create(paths.served(name)),)))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.set_topic("t", 6)
+    world.pass_time(10_000)
+    world.assert_converged()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.groups import copies
 from tests.support.world import GROUP, SESSION_MS, World
 from zkrebalancer.protocol import ownership, paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Multi
@@ -30,7 +31,7 @@ def subscription(topics: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", ["incremental", "eager"])
 def test_commands_go_with_marks_and_records_of_static_members(mode: str) -> None:
-    """In `BatchBuilder.add`, do not count `beside`."""
+    """In `Batch.add`, do not count `beside`."""
     world = world_of_small_requests(31, 4, GroupSettings(mode=mode))
     for number in range(4):
         world.add_agent(f"a{number}", subscription(30), instance_id=f"pod-{number}")
@@ -45,7 +46,7 @@ def test_commands_go_with_marks_and_records_of_static_members(mode: str) -> None
 
 
 def test_a_start_that_is_too_large_with_its_marks_is_sent_in_parts() -> None:
-    """In `BatchBuilder.add`, do not halve."""
+    """In `Batch.add`, do not halve."""
     world = world_of_small_requests(60, 1)
     world.add_agent("a", subscription(60))
     world.pass_time(5_000)
@@ -53,7 +54,7 @@ def test_a_start_that_is_too_large_with_its_marks_is_sent_in_parts() -> None:
 
 
 def test_a_static_members_record_that_is_too_large_is_left_out_and_the_member_gets_what_is_its() -> None:
-    """In `BatchBuilder.add`, do not leave a record out."""
+    """In `Batch.add`, do not leave a record out."""
     world = world_of_small_requests(70, 1)
     world.add_agent("a", subscription(70), instance_id="pod")
     world.pass_time(10_000)
@@ -122,4 +123,9 @@ def test_offsets_of_a_topic_created_anew_are_deleted_step_by_step() -> None:
     world.pass_time(5_000)
     assert world.zk.children(offsets) == []
     assert len(world.owned()["a-1"]) == 200
+    kept = [copy.offsets for copy in copies(world)]
+    assert len(kept) > 1
+    assert {partition: offset for offsets in kept for partition, offset in offsets.items()} == dict.fromkeys(
+        range(200), 7
+    )
     assert any(isinstance(operation, Delete) for operations in world.zk.transactions for operation in operations)

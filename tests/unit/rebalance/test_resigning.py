@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.support.groups import DEFAULTS, events, world_with
+from tests.support.world import World
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Multi, SetContent
+from zkrebalancer.protocol.calls import Delete, Multi, SetContent
 from zkrebalancer.rebalance.effects import ShutDown
 
 
@@ -48,3 +49,22 @@ def test_it_does_not_run_again_when_it_learns_that_it_is_deposed() -> None:
 
     assert not process.alive
     assert len(events(world, "leader_elected")) == 1
+
+
+def test_a_leader_that_is_deposed_tells_its_own_epoch() -> None:
+    """By then it has read that of the next one. In `CoordinatorElector._epoch_read`, set `epoch`."""
+    world = World()
+    world.add_coordinator()
+    world.run()
+    successor = world.add_coordinator()
+    world.run()
+    world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
+    while successor.session.sent or successor.session.inbox:
+        if successor.session.sent:
+            world.zk.perform_next(successor.session)
+        else:
+            world.deliver(successor)
+    world.run()
+    assert world.leader() is successor
+    told = [(event.kind, event.fields["epoch"]) for event in world.events if event.kind.startswith("leader_")]
+    assert told == [("leader_elected", 1), ("leader_elected", 2), ("leader_resigned", 1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import commands, events, owner_of, run_until_commands_are_sent, world_with
+from tests.support.groups import commands, copies, events, owner_of, run_until_commands_are_sent, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Session
 from zkrebalancer.protocol import ownership, paths, settings
@@ -55,6 +55,21 @@ def test_rule_2_an_unreadable_record_holds_all_of_its_topics_until_its_consumer_
     world.pass_time(200)
     assert events(world, "member_left")[-1] == {"member": "a-1", "reason": "evicted"}
     assert world.owned() == {"b-1": {}}
+    world.pass_time(SESSION_MS)
+    assert len(world.owned()["b-1"]) == 4
+
+
+@pytest.mark.parametrize("mode", ["incremental", "eager"])
+def test_rule_2_who_has_lost_its_channel_leaves_or_is_evicted(mode: str) -> None:
+    """It cannot be told anything, and does not know it. In `Moving._not_sent`, only leave it out."""
+    world = world_with(GroupSettings(mode=mode, rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.zk.perform(Multi((Delete(paths.channel(GROUP, "a-1")),)))
+    world.add_agent("b")
+    world.pass_time(900)
+    assert world.owned()["b-1"] == {}
+    world.pass_time(200)
+    assert events(world, "member_left")[-1] == {"member": "a-1", "reason": "evicted"}
     world.pass_time(SESSION_MS)
     assert len(world.owned()["b-1"]) == 4
 
@@ -237,6 +252,8 @@ def test_rule_15_a_topic_that_was_created_again_is_read_from_offsets_of_its_own(
     assert not world.zk.children(paths.offsets(GROUP, "t"))
     assert world.zk.nodes[paths.offsets(GROUP, "t")].content.startswith(b"id-2 czxid-")
     assert len(world.owned()["a-1"]) == 4
+    (copy,) = copies(world)
+    assert (copy.topic, copy.incarnation.split()[0], copy.offsets) == ("t", "id-1", {0: 4711})
 
 
 def test_rule_15_also_when_the_leader_fails_in_between() -> None:
@@ -304,6 +321,8 @@ def test_rule_19_what_the_dead_leave_is_removed() -> None:
     world.delete_topic("t")
     world.pass_time(3_700_000)
     assert not world.zk.children(paths.offsets(GROUP))
+    (copy,) = copies(world)
+    assert copy.offsets == {0: 4711}
 
 
 def test_rule_20_a_new_leader_adopts_pending_commands_and_moves_nothing_needlessly() -> None:

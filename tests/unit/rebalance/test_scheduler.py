@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.watched import Watched
 from zkrebalancer.protocol.calls import Done, Get, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.requests import RequestLimit
+from zkrebalancer.rebalance import refusals
 from zkrebalancer.rebalance.effects import Now, Request, Warn
 from zkrebalancer.rebalance.scheduler import FIRST_PAUSE_US, MAX_PAUSE_US, Scheduler
 
@@ -59,10 +62,10 @@ def test_the_index_by_owner_says_what_the_books_say(steps: list[tuple[str, str, 
             books.calls = {call_id: of for call_id, of in books.calls.items() if of != owner}
             books.timers = {key: at_us for key, at_us in books.timers.items() if key[0] != owner}
         else:
-            scheduler.run_due()
-            due = {at_us: key for key, at_us in books.timers.items() if at_us <= now_us}
-            expected = [due[at_us] for at_us in sorted(due)]
-            for key in due.values():
+            scheduler.run_next_due()
+            due = sorted((at_us, key) for key, at_us in books.timers.items() if at_us <= now_us)
+            for _at_us, key in due[:1]:
+                expected = [key]
                 del books.timers[key]
         assert books.called == expected
         books.called.clear()
@@ -82,34 +85,20 @@ def _ring(books: Books, key: tuple[str, int]) -> None:
     books.called.append(key)
 
 
-class Watched(dict[object, object]):
-    """A dictionary that counts how often all of it is looked through."""
-
-    looks = 0
-
-    def __iter__(self) -> object:  # type: ignore[override]
-        Watched.looks += 1
-        return super().__iter__()
-
-    def items(self) -> object:  # type: ignore[override]
-        Watched.looks += 1
-        return super().items()
-
-
 def test_to_forget_one_owner_looks_at_no_other() -> None:
     scheduler = Scheduler()
     for number in range(100):
         scheduler.part(f"g-{number}").ask(Get("/"), _note)
         scheduler.part(f"g-{number}").wake("reconcile", 1, _ring)
-    scheduler.awaited = Watched(scheduler.awaited)  # type: ignore[assignment,arg-type]
-    scheduler.due = Watched(scheduler.due)  # type: ignore[assignment]
+    awaited, due = Watched(scheduler.awaited), Watched(scheduler.due)
+    scheduler.awaited, scheduler.due = awaited, due
     scheduler.part("g-7").forget()
-    assert Watched.looks == 0
+    assert awaited.looks == due.looks == 0
     assert len(scheduler.awaited) == len(scheduler.due) == 99
 
 
 def test_a_refused_call_is_repeated_with_growing_pauses_and_logged_once() -> None:
-    """In `Scheduler._repeat_later`, do not count the tries; in `_note_allowed`, do not forget what was refused."""
+    """In `Scheduler._repeat_later`, do not count the tries; in `Refusals.note_allowed`, forget nothing."""
     scheduler, replies, asked = Scheduler(), list[Reply](), list[int]()
     scheduler.part("g").ask(Get("/n"), replies.append)
     texts: list[str] = []
@@ -129,7 +118,7 @@ def test_a_refused_call_is_repeated_with_growing_pauses_and_logged_once() -> Non
         assert due_us is not None
         pauses.append(due_us - scheduler.now.mono_us)
         scheduler.now = Now(due_us, 0)
-        scheduler.run_due()
+        scheduler.run_next_due()
         look()
     assert pauses == [min(FIRST_PAUSE_US * 2**number, MAX_PAUSE_US) for number in range(12)]
     assert len(asked) == 13
@@ -142,7 +131,7 @@ def test_a_refused_call_is_repeated_with_growing_pauses_and_logged_once() -> Non
     refused = "ZooKeeper refuses /n: "
     assert [text.startswith(refused) for text in texts] == [True, False]
     assert texts[1] == "ZooKeeper no longer refuses /n"
-    assert scheduler.refused == {}
+    assert not scheduler.refusals.known
 
 
 def test_what_has_room_fits_into_a_write_to_the_last_byte() -> None:
@@ -158,3 +147,12 @@ def test_what_has_room_fits_into_a_write_to_the_last_byte() -> None:
         assert isinstance(request, Request)
         assert isinstance(request.call, Multi)
         assert scheduler.limit.size(request.call.operations) == max_bytes
+
+
+def test_what_was_refused_is_remembered_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Refusals.note`, remove nothing."""
+    monkeypatch.setattr(refusals, "MAX_REFUSED", 3)
+    scheduler = Scheduler()
+    for number in range(10):
+        scheduler.note_refused(Get(f"/{number}"), Refusal.NO_AUTH)
+    assert [path for path, _right in scheduler.refusals.known] == ["/7", "/8", "/9"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zkrebalancer.protocol.cluster_nodes import Topic
+from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.registration import WHITE_LIST, Registration
 from zkrebalancer.rebalance import subscriptions
 from zkrebalancer.rebalance.subscriptions import Subscriptions
@@ -31,6 +32,53 @@ def test_consumers_that_come_with_ever_new_wildcards_do_not_fill_the_leaders_mem
 def test_who_cannot_be_read_may_hold_anything_for_its_subscription_may_have_changed() -> None:
     view = GroupView("g", {})
     registration = Registration("static", {"u": 1}, "", "a", "host", 10_000)
-    view.members["a-1"] = Member("a-1", registration, owners=None)
+    view.members["a-1"] = Member("a-1", registration, owners=None, given=None)
     view.refresh("a-1")
     assert not view.is_free_for("b-1", ("t", 0))
+
+
+def test_who_cannot_be_read_holds_what_it_was_given_and_nothing_else() -> None:
+    """Also if only a command cannot be read: it may be a start. In `Member.held`, use `known` alone."""
+    view = GroupView("g", {})
+    member = view.members["a-1"] = Member("a-1", given={("t", 0): 0})
+    view.refresh("a-1")
+    assert view.holders(("t", 0)) == ("a-1",)
+    assert view.is_free_for("b-1", ("t", 1))
+    member.owners, member.unreadable_commands = OwnersRecord(1, None, {}), True
+    view.refresh("a-1")
+    assert view.holders(("t", 0)) == ("a-1",)
+    assert not member.blocked_topics()
+
+
+def test_what_a_pattern_matches_is_found_some_topics_at_a_time_and_again_when_topics_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Subscriptions.resolve_some`, forget the changes, or that too many were missed; in `look`, the limit."""
+    monkeypatch.setattr(subscriptions, "MAX_CHANGES", 5)
+    known, topic = Subscriptions(), Topic(frozenset({0}), "i")
+    for number in range(20):
+        known.set_topic(f"t{number:02}", topic)
+    assert [known.resolve_some(wildcard("1"), 8) for _ in range(4)] == [8, 8, 4, 0]
+    known.set_topic("t01", None)
+    known.set_topic("u1", topic)
+    known.set_topic("u2", topic)
+    assert known.resolve_some(wildcard("1"), 8) == 3
+    found = known.resolve(wildcard("1"))
+    assert list(found) == [*(f"t1{number}" for number in range(10)), "u1"]
+    known.set_topic("u3", topic)
+    assert known.resolve(wildcard("1")) is found, "nothing that concerns it has changed"
+    for number in range(6):
+        known.set_topic(f"v{number}", topic)
+    assert known.resolve_some(wildcard("1"), 100) == 28
+    assert list(known.resolve(wildcard("1"))) == [*found, "v1"]
+
+
+def test_a_topic_that_goes_while_a_pattern_is_matched_is_not_found() -> None:
+    """In `_Resolved.look`, do not ask whether it exists."""
+    known, topic = Subscriptions(), Topic(frozenset({0}), "i")
+    for number in range(4):
+        known.set_topic(f"t{number}", topic)
+    known.resolve_some(wildcard("t"), 2)
+    known.set_topic("t0", None)
+    known.set_topic("t3", None)
+    assert known.resolve(wildcard("t")) == {"t1": 1, "t2": 1}

@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Multi
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.errors import InvalidNameError
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance import coordinator, election, topics
 
 
@@ -130,3 +131,110 @@ def test_offsets_that_may_not_be_deleted_for_a_while_are_deleted_afterwards() ->
     world.pass_time(30_000)
     assert world.zk.children(offsets) == []
     world.assert_converged()
+
+
+@pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
+@pytest.mark.parametrize("is_denied", [True, False])
+def test_a_new_leader_stops_nothing_of_a_topic_that_it_cannot_read(mode: str, is_denied: bool) -> None:
+    """Others share the rest. In `TopicListener._topic_read`, take None instead of `UNREAD`."""
+    world = World()
+    for topic in "tu":
+        world.set_topic(topic, 2)
+    world.create_group(settings.encode(GroupSettings(mode=mode)))
+    world.add_coordinator()
+    for name in "ab":
+        world.add_agent(name, {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    before = world.owned()
+    whole = world.zk.nodes[paths.topic("t")].content
+
+    if is_denied:
+        world.zk.denied.add(("", paths.topic("t"), Right.READ))
+    else:
+        world.zk.perform(Multi((SetContent(paths.topic("t"), b"junk"),)))
+    world.add_coordinator()
+    world.kill_coordinator(world.leader())
+    world.pass_time(10_000)
+    world.add_agent("c", {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    owned = world.owned()
+    of_t = {name: [tp for tp in owned[name] if tp[0] == "t"] for name in before}
+    assert of_t == {name: [tp for tp in held if tp[0] == "t"] for name, held in before.items()}
+    assert sum(len(held) for held in owned.values()) == 4
+
+    world.zk.denied.clear()
+    world.zk.perform(Multi((SetContent(paths.topic("t"), whole),)))
+    world.pass_time(60_000)
+    assert sorted(len(held) for held in world.owned().values()) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("group", [GroupSettings(), GroupSettings(mode=EAGER), GroupSettings(frozen=True)])
+def test_a_list_of_topics_that_is_gone_is_no_deletion_of_topics(group: GroupSettings) -> None:
+    """A new leader would wait for it too. In `TopicListener._topic_read`, take what has no node for deleted."""
+    world = world_of_two_topics()
+    world.add_agent("a", {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    world.configure(settings.encode(group))
+    world.pass_time(2_000)
+    before, generation = world.owned(), world.generation()
+    content = world.zk.nodes[paths.topic("t")].content
+
+    for path in (paths.topic("t"), paths.topic("u"), paths.BROKER_TOPICS):
+        world.zk.perform(Multi((Delete(path),)))
+    world.pass_time(60_000)
+    assert (world.owned(), world.generation()) == (before, generation)
+
+    world.zk.perform(Multi((Create(paths.BROKER_TOPICS), Create(paths.topic("t"), content))))
+    world.pass_time(60_000)
+    assert sorted(world.owned()["a-1"]) == [("t", 0), ("t", 1)], "the other one is deleted"
+    world.set_topic("t", 3)
+    world.pass_time(2_000)
+    assert ("t", 2) in world.owned()["a-1"], "it is watched"
+
+
+def test_offsets_of_a_topic_are_kept_while_the_list_of_topics_is_gone() -> None:
+    """In `TopicReset._abandoned_read`, do not look whether there is one."""
+    world = world_of_two_topics()
+    world.add_agent("a", {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    for path in (paths.topic("u"), paths.topic("t"), paths.BROKER_TOPICS):
+        world.pass_time(2_000)
+        world.zk.perform(Multi((Delete(path),)))
+    world.pass_time(4_000_000)
+    assert world.zk.children(paths.offsets(GROUP)) == ["t", "u"]
+
+    world.zk.perform(Multi((Create(paths.BROKER_TOPICS),)))
+    world.pass_time(4_000_000)
+    assert not world.zk.children(paths.offsets(GROUP))
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_is_read_again() -> None:
+    """The list of topics is as before. In `TopicListener._listed`, do not read the absent ones."""
+    world = world_of_two_topics()
+    world.add_agent("a", {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    process = world.leader()
+    world.delete_topic("u")
+    while not process.session.sent:
+        world.deliver(process)
+    while process.session.sent:
+        world.zk.perform_next(process.session)
+    world.set_topic("u", 3)
+    world.pass_time(5_000)
+    world.assert_converged()
+
+
+def test_a_topic_that_could_never_be_read_is_stopped_once_it_is_gone() -> None:
+    """In `TopicListener._listed`, leave out what was never read."""
+    world = world_of_two_topics()
+    world.add_agent("a", {"t": 1, "u": 1})
+    world.pass_time(2_000)
+    world.zk.perform(Multi((SetContent(paths.topic("t"), b"junk"),)))
+    world.add_coordinator()
+    world.kill_coordinator(world.leader())
+    world.pass_time(10_000)
+    assert len(world.owned()["a-1"]) == 4
+
+    world.delete_topic("t")
+    world.pass_time(2_000)
+    assert {topic for topic, _partition in world.owned()["a-1"]} == {"u"}

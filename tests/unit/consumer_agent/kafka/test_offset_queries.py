@@ -1,99 +1,190 @@
-"""What Kafka is asked of partitions: only what can be answered at once."""
+"""Where partitions begin and end: all are asked for at once, nobody waits, and every question gets one answer."""
 
 from __future__ import annotations
 
-from typing import cast
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 
+from consumer_agent.kafka import offset_queries
 from consumer_agent.kafka.offset_queries import OffsetQueries
+from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
+from zkrebalancer.protocol.fields import TopicPartition
 
-NOBODY = -1
 A, B, C = (("orders", number) for number in range(3))
+AWAY = B  # its leader
+DEADLINE_S = 5.0
+Found = list[dict[Any, dict[TopicPartition, int | None]]]
 
 
-class Client:
-    """librdkafka's consumer above topic "orders", whose partitions have these leaders; every offset is 7."""
-
-    def __init__(self, *leaders: int) -> None:
-        self.leaders = leaders
-        self.is_cut_off = False
-        self.described = 0
-        self.asked: list[list[int]] = []
-
-    @property
-    def consumer(self) -> KafkaConsumer:
-        return cast("KafkaConsumer", self)
-
-    def list_topics(self, topic: str, **_: float) -> mock.Mock:
-        self.described += 1
-        if self.is_cut_off:
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        partitions = {number: mock.Mock(leader=leader) for number, leader in enumerate(self.leaders)}
-        return mock.Mock(topics={topic: mock.Mock(partitions=partitions)})
-
-    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
-        self.asked.append([one.partition for one in asked])
-        if self.is_cut_off:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return [TopicPartition(one.topic, one.partition, OFFSET_END if one.offset > 0 else 7) for one in asked]
+def answers(partition: TopicPartition, where: str | int) -> int:
+    if partition == AWAY:
+        raise NO_ANSWER
+    return {"earliest": 3, "latest": 7}.get(str(where), -1)
 
 
-@pytest.fixture
-def came_back() -> mock.Mock:
-    return mock.Mock()
+def queries(new_admin: Callable[..., Admin], **settings: str) -> OffsetQueries:
+    with mock.patch("consumer_agent.kafka.offset_queries.AdminClient", mock.Mock(side_effect=new_admin)):
+        return OffsetQueries({"bootstrap.servers": "b:1", **settings})
 
 
-@pytest.fixture
-def enquiry(came_back: mock.Mock) -> OffsetQueries:
-    return OffsetQueries("b:1", came_back)
+def ask(queries: OffsetQueries, partitions: Sequence[TopicPartition], *wheres: str | int) -> Found:
+    found: Found = []
+    queries.ask(partitions, wheres, found.append)  # type: ignore[arg-type]  # it is a dict
+    return found
 
 
-def test_what_has_no_leader_yet_holds_up_no_answer(enquiry: OffsetQueries) -> None:
-    client = Client(1, NOBODY, 2)
-    assert enquiry.offsets([A, B, C], "earliest", client.consumer) == {A: 7, B: None, C: 7}
-    client.leaders = (1, 2, 2)
-    assert enquiry.offsets([B], "earliest", client.consumer) == {B: 7}
-    assert client.asked == [[0, 2], [1]]
+def test_a_broker_that_is_away_costs_only_its_own_partitions() -> None:
+    admin = Admin(answers)
+    found = ask(queries(lambda *_, **__: admin), [A, B, C], "earliest", "latest")
+    assert found == [{"earliest": {A: 3, B: None, C: 3}, "latest": {A: 7, B: None, C: 7}}]
+    assert admin.asked == [[0, 1, 2]] * 2
 
 
-def test_where_nobody_leads_the_client_may_wait_for_leaders(enquiry: OffsetQueries) -> None:
-    client = Client(NOBODY)
-    assert enquiry.offsets([A, B], "latest", client.consumer) == {A: 7, B: 7}
-    assert client.asked == [[0, 1]]
-    enquiry.refresh([A], client.consumer)  # it answered, so it is led
-    assert client.described == 1
+def test_nobody_waits_for_an_answer() -> None:
+    admin = Admin(answers, holds=True)
+    found = ask(queries(lambda *_, **__: admin), [A], "latest")
+    assert found == []
+    admin.release()
+    assert found == [{"latest": {A: 7}}]
 
 
-def test_a_topic_is_described_until_all_that_matters_has_had_a_leader(enquiry: OffsetQueries) -> None:
-    client = Client(1, NOBODY)
-    for partitions, described in (([A], 1), ([A], 1), ([B], 2), ([C], 3)):
-        enquiry.refresh(partitions, client.consumer)
-        assert client.described == described
-    client.leaders = (1, 1, 1)
-    for partitions, described in (([B, C], 4), ([A, B, C], 4)):
-        enquiry.refresh(partitions, client.consumer)
-        assert client.described == described
+def test_topics_without_an_answer_are_described_before_the_next_question() -> None:
+    """Librdkafka may not know yet that partitions were added, or who leads them now."""
+    admin = Admin(answers)
+    asking = queries(lambda *_, **__: admin)
+    ask(asking, [A, C], "latest")
+    ask(asking, [B], "latest")
+    assert admin.described == []
+    ask(asking, [A], "latest")
+    ask(asking, [A], "latest")
+    assert admin.described == ["orders"]
 
 
-def test_what_had_a_leader_once_is_asked_for_though_it_may_have_none_now(enquiry: OffsetQueries) -> None:
-    client = Client(1)
-    enquiry.refresh([A], client.consumer)
-    client.leaders = (NOBODY,)
-    enquiry.offsets([A], "latest", client.consumer)
-    assert client.asked == [[0]]
+def test_a_time_after_the_last_record_is_the_end() -> None:
+    (found,) = ask(queries(lambda *_, **__: Admin(answers)), [A, B], 1_700_000_000_000)
+    assert found[1_700_000_000_000] == {A: 7, B: None}
 
 
-def test_no_answer_is_none_and_every_call_that_came_back_counts(enquiry: OffsetQueries, came_back: mock.Mock) -> None:
-    client = Client(1)
-    enquiry.refresh([A], client.consumer)
-    client.is_cut_off = True
-    assert enquiry.offsets([A, B], "latest", client.consumer) == {A: None, B: None}
-    assert came_back.call_count == 3
+def test_what_is_abandoned_is_answered_once_and_so_is_what_follows() -> None:
+    admin = Admin(answers, holds=True)
+    asking = queries(lambda *_, **__: admin)
+    found = ask(asking, [A], "latest")
+    asking.abandon()
+    admin.release()
+    assert found + ask(asking, [A], "latest") == [{"latest": {A: None}}] * 2
 
 
-def test_a_time_after_the_last_record_is_the_end(enquiry: OffsetQueries) -> None:
-    assert enquiry.offsets([A], 1_700_000_000_000, Client(1).consumer) == {A: 7}
+def test_a_client_that_does_not_answer_at_all_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Admin(answers, holds=True)
+    asking = queries(lambda *_, **__: admin)
+    ask(asking, [A], "latest")
+    seen = [asking.is_overdue(0.0)]
+    monkeypatch.setattr(offset_queries, "OVERDUE_S", -1.0)
+    seen.append(asking.is_overdue(0.0))
+    admin.release()
+    assert [*seen, asking.is_overdue(0.0)] == [False, True, False]
+
+
+def test_a_client_that_has_lost_its_brokers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, works = Admin(answers), Admin(answers)
+    waiting = iter([lost, works])
+    asking = queries(lambda *_, **__: next(waiting))
+    ask(asking, [AWAY], "latest")
+    ask(asking, [A], "latest")  # it is not lost
+    monkeypatch.setattr(offset_queries, "SILENT_LIMIT_S", -1.0)
+    ask(asking, [AWAY], "latest")
+    assert works.asked == []
+    assert ask(asking, [A], "latest") == [{"latest": {A: 7}}]
+    assert works.asked == [[0]]
+
+
+def test_a_client_is_lost_however_often_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start asks every two seconds: each question without an answer must not begin the time anew."""
+    lost, works = Admin(answers), Admin(answers)
+    waiting = iter([lost, works])
+    asking = queries(lambda *_, **__: next(waiting))
+    limit_s = offset_queries.SILENT_LIMIT_S
+    for at_s in (0.0, limit_s - 1.0, limit_s + 1.0):
+        monkeypatch.setattr(time, "monotonic", lambda at_s=at_s: 1_000.0 + at_s)
+        assert works.asked == []
+        ask(asking, [AWAY], "latest")
+    assert works.asked == [[1]]
+
+
+def test_a_new_client_has_as_long_to_answer_as_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `OffsetQueries._send`, keep the former client's silence: each question would make another client."""
+    clients = [Admin(answers) for _ in range(3)]
+    waiting = iter(clients)
+    asking = queries(lambda *_, **__: next(waiting))
+    limit_s = offset_queries.SILENT_LIMIT_S
+    for at_s in (0.0, limit_s + 1.0, limit_s + 2.0):
+        monkeypatch.setattr(time, "monotonic", lambda at_s=at_s: 1_000.0 + at_s)
+        ask(asking, [AWAY], "latest")
+    assert [len(client.asked) for client in clients] == [1, 2, 0]
+
+
+class SlowToClose:
+    """Stands for a client that gives no answers, and whose end waits for the look-up of a broker's name."""
+
+    released = threading.Event()
+    closed = threading.Event()
+
+    def list_offsets(self, request: Mapping[Any, Any], **_: object) -> dict[Any, Future[Any]]:
+        futures: dict[Any, Future[Any]] = {asked: Future() for asked in request}
+        for future in futures.values():
+            future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return futures
+
+    def __del__(self) -> None:
+        assert self.released.wait(DEADLINE_S)
+        self.closed.set()
+
+
+def test_nobody_waits_for_the_end_of_a_client_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine thread asks: it would lose its session."""
+    clients: list[Any] = [SlowToClose(), Admin(answers)]
+    asking = queries(lambda *_, **__: clients.pop(0))
+    ask(asking, [AWAY], "latest")
+    monkeypatch.setattr(offset_queries, "SILENT_LIMIT_S", -1.0)
+    assert ask(asking, [A], "latest") == [{"latest": {A: 7}}]
+    assert not SlowToClose.closed.is_set()
+    SlowToClose.released.set()
+    assert SlowToClose.closed.wait(DEADLINE_S)
+
+
+def test_a_client_that_cannot_be_made_is_tried_again_with_the_next_question() -> None:
+    failures = iter([KafkaException(KafkaError(KafkaError._FAIL))])
+
+    def new_admin(*_: object, **__: object) -> Admin:
+        for failure in failures:
+            raise failure
+        return Admin(answers)
+
+    asking = queries(new_admin)
+    assert ask(asking, [A], "latest") + ask(asking, [A], "latest") == [{"latest": {A: None}}, {"latest": {A: 7}}]
+
+
+def test_a_request_that_fails_once_is_answered_and_the_next_one_works() -> None:
+    admin = Admin(answers)
+    asking = queries(lambda *_, **__: admin)
+    with mock.patch.object(admin, "list_offsets", side_effect=KafkaException(KafkaError(KafkaError._FAIL))):
+        assert ask(asking, [A], "latest") == [{"latest": {A: None}}]
+    assert ask(asking, [A], "latest") == [{"latest": {A: 7}}]
+
+
+@pytest.mark.parametrize("word", [str.lower, str.upper])  # librdkafka takes either
+@pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED])
+def test_the_end_is_that_of_what_is_read(level: IsolationLevel, word: Callable[[str], str]) -> None:
+    """An open transaction would look like records that do not come."""
+    admin = Admin(answers)
+    asking = queries(lambda *_, **__: admin, **{"isolation.level": word(level.name)})
+    with mock.patch.object(admin, "list_offsets", wraps=admin.list_offsets) as listed:
+        ask(asking, [A], "latest")
+    assert listed.call_args.kwargs["isolation_level"] is level

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from unittest import mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
 from consumer_agent.kafka.fetcher import Fetcher
-from consumer_agent.kafka.offset_queries import ENDS
 from consumer_agent.runtime.out_of_range import OutOfRange
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
 from tests.unit.consumer_agent.messages import ROOMY
 
 PARTITION = ("t", 0)
@@ -34,6 +34,7 @@ class Client:
     def __init__(self) -> None:
         self.assigned_at: list[int] = []
         self.is_cut_off = False
+        self.admin = Admin(self._answer)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned_at += [partition.offset for partition in partitions]
@@ -43,11 +44,10 @@ class Client:
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
         return mock.Mock(topics={"t": mock.Mock(partitions={0: mock.Mock(leader=1)})})
 
-    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
+    def _answer(self, _partition: tuple[str, int], where: str | int) -> int:
         if self.is_cut_off:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        ends = {ENDS["earliest"]: EARLIEST, ENDS["latest"]: LATEST}
-        return [TopicPartition(one.topic, one.partition, ends[one.offset]) for one in asked]
+            raise NO_ANSWER
+        return {"earliest": EARLIEST, "latest": LATEST}[str(where)]
 
     def poll(self, _timeout_s: float) -> Message:
         return REFUSAL
@@ -64,13 +64,18 @@ class Setting:
         self.recorded: list[OutOfRange] = []
         self.shared = SharedState(RecordBuffer(ROOMY), lambda: 0, self.recorded.append)
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g", auto_offset_reset=auto_offset_reset)
-        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client):
+        with (
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
+            mock.patch("consumer_agent.kafka.offset_queries.AdminClient", return_value=self.client.admin),
+        ):
             self.fetcher = Fetcher(config, ["t"], self.shared)
         self.shared.admit(PARTITION, 1, position)
         self.fetcher.change(lambda: {PARTITION: position})
 
     def round(self) -> None:
+        """Do a round, in which Kafka is asked, and begin the next one, in which its answers are handled."""
         self.fetcher._fetch(self.fetcher._begin_round())
+        self.fetcher._begin_round()
 
     @property
     def returned(self) -> int:
@@ -108,6 +113,17 @@ def test_a_refusal_of_an_earlier_start_neither_repeats_nor_skips_records(positio
     setting.round()
     assert setting.client.assigned_at == [position, position]
     assert setting.returned == position
+    assert setting.recorded == []
+
+
+def test_records_that_come_before_the_answer_are_neither_repeated_nor_skipped() -> None:
+    """The log has grown since Kafka was asked. In `Fetcher._reset`, do not compare the position with that of then."""
+    setting = Setting(LATEST)
+    setting.fetcher._fetch(setting.fetcher._begin_round())
+    with setting.shared.lock:
+        setting.shared.buffer.put(PARTITION, [Message(topic="t", partition=0, offset=LATEST, value=b"")], 0)
+    setting.fetcher._begin_round()
+    assert setting.client.assigned_at == [LATEST]
     assert setting.recorded == []
 
 

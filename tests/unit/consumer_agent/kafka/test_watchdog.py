@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 from unittest import mock
 
 import pytest
@@ -12,30 +13,35 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import KafkaUnavailableError
-from consumer_agent.kafka import fetcher, watchdog
+from consumer_agent.kafka import fetcher, offset_queries, watchdog
 from consumer_agent.kafka.fetcher import Fetcher
 from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.unit.consumer_agent.admin import Admin, Answers
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION = ("orders", 0)
 DEADLINE_S = 10.0
 
 
+def answers(offset: int) -> Answers:
+    return lambda _partition, _where: offset
+
+
 class Client:
     """Stands for librdkafka: `count` records from where it was assigned, then it hangs if it is told to."""
 
-    def __init__(self, count: int, *, hangs: bool, hangs_asked: bool = False) -> None:
+    def __init__(self, count: int, *, hangs: bool) -> None:
         self.assigned_at: list[int] = []
         self.rounds = 0
         self.released = threading.Event()
         self.hung = threading.Event()
+        self.is_closed = False
         self._left = count
         self._next = 0
         self._hangs = hangs
-        self._hangs_asked = hangs_asked
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned_at += [partition.offset for partition in partitions]
@@ -66,32 +72,32 @@ class Client:
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
         return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)}, error=None)})
 
-    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
-        if self._hangs_asked:
-            self._hang()
-        return [TopicPartition("orders", 0, 7)]
+    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> None: ...
 
-    def get_watermark_offsets(self, *_: object, **__: float) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Setting:
-    """A watchdog above clients that are given, one after the other."""
+    """A watchdog above clients that are given, one after the other; so are the clients for questions."""
 
-    def __init__(self, clients: list[Client]) -> None:
+    def __init__(self, clients: list[Client], admins: list[Admin]) -> None:
         self.clients = clients
         self.shared = SharedState(RecordBuffer(ROOMY), lambda: 0)
         self.shared.emit_until(1)
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
         waiting = iter(clients)
+        new_admins = mock.Mock(side_effect=admins)
 
         def new_fetcher() -> Fetcher:
-            with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=next(waiting)):
+            with (
+                mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=next(waiting)),
+                mock.patch("consumer_agent.kafka.offset_queries.AdminClient", new_admins),
+            ):
                 return Fetcher(config, ["orders"], self.shared)
 
         self.fetcher = WatchedFetcher(new_fetcher, self.shared)
-        self.fetcher.start()
+        self.fetcher.current.start()
         self.offsets: list[int] = []
 
     def assign(self) -> None:
@@ -116,16 +122,20 @@ class Setting:
         self.fetcher.stop()
         for client in self.clients:
             client.released.set()
-        self.fetcher.join(DEADLINE_S)
+        self.fetcher.current.join(DEADLINE_S)
+
+
+class Begin(Protocol):
+    def __call__(self, clients: list[Client], admins: Sequence[Admin] = ()) -> Setting: ...
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[list[Client]], Setting]]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     monkeypatch.setattr(watchdog, "STUCK_LIMIT_S", 0.2)
     settings: list[Setting] = []
 
-    def begin(clients: list[Client]) -> Setting:
-        settings.append(Setting(clients))
+    def begin(clients: list[Client], admins: Sequence[Admin] = ()) -> Setting:
+        settings.append(Setting(clients, [*admins] or [Admin(answers(7))]))
         return settings[-1]
 
     yield begin
@@ -133,7 +143,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[list[Client]], 
         setting.close()
 
 
-def test_a_client_that_hangs_is_replaced(start: Callable[[list[Client]], Setting]) -> None:
+def test_a_client_that_hangs_is_replaced(start: Begin) -> None:
     hangs, works = Client(3, hangs=True), Client(5, hangs=False)
     setting = start([hangs, works])
     setting.assign()
@@ -142,10 +152,10 @@ def test_a_client_that_hangs_is_replaced(start: Callable[[list[Client]], Setting
     assert works.assigned_at == [3]
 
 
-def test_what_a_replaced_client_still_gets_is_ignored(start: Callable[[list[Client]], Setting]) -> None:
+def test_what_a_replaced_client_still_gets_is_ignored(start: Begin) -> None:
     hangs, works = Client(3, hangs=True), Client(0, hangs=False)
     setting = start([hangs, works])
-    stuck = setting.fetcher._fetcher
+    stuck = setting.fetcher.current
     setting.assign()
     setting.look_until(lambda: works.assigned_at == [3])
     hangs.released.set()
@@ -154,16 +164,20 @@ def test_what_a_replaced_client_still_gets_is_ignored(start: Callable[[list[Clie
     assert setting.offsets == [0, 1, 2]
 
 
-def test_a_question_that_was_not_answered_is_asked_again(start: Callable[[list[Client]], Setting]) -> None:
-    setting = start([Client(0, hangs=False, hangs_asked=True), Client(0, hangs=False)])
-    answers: list[dict[tuple[str, int], int | None]] = []
-    setting.fetcher.resolve(frozenset({PARTITION}), answers.append)
-    setting.look_until(lambda: bool(answers))
-    setting.clients[0].released.set()
-    assert answers == [{PARTITION: 7}]
+def test_a_client_for_questions_that_hangs_is_replaced(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its questions count as not answered, so that they are asked again."""
+    monkeypatch.setattr(offset_queries, "OVERDUE_S", 0.05)
+    hangs, works = Admin(answers(7), holds=True), Admin(answers(7))
+    setting = start([Client(0, hangs=False), Client(0, hangs=False)], [hangs, works])
+    found: list[dict[tuple[str, int], int | None]] = []
+    setting.fetcher.current.resolve(frozenset({PARTITION}), found.append)
+    setting.look_until(lambda: bool(found))
+    setting.fetcher.current.resolve(frozenset({PARTITION}), found.append)
+    hangs.release()
+    assert found == [{PARTITION: None}, {PARTITION: 7}]
 
 
-def test_a_client_that_works_or_waits_is_left_alone(start: Callable[[list[Client]], Setting]) -> None:
+def test_a_client_that_works_or_waits_is_left_alone(start: Begin) -> None:
     setting = start([Client(0, hangs=False)])
     until_s = time.monotonic() + 2 * watchdog.STUCK_LIMIT_S
     setting.look_until(lambda: time.monotonic() > until_s)  # it waits for something to do
@@ -172,7 +186,7 @@ def test_a_client_that_works_or_waits_is_left_alone(start: Callable[[list[Client
     assert setting.clients[0].assigned_at == [0]
 
 
-def test_a_process_that_was_frozen_does_not_blame_its_client(start: Callable[[list[Client]], Setting]) -> None:
+def test_a_process_that_was_frozen_does_not_blame_its_client(start: Begin) -> None:
     hangs, works = Client(0, hangs=True), Client(0, hangs=False)
     setting = start([hangs, works])
     setting.assign()
@@ -184,26 +198,20 @@ def test_a_process_that_was_frozen_does_not_blame_its_client(start: Callable[[li
     assert works.assigned_at == []
 
 
-class LostClient(Client):
-    """Stands for librdkafka that does not find its broker any more, which other clients find."""
-
-    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-@pytest.mark.parametrize("is_away", [False, True])
-def test_a_client_that_has_lost_its_broker_is_replaced(
-    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch, is_away: bool
-) -> None:
-    monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 0)
-    lost, probe, works = LostClient(3, hangs=False), SilentClient(0, hangs=False), SilentClient(2, hangs=False)
-    setting = start([lost, works])
-    asked = LostClient(0, hangs=False) if is_away else probe
-    monkeypatch.setattr(setting.fetcher._fetcher, "_new_client", lambda: asked)
-    setting.assign()
-    rounds = 20
-    setting.look_until(lambda: lost.rounds > rounds if is_away else len(setting.offsets) == 5)
-    assert works.assigned_at == ([] if is_away else [3])
+def test_a_process_that_was_frozen_does_not_blame_its_client_for_questions(start: Begin) -> None:
+    """Each such replacement would count, and after twenty within a day the consumer gives up."""
+    admin = Admin(answers(7), holds=True)
+    setting = start([Client(0, hangs=False)], [admin])
+    setting.fetcher.look_after()
+    setting.fetcher.current.resolve(frozenset({PARTITION}), lambda _: None)
+    frozen_s = offset_queries.OVERDUE_S + 1.0
+    setting.fetcher._looked_s -= frozen_s
+    for question in setting.fetcher.current.queries._open:
+        question.asked_s -= frozen_s
+    setting.fetcher.look_after()
+    setting.fetcher.look_after()
+    assert not setting.fetcher._replaced_at_s
+    admin.release()
 
 
 class BriefBroker(Client):
@@ -212,24 +220,15 @@ class BriefBroker(Client):
     def list_topics(self, *_: str, **__: float) -> mock.Mock:
         return mock.Mock(topics={"orders": mock.Mock(partitions={0: mock.Mock(leader=1)}, error=None)})
 
-    def get_watermark_offsets(self, *_: object, **__: float) -> None:
+    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> None:
         self.released.set()
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-class SilentClient(Client):
-    """Stands for librdkafka that has stopped to fetch: Kafka has 5 records, the client hands over some and no more."""
-
-    def offsets_for_times(self, _asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
-        return [TopicPartition("orders", 0, 5)]
-
-
-def test_a_client_that_fetches_no_more_is_replaced(
-    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_fetches_no_more_is_replaced(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "LOOK_INTERVAL_MS", 0)
-    stops, works = SilentClient(3, hangs=False), SilentClient(2, hangs=False)
-    setting = start([stops, works])
+    stops, works = Client(3, hangs=False), Client(2, hangs=False)
+    setting = start([stops, works], [Admin(answers(5)), Admin(answers(5))])
     setting.assign()
     setting.look_until(lambda: len(setting.offsets) == 5)
     setting.look_until(lambda: not works._left)
@@ -239,7 +238,7 @@ def test_a_client_that_fetches_no_more_is_replaced(
     setting.look_until(lambda: works.rounds > rounds + 10)  # all is read: nobody else is put into its place
 
 
-def test_a_broker_that_goes_away_at_once_is_waited_for(start: Callable[[list[Client]], Setting]) -> None:
+def test_a_broker_that_goes_away_at_once_is_waited_for(start: Begin) -> None:
     client = BriefBroker(2, hangs=False)
     setting = start([client])
     setting.assign()
@@ -249,7 +248,7 @@ def test_a_broker_that_goes_away_at_once_is_waited_for(start: Callable[[list[Cli
         assert setting.shared.take_failure() is None
 
 
-def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacements_have_a_limit(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "MAX_REPLACEMENTS", 1)
     setting = start([Client(1, hangs=True), Client(1, hangs=True)])
     setting.assign()
@@ -265,9 +264,16 @@ def test_replacements_have_a_limit(start: Callable[[list[Client]], Setting], mon
     assert str(failures[-1]).startswith("the Kafka client has failed 2 times within 24 h; at last it has not come back")
 
 
-def test_old_replacements_do_not_count(
-    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_is_given_up_tells_its_last_failure(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "MAX_REPLACEMENTS", 0)
+    setting = start([RefusingClient("poll")])
+    setting.assign()
+    setting.look_until(lambda: setting.shared.breakdown is not None)
+    assert setting.shared.breakdown is not None
+    assert isinstance(setting.shared.breakdown.__cause__, KafkaException)
+
+
+def test_old_replacements_do_not_count(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "MAX_REPLACEMENTS", 1)
     hanging = [Client(1, hangs=True) for _ in range(3)]
     setting = start([*hanging, Client(1, hangs=False)])
@@ -277,7 +283,7 @@ def test_old_replacements_do_not_count(
         replaced_at_s = setting.fetcher._replaced_at_s
         replaced_at_s.extend([replaced_at_s.pop() - watchdog.REPLACEMENTS_PERIOD_S] if replaced_at_s else [])
         count = len(setting.fetcher._replaced_at_s)
-        setting.look_until(lambda client=client: setting.fetcher._fetcher._consumer is not client)  # type: ignore[misc]
+        setting.look_until(lambda client=client: setting.fetcher.current._consumer is not client)  # type: ignore[misc]
         assert len(setting.fetcher._replaced_at_s) == 1 >= count
     setting.look_until(lambda: len(setting.offsets) == 4)
     assert setting.shared.breakdown is None
@@ -302,10 +308,8 @@ class RefusingClient(Client):
         return super().poll(timeout_s) if self.assigned_at else None
 
 
-@pytest.mark.parametrize(
-    "method", ["poll", "consume", "incremental_assign", "list_topics", "get_watermark_offsets", "offsets_for_times"]
-)
-def test_a_call_that_fails_once_costs_no_record(start: Callable[[list[Client]], Setting], method: str) -> None:
+@pytest.mark.parametrize("method", ["poll", "consume", "incremental_assign", "list_topics", "offsets_for_times"])
+def test_a_call_that_fails_once_costs_no_record(start: Begin, method: str) -> None:
     setting = start([RefusingClient(method), Client(5, hangs=False)])
     setting.assign()
     setting.look_until(lambda: len(setting.offsets) >= 2)
@@ -313,9 +317,22 @@ def test_a_call_that_fails_once_costs_no_record(start: Callable[[list[Client]], 
     assert setting.shared.breakdown is None
 
 
+def test_a_fetcher_that_was_stopped_is_not_replaced(start: Begin) -> None:
+    """In `WatchedFetcher._put_in_place`, start the replacement: it would fetch what others own by then."""
+    hangs, spare = Client(1, hangs=True), Client(0, hangs=False)
+    setting = start([hangs, spare])
+    setting.assign()
+    setting.look_until(hangs.hung.is_set)
+    stuck = setting.fetcher.current
+    setting.fetcher.stop()
+    setting.look_until(lambda: bool(setting.fetcher._replaced_at_s))
+    assert setting.fetcher.current is stuck
+    assert spare.is_closed
+
+
 @pytest.mark.parametrize("failure", [KafkaException(KafkaError(KafkaError._FAIL)), RuntimeError("no more threads")])
 def test_a_replacement_that_cannot_be_made_is_tried_again(
-    start: Callable[[list[Client]], Setting], monkeypatch: pytest.MonkeyPatch, failure: Exception
+    start: Begin, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     setting = start([Client(1, hangs=True), Client(4, hangs=False)])
     new_fetcher = setting.fetcher._new_fetcher
@@ -336,11 +353,11 @@ def _failing_once(failure: Exception, works: Callable[[], Fetcher]) -> Callable[
     return call
 
 
-def test_a_replacement_whose_thread_does_not_start_is_replaced(start: Callable[[list[Client]], Setting]) -> None:
+def test_a_replacement_whose_thread_does_not_start_is_replaced(start: Begin) -> None:
     setting = start([Client(1, hangs=True), Client(4, hangs=False), Client(4, hangs=False)])
     setting.assign()
     setting.look_until(setting.clients[0].hung.is_set)
     with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
-        setting.look_until(lambda: setting.fetcher._fetcher.failure is not None)
+        setting.look_until(lambda: setting.fetcher.current.failure is not None)
     setting.look_until(lambda: len(setting.offsets) == 5)
     assert setting.offsets == list(range(5))

@@ -110,3 +110,16 @@ def test_who_lost_its_session_does_not_fence_its_own_successor() -> None:
     effects = driver.answer(Get(paths.ids(GROUP, "other-1")), content(b"registration"))
     assert driver.writes() == []
     assert_out_for_good(driver, effects)
+
+
+def test_a_record_of_its_instance_that_may_not_be_read_does_not_let_it_fence_a_successor() -> None:
+    """Take a refusal for a missing record, in `Join`: it registers, and the younger one has to go."""
+    unread = lost_and_polling_again()
+    (failed,) = of_type(unread.answer(Get(paths.static(GROUP, "pod-1")), Refused(Refusal.NO_AUTH)), Failed)
+    assert "no permission" in str(failed.error)
+    assert unread.writes() == []
+    unseen = lost_and_polling_again()
+    unseen.answer(Get(paths.static(GROUP, "pod-1")), instance_of("c-9"))
+    (failed,) = of_type(unseen.answer(Get(paths.ids(GROUP, "c-9")), Refused(Refusal.NO_AUTH)), Failed)
+    assert "no permission" in str(failed.error)
+    assert unseen.writes() == []

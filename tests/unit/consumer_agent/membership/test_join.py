@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from consumer_agent.membership import join
 from consumer_agent.membership.effects import BecameOut, CloseSession, EmitUntil, Failed, OpenSession, Request
 from consumer_agent.membership.events import Polled, Tick
 from consumer_agent.membership.join import NOTHING_OWNED
@@ -130,6 +133,21 @@ def test_no_zookeeper_is_told_once_and_then_the_next_poll_tries_again() -> None:
     assert driver.step(Polled("c-2", 5)) == [OpenSession()]
 
 
+def test_a_refused_registration_is_tried_again_after_pauses_that_grow() -> None:
+    """However soon the application polls again. In `StateMachine._begin_joining`, open the session at once."""
+    driver = registering()
+    for pause_ms in (100, 200, 400):
+        assert of_type(driver.answer(REGISTER, Refused(Refusal.NO_AUTH, 1)), Failed)
+        assert driver.step(Polled(CONSUMER, 5)) == []
+        assert driver.machine.wake_at_ms == driver.now_ms + pause_ms
+        driver.now_ms += pause_ms
+        assert driver.step(Tick()) == [OpenSession()]
+        driver.connect()
+        driver.answer(LIST_GROUP, ALL_CHILDREN)
+    driver.answer(REGISTER, Done())
+    assert driver.machine._refused_joins == 0
+
+
 def test_rule_14_a_retried_registration_keeps_its_name_and_finds_its_own_node() -> None:
     driver = registering()
     driver.break_connection()
@@ -177,3 +195,51 @@ def test_what_was_asked_before_the_connection_broke_is_not_waited_for() -> None:
     driver.step(Suspended())
     assert requests(driver.connect()) == [LIST_GROUP]
     assert driver.step(Replied(call_id, Refused(Refusal.CONNECTION_LOST))) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Refused(Refusal.NO_AUTH, 1), f"{paths.ids(GROUP, CONSUMER)}: no permission (CREATE of its parent)"),
+        (Refused(Refusal.QUOTA_EXCEEDED, 0), f"{CHANNEL}: quota exceeded"),
+        (Refused(Refusal.MARSHALLING), "marshalling error"),
+    ],
+)
+def test_a_refused_registration_names_the_path_and_the_missing_right(reply: Refused, why: str) -> None:
+    (failed,) = of_type(registering().answer_write(reply), Failed)
+    assert str(failed.error) == f"ZooKeeper refused to register {CONSUMER} in group {GROUP}: {why}"
+
+
+def test_a_group_that_may_not_be_listed_is_named() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    (failed,) = of_type(driver.answer(LIST_GROUP, Refused(Refusal.NO_AUTH)), Failed)
+    assert str(failed.error).endswith(f": {paths.group(GROUP)}: no permission (READ)")
+
+
+def test_a_root_that_may_not_be_listed_is_not_taken_for_a_missing_chroot() -> None:
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    driver.answer(LIST_GROUP, Refused(Refusal.NO_NODE))
+    for path in ("/", paths.CONSUMERS):
+        driver.answer(ListChildren(path), Refused(Refusal.NO_AUTH))
+    (created,) = requests(driver.answer(ListChildren(paths.GROUPS), Refused(Refusal.NO_NODE)))
+    assert isinstance(created, Multi)
+    assert created.operations[:2] == (Create(paths.GROUPS), Create(paths.group(GROUP)))
+
+
+def test_a_group_that_is_deleted_again_and_again_is_not_created_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "MAX_GROUP_CREATIONS", 3)
+    driver = Driver()
+    driver.step(Polled(CONSUMER, 5))
+    driver.connect()
+    present = tuple(name for name in paths.GROUP_CHILDREN if name != "quarantine")
+    created = Multi((Create(paths.quarantine(GROUP)),))
+    for _ in range(2):
+        assert requests(driver.answer(LIST_GROUP, Children(present))) == [created]
+        assert requests(driver.answer(created, Refused(Refusal.NO_NODE, 0))) == [LIST_GROUP]
+    driver.answer(LIST_GROUP, Children(present))
+    (failed,) = of_type(driver.answer(created, Refused(Refusal.NO_NODE, 0)), Failed)
+    assert str(failed.error).startswith(f"ZooKeeper refused to register {CONSUMER} in group {GROUP}: ")

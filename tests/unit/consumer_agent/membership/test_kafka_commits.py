@@ -34,6 +34,7 @@ from consumer_agent.membership.fenced_writes import (
     KAFKA_RETRY_MS,
 )
 from consumer_agent.membership.offset_books import Storage
+from consumer_agent.membership.start import KAFKA_READ_LIMIT_MS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -67,7 +68,8 @@ from zkrebalancer.protocol.command import StartFetcher
 
 CHECK = Multi((Check(OWNERS, 1),))
 MARK = Get(paths.offsets(GROUP, "t"))
-TEXT = "zkrebalancer:id-1"
+RECORD = Get(paths.incarnations(GROUP, "t"))
+TEXT = "zkrebalancer:id-1 czxid-5"
 
 
 def driver_with(storage: Storage, *, begins_anywhere: bool = True) -> Driver:
@@ -89,7 +91,7 @@ def owner(storage: Storage = Storage.KAFKA) -> Driver:
     """Return a driver whose consumer owns T0 from 10 and T1 from 20 on."""
     driver = driver_with(storage)
     effects = start(driver, T0, T1)
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     if storage is Storage.DUAL:
         driver.answer(Get(offset_path(T0)), content(b"10"))
         driver.answer(Get(offset_path(T1)), content(b"20"))
@@ -119,16 +121,33 @@ def test_a_start_waits_for_kafka_and_for_the_topics_mark() -> None:
     effects = start(driver, T0)
     assert requests(effects) == [MARK]
     assert kafka_has(driver, effects, {T0: (7, TEXT)}) == []
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
     assert started.positions == {T0: 7}
+
+
+@pytest.mark.parametrize("mark", [b"null", b"", b"\xff"])
+def test_what_somebody_wrote_over_a_mark_costs_no_offset_in_kafka(mark: bytes) -> None:
+    """In `Start.handle_mark`, believe every mark."""
+    driver = driver_with(Storage.KAFKA)
+    effects = start(driver, T0)
+    kafka_has(driver, effects, {T0: (7, TEXT)})
+    driver.answer(MARK, content(mark))
+    driver.break_connection()
+    assert RECORD in requests(driver.connect())
+    driver.answer(RECORD, content(b"id-1 czxid-5"))
+    (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
+    assert started.positions == {T0: 7}
+    driver.progress(driver.step(CommitRequested(99)), {T0: Position(12, 12)})
+    (asked,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    assert asked.offsets == {T0: (12, TEXT)}
 
 
 @pytest.mark.parametrize(("in_kafka", "begins_at"), [(7, 9), (11, 11)])
 def test_in_dual_the_higher_offset_wins(in_kafka: int, begins_at: int) -> None:
     driver = driver_with(Storage.DUAL)
     effects = start(driver, T0)
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     kafka_has(driver, effects, {T0: (in_kafka, TEXT)})
     driver.answer(Get(offset_path(T0)), content(b"9"))
     (started,) = of_type(driver.answer_write(Done((1, None))), StartFetching)
@@ -139,7 +158,7 @@ def test_in_dual_the_higher_offset_wins(in_kafka: int, begins_at: int) -> None:
 def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(text: str, counts: bool) -> None:
     driver = driver_with(Storage.KAFKA)
     effects = start(driver, T0)
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     effects = kafka_has(driver, effects, {T0: (7, text)})
     assert bool(of_type(effects, ResolveOffsets)) != counts
 
@@ -147,10 +166,27 @@ def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(text: str, co
 def test_kafka_is_asked_again_until_it_answers() -> None:
     driver = driver_with(Storage.KAFKA)
     (asked,) = of_type(start(driver, T0), ReadKafkaOffsets)
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     assert driver.step(KafkaOffsetsRead(asked.token, None)) == []
     driver.now_ms = driver.machine.wake_at_ms or 0
     (again,) = of_type(driver.step(Tick()), ReadKafkaOffsets)
+    assert driver.step(KafkaOffsetsRead(asked.token, {T0: (3, TEXT)})) == []  # an old answer
+    driver.step(KafkaOffsetsRead(again.token, {T0: (7, TEXT)}))
+    assert len(driver.writes()) == 1
+
+
+def test_a_client_that_never_says_what_is_stored_is_asked_again() -> None:
+    """Another client is by then in the place of one that hangs."""
+    driver = Driver(storage=Storage.KAFKA, auto_commit_interval_ms=None)
+    driver.register()
+    (asked,) = of_type(start(driver, T0), ReadKafkaOffsets)
+    driver.answer(MARK, content(b"id-1 czxid-5"))
+    seen: list[Effect] = []
+    deadline_ms = driver.now_ms + KAFKA_READ_LIMIT_MS
+    while not of_type(seen, ReadKafkaOffsets) and driver.now_ms < deadline_ms:
+        driver.now_ms = min(driver.machine.wake_at_ms or deadline_ms, deadline_ms)
+        seen += driver.step(Tick())
+    (again,) = of_type(seen, ReadKafkaOffsets)
     assert driver.step(KafkaOffsetsRead(asked.token, {T0: (3, TEXT)})) == []  # an old answer
     driver.step(KafkaOffsetsRead(again.token, {T0: (7, TEXT)}))
     assert len(driver.writes()) == 1
@@ -161,7 +197,7 @@ def test_a_mark_is_read_again_after_the_connection_broke() -> None:
     effects = start(driver, T0)
     driver.break_connection()
     driver.connect()
-    driver.answer(MARK, content(b"id-1"))
+    driver.answer(MARK, content(b"id-1 czxid-5"))
     kafka_has(driver, effects, {T0: (7, TEXT)})
     assert len(driver.writes()) == 1
 
@@ -174,6 +210,21 @@ def test_without_a_stored_offset_and_with_none_it_is_owned_and_not_fetched_nor_c
     assert started.positions == {T0: -1}
     effects = driver.progress(driver.step(CommitRequested(99)), {T0: Position(-1, -1)})
     assert effects == [CommitFinished((99,))]
+
+
+def test_an_offset_that_is_gone_from_kafka_when_the_partition_comes_back_is_committed_again() -> None:
+    driver = owner()
+    driver.progress(driver.stop(frozenset({T0})), {T0: Position(10, 10)})  # 10 is stored: there is only the ack
+    driver.answer_write(Done((2, None)))
+    effects = driver.send(command.encode(StartFetcher("start-2", 1, 6, CAUSE, {T0: 0})))
+    driver.answer(MARK, content(b"id-2 czxid-9"))  # the topic was made anew meanwhile
+    (asked,) = of_type(kafka_has(driver, effects, {}), ResolveOffsets)
+    driver.step(OffsetsResolved(asked.token, {T0: 0}))
+    driver.answer_write(Done((3, None)))
+    assert driver.step(StoredRequested(5, frozenset({T0}))) == [TellStored(5, {T0: None})]
+    driver.progress(driver.stop(frozenset({T0}), "stop-2"), {T0: Position(10, 10)})
+    effects = driver.answer_write(Done((None,)))
+    assert of_type(effects, CommitToKafka)[0].offsets == {T0: (10, "zkrebalancer:id-2 czxid-9")}
 
 
 # ---- commits
@@ -237,6 +288,21 @@ def test_a_commit_that_kafka_does_not_take_is_checked_and_sent_again_and_then_fa
     assert len(of_type(effects, ReadProgress)) == 1  # the automatic commit, which is due by now, tries it again
 
 
+def test_only_what_kafka_did_not_take_is_sent_again() -> None:
+    driver = owner()
+    positions = {T0: Position(12, 12), T1: Position(22, 22)}
+    driver.progress(driver.step(CommitRequested(99)), positions)
+    (asked,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    assert asked.offsets.keys() == {T0, T1}
+    driver.step(KafkaCommitted(asked.token, {T1: "not now"}))
+    driver.now_ms += KAFKA_RETRY_MS
+    driver.step(Tick())
+    (again,) = of_type(driver.answer_write(Done((None,))), CommitToKafka)
+    assert again.offsets.keys() == {T1}
+    (finished,) = of_type(driver.step(KafkaCommitted(again.token, {})), CommitFinished)
+    assert finished.error is None
+
+
 def test_a_hopeless_refusal_is_told_at_once() -> None:
     driver = owner()
     commit(driver, 12)
@@ -286,11 +352,14 @@ def test_kafka_may_answer_while_zookeeper_is_away() -> None:
 
 
 def test_what_kafka_might_forget_is_written_again() -> None:
+    """Again and again, not once."""
     driver = owner()
-    driver.now_ms += KAFKA_REFRESH_MS
-    effects = driver.step(Tick())
     positions = {T0: Position(10, 10), T1: Position(20, 20)}
-    assert CHECK in requests(driver.progress([e for e in effects if isinstance(e, ReadProgress)], positions))
+    for _ in range(3):
+        driver.now_ms += KAFKA_REFRESH_MS
+        effects = driver.step(Tick())
+        assert CHECK in requests(driver.progress([e for e in effects if isinstance(e, ReadProgress)], positions))
+        kafka_commits(driver, driver.answer_write(Done((None,))))
 
 
 def test_what_is_stored_is_told() -> None:
@@ -304,6 +373,7 @@ def test_a_partition_that_begins_anywhere_has_nothing_stored() -> None:
     driver = driver_with(Storage.KAFKA)
     effects = start(driver, T0)
     driver.answer(MARK, Refused(Refusal.NO_NODE))
+    driver.answer(RECORD, Refused(Refusal.NO_NODE))
     (asked,) = of_type(kafka_has(driver, effects, {}), ResolveOffsets)
     driver.step(OffsetsResolved(asked.token, {T0: 4}))
     driver.answer_write(Done((1, None)))

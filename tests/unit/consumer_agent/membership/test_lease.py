@@ -133,6 +133,18 @@ def test_rule_12_a_refused_renewal_means_evicted() -> None:
     assert driver.machine.state is State.OUT
 
 
+def test_a_renewal_that_is_refused_for_want_of_a_right_is_logged_with_that_right() -> None:
+    """In `Member._renewed`, do not say why."""
+    driver = registered()
+    driver.own({T0: 3})
+    driver.now_ms += LEASE_MS // 3
+    driver.step(Tick())
+    effects = driver.answer(RENEWAL, Refused(Refusal.NO_AUTH, 0))
+    (text,) = (effect.text for effect in effects if isinstance(effect, Warn))
+    assert f"ZooKeeper refuses {OWNERS}: no permission, right READ is missing" in text
+    assert driver.machine.state is State.OUT
+
+
 def test_rule_12_a_channel_that_is_gone_means_evicted() -> None:
     driver = registered()
     driver.step(Watched(CHANNEL, children=True))

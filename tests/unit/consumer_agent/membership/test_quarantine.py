@@ -58,6 +58,7 @@ def test_poison_ends_the_emission_and_goes_into_quarantine_before_the_session_en
     assert write.operations[0].path == paths.quarantine(GROUP, digest)
     assert document(write)["content_base64"] == base64.b64encode(POISON).decode()
     assert document(write)["command"] == "command-0000000001"
+    assert str(document(write)["reason"]).startswith("command: ")
     assert driver.answer(write, Done()) == [CloseSession(), BecameOut()]
     assert driver.step(Polled("c-2", 5)) == [OpenSession()]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer_agent.membership.command_channel import Channel, quarantine
-from consumer_agent.membership.effects import EffectQueue, Purpose, Request
+from consumer_agent.membership.effects import EffectQueue, Request
 from consumer_agent.membership.fenced_writes import Ack, WriteLane
 from consumer_agent.membership.leave import Leave
 from zkrebalancer.protocol import paths
@@ -27,7 +29,7 @@ def transaction_of(effects: EffectQueue) -> Multi:
 
 
 def new_lane() -> WriteLane:
-    return WriteLane(EffectQueue(), GROUP, CONSUMER, 10_000, request_limit=LIMIT)
+    return WriteLane(EffectQueue(), GROUP, CONSUMER, 10_000, lambda _outcome: None, request_limit=LIMIT)
 
 
 @given(
@@ -40,14 +42,14 @@ def test_offsets_and_the_ack_that_ends_them(topics: set[str], missing: bool, is_
     lane._effects = effects
     lane.book.missing_topics = set(topics) if missing else set()
     offsets: dict[TopicPartition, int] = {(topic, number): 7 for topic in topics for number in (0, 1)}
-    lane.begin(offsets, Ack("command-1", OwnersRecord(1, "id", OWNED)) if is_ack else None)
+    lane.begin(mock.Mock(), offsets, Ack("command-1", OwnersRecord(1, "id", OWNED)) if is_ack else None)
     written = transactions = 0
     while lane.write is not None:
         operations = transaction_of(effects).operations
         assert LIMIT.fits(operations)
         written += sum(isinstance(one, Create | SetContent) and one.content == b"7" for one in operations)
         transactions += 1
-        lane.handle_reply(Purpose.WRITE, Done(tuple(None for _ in operations)))
+        lane.handle_reply(Done(tuple(None for _ in operations)), lane._written)
     assert written == len(offsets)
     assert transactions <= 1 + len(offsets) // 5, "not one by one"
 
@@ -55,7 +57,7 @@ def test_offsets_and_the_ack_that_ends_them(topics: set[str], missing: bool, is_
 def test_leaving_with_a_channel_that_is_too_full_leaves_its_rest_to_the_leader() -> None:
     lane, channel = new_lane(), Channel()
     channel.listed(tuple(f"command-{number:010d}" for number in range(1_000)))
-    leave = Leave(lane._effects, lane, channel, GROUP, CONSUMER, "closed", ask_application=False)
+    leave = Leave(lane._effects, lane, CONSUMER, ask_application=False, channel=channel, group=GROUP, reason="closed")
     leave.delete()
     operations = transaction_of(lane._effects).operations
     assert LIMIT.fits(operations)

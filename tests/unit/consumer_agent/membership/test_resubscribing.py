@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from consumer_agent.errors import RegistrationError
 from consumer_agent.membership.effects import AskRevoke, Effect, Failed
 from consumer_agent.membership.events import Polled, Position, Resubscribed
@@ -153,6 +155,22 @@ def test_a_refusal_is_an_error_of_the_next_poll_and_not_tried_again() -> None:
     assert isinstance(failed.error, RegistrationError)
     assert CONSUMER in str(failed.error)
     assert driver.writes() == []
+
+
+@pytest.mark.parametrize("refusal", [Refusal.NO_NODE, Refusal.NO_AUTH])
+def test_a_refused_look_at_the_node_is_not_repeated_until_another_subscription_is_wanted(refusal: Refusal) -> None:
+    driver = member()
+    resubscribe(driver, OTHER)
+    driver.break_connection()
+    driver.connect()
+    driver.answer(Get(IDS), Refused(refusal))
+    assert Get(IDS) not in driver.waiting.values()
+    resubscribe(driver, THIRD)
+    driver.answer(Get(IDS), content(written(REGISTRATION), version=0))
+    assert driver.writes() == [write(THIRD, 0)]
+    driver.answer_write(Done((1,)))
+    resubscribe(driver, REGISTRATION)
+    assert driver.writes() == [write(REGISTRATION, 1)]
 
 
 def test_the_new_callbacks_count_from_now_on() -> None:

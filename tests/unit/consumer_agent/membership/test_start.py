@@ -12,7 +12,7 @@ from consumer_agent.membership.effects import (
     TellAssigned,
     Warn,
 )
-from consumer_agent.membership.events import CommitRequested, OffsetsResolved, Position, Tick
+from consumer_agent.membership.events import CloseRequested, CommitRequested, OffsetsResolved, Position, Tick
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
     CAUSE,
@@ -209,6 +209,19 @@ def test_rule_10_a_start_whose_command_is_gone_is_dropped(driver: Driver) -> Non
     assert driver.machine.state is State.ACTIVE
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_late_answers_to_a_start_that_was_dropped_lead_to_nothing(driver: Driver, leaves: bool) -> None:
+    driver.send(command.encode(START))
+    if leaves:
+        driver.step(CloseRequested())
+    else:
+        driver.step(Watched(CHANNEL, children=True))
+        driver.answer(LIST_CHANNEL, Children(()))
+    effects = driver.answer(Get(offset_path(T0)), content(b"10"))
+    effects += driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE))
+    assert effects == []
+
+
 def test_an_ack_that_finds_no_record_means_evicted(driver: Driver) -> None:
     driver.start({T0: 10})
     driver.answer_write(Refused(Refusal.NO_NODE, 0))
@@ -268,3 +281,20 @@ def test_what_stood_in_an_earlier_life_of_a_partition_is_forgotten_when_it_canno
     driver.progress(driver.step(CommitRequested(99)), {T0: Position(10, 10)})
     (write,) = driver.writes()
     assert write.operations[1] == SetContent(offset_path(T0), b"10")
+
+
+def test_the_next_question_to_kafka_is_due_when_the_machine_says_so(driver: Driver) -> None:
+    driver.send(command.encode(START))
+    driver.answer(Get(offset_path(T0)), content(b"10"))
+    (question,) = of_type(driver.answer(Get(offset_path(T1)), Refused(Refusal.NO_NODE)), ResolveOffsets)
+    driver.step(OffsetsResolved(question.token, {T1: None}))
+    assert driver.machine.wake_at_ms == driver.now_ms + 50
+
+
+@pytest.mark.parametrize("reply", [Refused(Refusal.NO_AUTH), Refused(Refusal.NO_AUTH, 2), Refused(Refusal.NO_AUTH, 9)])
+def test_an_ack_that_is_refused_for_no_known_reason_is_not_repeated(driver: Driver, reply: Refused) -> None:
+    """ZooKeeper does not say which operation, or names one that was not sent: nothing can be learned from it."""
+    driver.start({T0: 10})
+    effects = driver.answer_write(reply)
+    assert driver.writes() == []
+    assert of_type(effects, StartFetching) == []

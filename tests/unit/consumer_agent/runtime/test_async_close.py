@@ -48,14 +48,24 @@ def test_close_waits_for_the_callback_of_another_task_and_is_refused_within_it()
     async def scenario() -> None:
         setting = Setting()
         polling = await setting.begin()
+        frontend = setting.consumer._frontend
+        leaves_within: list[bool] = []
+        leave = frontend.begin_leaving
+
+        def begin_leaving(*, is_finished: bool) -> None:
+            leaves_within.append(frontend.in_callback)
+            leave(is_finished=is_finished)
+
+        frontend.begin_leaving = begin_leaving  # type: ignore[method-assign]
         closing = asyncio.create_task(setting.consumer.close(DEADLINE_S))
         await asyncio.wait_for(setting.refused.wait(), DEADLINE_S)
-        assert setting.consumer._frontend.is_closed
+        assert frontend.is_closed
         assert not closing.done()
         setting.released.set()
         await asyncio.wait_for(closing, DEADLINE_S)
         assert not await polling
+        assert leaves_within == [False]
         assert setting.refusals == ["close may not be called from within a callback"]
-        assert setting.consumer._frontend._is_ended
+        assert frontend._is_ended
 
     asyncio.run(scenario())

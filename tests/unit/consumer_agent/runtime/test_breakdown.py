@@ -132,7 +132,11 @@ def test_a_start_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monkey
         consumer.subscribe(["orders"])
         with pytest.raises(ConsumerError, match="did not begin to work within 0"):
             consumer.poll(DEADLINE_S)
+        late = [thread for thread in threading.enumerate() if thread.name == "consumer-agent-machine"]
         released.set()
+        assert late
+        for thread in late:
+            thread.join(DEADLINE_S)  # it raises, which is to be reported while this test runs
 
 
 @pytest.mark.parametrize("failure", [OSError(24, "Too many open files"), NO_THREADS])
@@ -189,8 +193,8 @@ def test_a_consumer_that_is_dropped_warns_and_its_engine_ends(in_cycle: bool) ->
         machine_thread.send(Tick())
         machine_thread.join(DEADLINE_S)
         assert machine_thread._is_over
-        machine_thread._fetcher.join(DEADLINE_S)
-        assert not machine_thread._fetcher._fetcher._thread.is_alive
+        machine_thread._fetcher.current.join(DEADLINE_S)
+        assert not machine_thread._fetcher.current._thread.is_alive
 
 
 def test_a_consumer_that_is_closed_does_not_warn() -> None:

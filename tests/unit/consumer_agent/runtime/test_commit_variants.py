@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from consumer_agent.errors import CommitFailedError, ConsumerStateError, TooManyCommitsError
+from consumer_agent.errors import CommitFailedError, ConsumerError, ConsumerStateError, TooManyCommitsError
 from consumer_agent.runtime import shared_state
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
@@ -105,6 +107,29 @@ def test_after_the_end_every_commit_has_failed(shared: SharedState) -> None:
     assert heard(shared) == [(1, False)]
     with pytest.raises(CommitFailedError):
         begin(shared, 3)
+
+
+def test_a_commit_after_a_breakdown_tells_its_cause(shared: SharedState) -> None:
+    breakdown = ConsumerError("the machine thread has stopped")
+    shared.break_down(breakdown)
+    shared.become_closed()
+    with pytest.raises(CommitFailedError, match="the machine thread has stopped") as raised:
+        begin(shared, 1)
+    assert raised.value.__cause__ is breakdown
+
+
+class Unwalked(dict[int, None]):
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all waiting commits are gone through for one")
+
+
+def test_the_end_of_a_commit_costs_the_same_however_many_wait(shared: SharedState) -> None:
+    for token in range(1, 4):
+        begin(shared, token)
+    shared._announced = Unwalked(shared._announced)
+    begin(shared, 4)
+    shared.commit_finished([3], None)
+    assert heard(shared) == [(3, True)]
 
 
 def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:

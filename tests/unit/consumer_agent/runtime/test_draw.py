@@ -24,6 +24,7 @@ from consumer_agent.kafka.fetcher import (
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import BufferSettings, Prefetch, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.unit.consumer_agent.admin import Admin
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION, OTHER = ("orders", 0), ("payments", 0)
@@ -79,9 +80,6 @@ class Client:
         described = mock.Mock(partitions={0: mock.Mock(leader=1), 1: mock.Mock(leader=1)})
         return mock.Mock(topics={"orders": described, "payments": described})
 
-    def offsets_for_times(self, asked: list[TopicPartition], **_: float) -> list[TopicPartition]:
-        return [TopicPartition(one.topic, one.partition, 0) for one in asked]
-
 
 class Setting:
     """A fetcher whose thread does not run, with both partitions assigned; `woken` counts the calls of that thread."""
@@ -92,7 +90,10 @@ class Setting:
         self.shared = SharedState(RecordBuffer(settings), lambda: self.now_ms)
         self.shared.emit_until(2 * LOOK_INTERVAL_MS)
         self.woken = 0
-        with mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client):
+        with (
+            mock.patch("consumer_agent.kafka.fetcher.KafkaConsumer", return_value=self.client),
+            mock.patch("consumer_agent.kafka.offset_queries.AdminClient", return_value=Admin(lambda *_: 0, holds=True)),
+        ):
             self.fetcher = Fetcher(ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g"), [], self.shared)
         for partition in (PARTITION, OTHER):
             self.shared.admit(partition, 1, 0)
@@ -128,6 +129,18 @@ def test_what_is_ready_is_taken_without_the_fetcher(setting: Setting) -> None:
     setting.draw()
     assert sorted(setting.take()) == [("orders", n) for n in range(4)] + [("payments", 0)]
     assert setting.woken == 0
+
+
+def test_after_a_full_round_of_the_fetcher_the_next_is_one_call_as_long_as_something_comes(setting: Setting) -> None:
+    setting.client.waiting, setting.client.ready = messages(PARTITION, [0]), messages(PARTITION, range(1, 10))
+    assert setting.fetcher._fetch(10)
+    with mock.patch.object(setting.client, "poll", return_value=None) as polled:
+        setting.client.ready = messages(PARTITION, range(10, 15))
+        assert setting.fetcher._fetch(10)
+        polled.assert_not_called()
+        assert not setting.fetcher._fetch(10)
+        polled.assert_called_once()
+    assert [offset for _topic, offset in setting.take()] == list(range(15))
 
 
 def test_no_more_is_drawn_than_is_about_to_be_taken(setting: Setting) -> None:
@@ -334,6 +347,26 @@ def test_an_offset_out_of_range_is_left_to_the_fetcher(setting: Setting) -> None
     setting.draw()
     assert setting.take() == [("payments", 0)]
     assert setting.woken == 1
-    with mock.patch.object(setting.fetcher, "_reset") as reset:
+    with mock.patch.object(setting.fetcher, "_ask_for_ends") as asked:
         setting.fetcher._begin_round()
-    reset.assert_called_once()
+    asked.assert_called_once()
+
+
+def test_an_answer_wakes_the_fetchers_thread() -> None:
+    """It may wait for work by then: a partition whose offset does not exist would wait with it."""
+    setting = Setting()
+    found: list[object] = []
+    setting.fetcher._ask([PARTITION], ["latest"], found.append)
+    woken = setting.woken
+    setting.fetcher.queries._client.release()  # type: ignore[union-attr]  # it is an `Admin`
+    assert setting.woken == woken + 1
+    setting.fetcher._begin_round()
+    assert found == [{"latest": {PARTITION: 0}}]
+
+
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_a_round_fetches_no_more_than_there_is_room_for(room: int) -> None:
+    setting = Setting()
+    setting.client.waiting, setting.client.ready = messages(PARTITION, [0]), messages(PARTITION, range(1, MANY))
+    assert setting.fetcher._fetch(room)
+    assert setting.shared.buffer.record_count == room

@@ -98,6 +98,7 @@ class Setting:
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
         self.sent: list[Event] = []
+        self.due: list[Tell] = []  # callbacks that were taken
         self.iterator: Iterator[object] = iter(())
         self.client = Client()
         with (
@@ -116,7 +117,7 @@ class Setting:
         self.shared.emit_until(2**60)
         self.shared.admit(PARTITION, 1, 0)
         assert self.frontend._fetcher is not None
-        self.fetcher = self.frontend._fetcher._fetcher
+        self.fetcher = self.frontend._fetcher.current
         self.fetcher.change(lambda: {PARTITION: 0})
         self.fetcher_round()
 
@@ -269,6 +270,54 @@ def test_a_commit_after_one_that_was_interrupted() -> None:
         assert setting.read_all() == list(range(5, COUNT))
 
 
+def test_a_commit_that_does_not_wait_and_was_interrupted_is_forgotten() -> None:
+    """In `Frontend.begin_commit`, note the callback after the commit: `close` raised KeyError."""
+
+    def begin(setting: Setting) -> None:
+        setting.consumer.commit_async(on_commit=lambda error: setting.told.append(("commit", int(error is not None))))
+
+    for setting, _, is_interrupted in interrupted_at_each_point(begin, lambda one: one.consumer.poll(0.0)):
+        assert not setting.shared._announced
+        setting.consumer.close()
+        assert not setting.frontend._commit_callbacks
+        assert setting.told == [("commit", 0)] or (is_interrupted and setting.told == [])
+
+
+def _some_read(setting: Setting) -> None:
+    """Let the application know of its partition; some records are in the buffer, some are still in the client."""
+    setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+    assert len(setting.consumer.poll(0.0, max_records=2)) == 2
+    assert setting.shared.buffer.record_count == 3
+
+
+@pytest.mark.parametrize("where", [0, 7])
+def test_a_seek_that_was_interrupted_is_done_or_not(where: int) -> None:
+    """In `Frontend.change`, do not begin again: records between the new position and the client's were skipped."""
+    for setting, _, is_interrupted in interrupted_at_each_point(
+        lambda one: one.consumer.seek({PARTITION: where}), _some_read
+    ):
+        position = setting.consumer.position()[PARTITION]
+        assert position == where or (is_interrupted and position == 2)
+        setting.in_own_thread(setting.fetcher_round)
+        assert setting.read_all() == list(range(position, COUNT))
+
+
+@pytest.mark.parametrize("method", ["pause", "resume"])
+def test_a_partition_is_served_again_though_pausing_or_resuming_it_was_interrupted(method: str) -> None:
+    """In `Frontend.change`, do not begin again: a partition counted as resumed, and nobody had told the client."""
+
+    def prepare(setting: Setting) -> None:
+        _some_read(setting)
+        if method == "resume":
+            setting.consumer.pause([PARTITION])
+            setting.fetcher_round()
+
+    for setting, _, _ in interrupted_at_each_point(lambda one: getattr(one.consumer, method)([PARTITION]), prepare):
+        setting.consumer.resume([PARTITION])
+        setting.in_own_thread(setting.fetcher_round)
+        assert setting.read_all() == list(range(2, COUNT))
+
+
 def test_closing_again_ends_what_was_interrupted() -> None:
     """And an interrupted poll before it: what that had taken does not count as returned."""
     for setting, _, _ in interrupted_at_each_point(
@@ -278,3 +327,24 @@ def test_closing_again_ends_what_was_interrupted() -> None:
         assert setting.shared.is_closed
         assert setting.frontend._is_ended
         assert setting.consumer.finished() == {PARTITION: 5}
+
+
+def test_callbacks_stay_due_though_run_was_interrupted_before_them() -> None:
+    """`run` takes them outside of the calls that are undone: in `SharedState.next_notice`, do not put back."""
+
+    def prepare(setting: Setting) -> None:
+        for token in (1, 2):
+            setting.shared.begin_commit(token, {}, by_notice=True)
+        setting.shared.tell(Tell.ASSIGNED, [PARTITION])
+        setting.shared.commit_finished([1, 2], None)
+
+    def take(setting: Setting) -> None:
+        with setting.shared.lock:
+            for _ in range(3):
+                notice = setting.shared.next_notice()
+                setting.due += [] if notice is None else [notice.tell]
+                setting.shared.in_hand = None  # its callback is over
+
+    for setting, _, _ in interrupted_at_each_point(take, prepare):
+        take(setting)
+        assert setting.due == [Tell.ASSIGNED, Tell.COMMITTED, Tell.COMMITTED]

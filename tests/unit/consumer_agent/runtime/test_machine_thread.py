@@ -10,14 +10,18 @@ import pytest
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.errors import NoOffsetError
+from consumer_agent.kafka.offset_store import KafkaOffsetStore
 from consumer_agent.kafka.watchdog import WatchedFetcher
-from consumer_agent.membership.effects import ResumeFetching, StartFetching
+from consumer_agent.membership.effects import CommitToKafka, ResumeFetching, StartFetching
+from consumer_agent.membership.events import Abandoned, Event, GaveUp, KafkaCommitted
 from consumer_agent.membership.offset_books import NO_OFFSET
-from consumer_agent.runtime.machine_thread import MachineThread
+from consumer_agent.runtime import machine_thread
+from consumer_agent.runtime.machine_thread import DROPPED_TIMEOUT_MS, MachineThread
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
 from tests.unit.consumer_agent.messages import ROOMY
+from zkrebalancer.protocol.calls import Done, Refusal, Refused, Replied
 from zkrebalancer.protocol.fields import TopicPartition
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -43,7 +47,7 @@ class Setting:
         self.fetcher = Fetcher(lambda: self.shared.buffer.seek(seek, is_finished=True))
         config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
         fetcher = cast("WatchedFetcher", self.fetcher)
-        self.machine_thread = MachineThread(config, mock.Mock(), self.shared, fetcher, Telemetry(None, "g"))
+        self.machine_thread = MachineThread(config, mock.MagicMock(), self.shared, fetcher, Telemetry(None, "g"))
 
     def perform(self, effect: StartFetching | ResumeFetching) -> None:
         self.machine_thread._performers[type(effect)](effect)
@@ -76,3 +80,42 @@ def test_a_partition_without_a_place_is_told_of_and_not_fetched_unless_on_assign
     setting.perform(ResumeFetching(frozenset({P0, P1})))
     assert setting.fetcher.changes == {P1: 3}
     assert str(setting.failure()).startswith("t/0: no offset of group g is stored")
+
+
+def test_what_zookeeper_refuses_is_counted_unless_another_client_was_faster() -> None:
+    """In `MachineThread._step`, count every refusal, or none."""
+    setting = Setting({})
+    for refusal in Refusal:
+        setting.machine_thread._step(Replied(1, Refused(refusal)))
+    setting.machine_thread._step(Replied(2, Done()))
+    wanted = {Refusal.NO_AUTH, Refusal.QUOTA_EXCEEDED, Refusal.MARSHALLING, Refusal.UNIMPLEMENTED}
+    wanted |= {Refusal.NOT_ALLOWED, Refusal.TOO_LARGE}
+    with setting.shared.lock:
+        assert setting.shared.metrics()["zookeeper_refusals_total"] == len(wanted)
+
+
+def test_a_commit_to_kafka_has_until_the_lease_ends_and_none_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._commit_to_kafka`, send it up to 10 s later: the next owner may have begun."""
+    timeouts_s: list[float] = []
+    sent: list[Event] = []
+    setting = Setting({})
+    store = mock.Mock(spec=KafkaOffsetStore)
+    store.commit.side_effect = lambda _offsets, timeout_s, _answer: timeouts_s.append(timeout_s)
+    monkeypatch.setattr(setting.machine_thread, "_store", store)
+    monkeypatch.setattr(setting.machine_thread, "send", sent.append)
+    for token, until_ms in enumerate((250, 1, 0, -9_999)):  # it is 0 now
+        setting.machine_thread._commit_to_kafka(CommitToKafka(token, {P0: (5, "")}, until_ms))
+    assert timeouts_s == [0.25, 0.001]
+    assert sent == [KafkaCommitted(token, {P0: "too late"}, is_hopeless=False) for token in (2, 3)]
+
+
+def test_a_dropped_consumer_leaves_and_is_abandoned_if_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `MachineThread._look_after_members`, never abandon it: its thread and its session would stay for good."""
+    setting = Setting({})
+    step = cast("mock.Mock", setting.machine_thread._machine.step)
+    setting.machine_thread.is_dropped = True
+    for at_ms in (0, DROPPED_TIMEOUT_MS - 1, DROPPED_TIMEOUT_MS):
+        monkeypatch.setattr(machine_thread, "now_ms", lambda at_ms=at_ms: 1_000 + at_ms)
+        setting.machine_thread._look_after_members()
+    gave_up = GaveUp("the consumer was dropped without close()")
+    assert step.call_args_list == [mock.call(gave_up, 1_000), mock.call(Abandoned(), 1_000 + DROPPED_TIMEOUT_MS)]

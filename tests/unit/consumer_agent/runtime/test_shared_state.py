@@ -137,6 +137,7 @@ def test_the_metrics_count_what_was_returned_and_told() -> None:
         "polled_records_total": 5,
         "polled_batches_total": 1,
         "offsets_out_of_range_total": 0,
+        "zookeeper_refusals_total": 0,
         "assign_partitions_total": 1,
         "revoke_partitions_total": 0,
         "lost_partitions_total": 0,

@@ -34,6 +34,11 @@ def test_offsets_that_were_not_returned_are_not_claimed(tmp_path: Path) -> None:
     assert delivered(tmp_path, run_of(0, 1, 4, 6, 7)) == [(0, 1, 2), (4, 4, 1), (6, 7, 2)]
 
 
+def test_one_missing_offset_is_not_claimed_either(tmp_path: Path) -> None:
+    """In `_unbroken`, look for gaps only if more than one offset is missing."""
+    assert delivered(tmp_path, run_of(0, 1, 3)) == [(0, 1, 2), (3, 3, 1)]
+
+
 def test_a_reset_is_two_events_and_where_the_application_has_to_say_it_is_one(tmp_path: Path) -> None:
     telemetry = Telemetry(EventLog(tmp_path, "agent"), "g")
     telemetry.member = "c-1"

@@ -250,15 +250,20 @@ def test_nothing_is_shown_of_a_child_that_there_is_not() -> None:
 
 def test_the_time_for_a_revoke_has_to_fit_into_that_of_the_group() -> None:
     given = gather(None, {}, {**FLAGS, "exec": "cat", "revoke_timeout_ms": "9000"})
-    assert fit_revoke_timeout(given, 9_001) == (9_000, [])
-    (fault,) = fit_revoke_timeout(given, 9_000)[1]
+    assert fit_revoke_timeout(given, 1, 9_001) == fit_revoke_timeout(given, 9_001, 1) == (9_000, [])
+    (fault,) = fit_revoke_timeout(given, 8_000, 9_000)[1]
     assert fault.startswith("--revoke-timeout-ms: 9000 is not below rebalance_timeout_ms of group g (9000)")
+    (fault,) = fit_revoke_timeout(given, 9_000, 8_000)[1]
+    assert fault.startswith("--revoke-timeout-ms: 9000 is not below stop_timeout_ms (9000)")
 
 
-def test_unless_it_is_given_it_follows_that_of_the_group_and_is_no_longer_than_the_default() -> None:
+def test_unless_it_is_given_it_follows_what_the_coordinator_allows_and_is_no_longer_than_the_default() -> None:
     default = gather(None, {}, {**FLAGS, "exec": "cat"})
-    assert [fit_revoke_timeout(default, limit_ms) for limit_ms in (30_000, 3_000, 600_000)] == [
+    limits = [(1, 30_000), (1, 3_000), (3_000, 1), (1, 600_000), (600_000, 1)]
+    assert [fit_revoke_timeout(default, *limit) for limit in limits] == [
         (20_000, []),
         (2_000, []),
+        (2_000, []),
+        (20_000, []),
         (20_000, []),
     ]

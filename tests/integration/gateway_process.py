@@ -1,0 +1,115 @@
+"""A gateway as a process, with a block of free ports."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.integration.commands import command_of
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST, free_ports, is_free
+from zkrebalancer.localcluster.server import child_environment
+
+READY_WITHIN_S = 30.0
+END_WITHIN_S = 15.0
+PORTS = 4  # its own, and those of three brokers
+MAX_TRIES = 100
+
+
+def free_block(count: int) -> int:
+    """Return the first of `count` neighbouring ports that are free now."""
+    for _ in range(MAX_TRIES):
+        (first,) = free_ports(1)
+        if all(is_free(port) for port in range(first, first + count)):
+            return first
+    raise AssertionError("no neighbouring ports are free")
+
+
+class GatewayProcess:
+    """`zkrebalancer group-coordinator` on one cluster; `log` has its output."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        folder: Path,
+        *options: object,
+        host: str = HOST,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = free_block(PORTS) if port is None else port
+        self.bootstrap = f"{host}:{self.port}"
+        self.http = f"{HOST}:{free_ports(1)[0]}"
+        self.log = folder / f"gateway-{host}-{self.port}.log"
+        self._command = [
+            *command_of("zkrebalancer", "group-coordinator", "--listen", self.bootstrap),
+            *("--upstream", cluster.bootstrap, "--zookeeper", cluster.zookeeper, "--http", self.http),
+            *("--initial-rebalance-delay-ms", "200", "--session-timeout-ms", "2000", "--log-level", "info"),
+            *(str(option) for option in options),
+        ]
+        self._environment = {**child_environment(), **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
+        give_up_at = time.monotonic() + READY_WITHIN_S
+        while not self._is_ready():
+            assert self._process.poll() is None, self.log.read_text()
+            assert time.monotonic() < give_up_at, self.log.read_text()
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(self.get("/readiness")["ready"])
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def get(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as answer:
+            document: dict[str, Any] = json.load(answer)
+        return document
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=5) as answer:
+            return str(answer.read(), "utf-8")
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(END_WITHIN_S)
+
+    def stop(self) -> int:
+        """End it with SIGTERM and return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(END_WITHIN_S)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def resident_bytes(self) -> int:
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def troubles(self) -> list[str]:
+        """Return the unexpected lines of its log."""
+        signs = ("Traceback", " ERROR ", "Error:")
+        return [line for line in self.log.read_text().splitlines() if any(sign in line for sign in signs)]

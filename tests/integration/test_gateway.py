@@ -1,0 +1,285 @@
+"""The gateway between a real broker and unmodified clients."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.integration.commands import run
+from tests.integration.gateway_process import GatewayProcess
+from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
+from zkrebalancer.gateway.addresses import VIRTUAL_NODE
+from zkrebalancer.gateway.frames import framed
+from zkrebalancer.gateway.layout import LAYOUT, decode
+from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.ports import HOST
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.runtime.zk import BlockingZk
+
+PARTITIONS = 6
+WAIT_S = 20.0
+MAX_GROWTH_BYTES = 50 << 20  # 20 clients could be owed 5 GB
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def gateway(shared_cluster: LocalCluster, folder: Path) -> Iterator[GatewayProcess]:
+    """Start a gateway; its log may show nothing unexpected."""
+    one = GatewayProcess(shared_cluster, folder)
+    one.start()
+    yield one
+    one.kill()
+    assert one.troubles() == []
+
+
+@pytest.fixture
+def topic(shared_cluster: LocalCluster) -> str:
+    """Make a topic, at the broker itself."""
+    name = f"behind-the-gateway-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": shared_cluster.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
+    return name
+
+
+def values(begin: int, count: int) -> list[str]:
+    return [f"{number}" for number in range(begin, begin + count)]
+
+
+def read(readers: list[Reader]) -> list[str]:
+    """Return the values in order, without their padding."""
+    return sorted((value.partition(":")[0] for reader in readers for value in reader.values), key=int)
+
+
+def own_all(readers: list[Reader]) -> bool:
+    """Whether the readers share all partitions without overlap, and each has some."""
+    held = [partition for reader in readers for partition in reader.assigned]
+    return sorted(held) == list(range(PARTITIONS)) and all(reader.assigned for reader in readers)
+
+
+def committed(bootstrap: str, group: str) -> int:
+    """Return how many records the offsets of a group, kept at these brokers, cover."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return sum(int(one.offset) for one in answer.result(WAIT_S).topic_partitions or ())
+
+
+def request(name: str, version: int, fields: dict[str, Any]) -> bytes:
+    header = codec.encode_header(Header(KEYS[name], version, 7, "raw"))
+    return framed(header + codec.encode(f"{name}Request", version, fields))
+
+
+def answer(name: str, version: int, client: socket.socket) -> dict[str, Any]:
+    (size,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
+    content = client.recv(size, socket.MSG_WAITALL)
+    return codec.decode(f"{name}Response", version, content[codec.answer_body(KEYS[name], version, content) :])
+
+
+def test_a_produce_without_acknowledgement_is_not_waited_for(gateway: GatewayProcess) -> None:
+    with socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) as client:
+        client.sendall(request("Produce", 7, {"acks": 0, "timeout_ms": 1_000}))
+        client.sendall(request("Metadata", 5, {"topics": []}))
+        client.sendall(request("Heartbeat", 3, {"group_id": "g", "member_id": "m"}))
+        assert gateway.port + 1 in {one["port"] for one in answer("Metadata", 5, client)["brokers"]}
+        assert (
+            answer("Heartbeat", 3, client)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+        )  # not the broker's, but in order
+
+
+def test_clients_know_addresses_of_the_gateway_only(gateway: GatewayProcess, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
+    found = admin.list_topics(timeout=WAIT_S)
+    nodes = {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
+    virtual = {number: where for number, where in nodes.items() if number >= VIRTUAL_NODE}
+    assert list(virtual.values()) == [gateway.bootstrap]
+    assert nodes == {1: f"{HOST}:{gateway.port + 1}", **virtual}
+    assert len(found.topics[topic].partitions) == PARTITIONS
+
+
+def test_records_pass_with_and_without_acknowledgement(gateway: GatewayProcess, topic: str) -> None:
+    produce(gateway.bootstrap, topic, values(0, 3_000))
+    produce(gateway.bootstrap, topic, values(3_000, 300), acks=0)
+    large = {"message.max.bytes": 1_000_000, "batch.size": 1_000_000, "linger.ms": 50}
+    produce(gateway.bootstrap, topic, [f"{value}:{'x' * 900_000}" for value in values(3_300, 6)], **large)
+    reader = Reader("confluent", gateway.bootstrap, f"all-{topic}", topic)
+    wait_until(lambda: len(reader.values) >= 3_306, "not all records came")
+    reader.close()
+    assert read([reader]) == values(0, 3_306)
+
+
+@pytest.mark.parametrize("kinds", [CLASSIC, (KIP_848, KIP_848)], ids=" and ".join)
+def test_clients_share_a_group(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, topic: str, kinds: tuple[str, str]
+) -> None:
+    group = f"shared-{topic}"
+    produce(shared_cluster.bootstrap, topic, values(0, 600))
+    readers = [Reader(kinds[0], gateway.bootstrap, group, topic)]
+    wait_until(lambda: own_all(readers), "the first one does not get all partitions")
+    readers.append(Reader(kinds[1], gateway.bootstrap, group, topic))
+    wait_until(lambda: own_all(readers), "the partitions are not shared")
+    produce(gateway.bootstrap, topic, values(600, 600))
+    wait_until(lambda: len(read(readers)) >= 1_200, "not all records came")
+    readers[0].close()
+    wait_until(lambda: own_all(readers[1:]), "the other one does not take over")
+    produce(gateway.bootstrap, topic, values(1_200, 60))
+    wait_until(lambda: len(read(readers)) >= 1_260, "not all records came")
+    readers[1].close()
+    assert read(readers) == values(0, 1_260)
+    # The offsets are at the broker, where lag tools and plain consumers find them.
+    assert committed(shared_cluster.bootstrap, group) == committed(gateway.bootstrap, group) == 1_260
+
+
+@pytest.mark.parametrize("kind", [*CLASSIC, KIP_848])
+def test_members_keep_what_they_have_when_the_gateway_is_killed(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, topic: str, kind: str
+) -> None:
+    readers = [Reader(kind, gateway.bootstrap, f"kept-{topic}", topic) for _ in range(2)]
+    wait_until(lambda: own_all(readers), "the partitions are not shared")
+    held = [(reader.assigned, reader.revocations) for reader in readers]
+    gateway.kill()
+    produce(shared_cluster.bootstrap, topic, values(0, 600))
+    gateway.start()
+    wait_until(lambda: len(read(readers)) >= 600, "not all records came")
+    assert [(reader.assigned, reader.revocations) for reader in readers] == held
+    for reader in readers:
+        reader.close()
+    assert read(readers) == values(0, 600)
+
+
+def test_another_gateway_serves_the_groups_of_one_that_is_killed(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, folder: Path, topic: str
+) -> None:
+    second = GatewayProcess(shared_cluster, folder)
+    second.start()
+    with BlockingZk(shared_cluster.zookeeper) as zk:
+        content = zk.perform(Get(LAYOUT))
+    assert isinstance(content, Content)
+    numbers = decode(content.content).gateways
+    both = [str(numbers[one.bootstrap]) for one in (gateway, second)]
+    served = (f"moved-{topic}-{number}" for number in itertools.count())
+    group = next(name for name in served if gateway_of(bucket_of(name), both) == both[1])
+    readers = [Reader("confluent", f"{gateway.bootstrap},{second.bootstrap}", group, topic) for _ in range(2)]
+    wait_until(lambda: own_all(readers), "the partitions are not shared")
+    held = [(reader.assigned, reader.revocations) for reader in readers]
+    second.kill()
+    produce(shared_cluster.bootstrap, topic, values(0, 600))
+    wait_until(lambda: len(read(readers)) >= 600, "not all records came")
+    assert [(reader.assigned, reader.revocations) for reader in readers] == held
+    for reader in readers:
+        reader.close()
+    assert read(readers) == values(0, 600)
+    assert second.troubles() == []
+
+
+def test_the_broker_restarts(shared_cluster: LocalCluster, gateway: GatewayProcess, topic: str) -> None:
+    group = f"patient-{topic}"
+    readers = [Reader("confluent", gateway.bootstrap, group, topic) for _ in range(2)]
+    wait_until(lambda: own_all(readers), "the partitions are not shared")
+    produce(gateway.bootstrap, topic, values(0, 300))
+    wait_until(lambda: len(read(readers)) >= 300, "not all records came")
+    shared_cluster.broker.stop()
+    with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:  # members can go on
+        client.sendall(request("ApiVersions", 3, {}))
+        assert answer("ApiVersions", 3, client)["error_code"] == 0
+        client.sendall(request("FindCoordinator", 3, {"key": "any"}))
+        assert answer("FindCoordinator", 3, client)["port"] == gateway.port
+    shared_cluster.broker.start()
+    produce(gateway.bootstrap, topic, values(300, 300))
+    wait_until(lambda: len(read(readers)) >= 600, "not all records came")
+    for reader in readers:
+        reader.close()
+    assert read(readers) == values(0, 600)
+    assert committed(shared_cluster.bootstrap, group) == 600
+
+
+def test_a_malformed_frame_ends_one_connection_with_one_line(gateway: GatewayProcess, topic: str) -> None:
+    bad = [
+        struct.pack(">i", -5),
+        struct.pack(">ihhi", 3, 0, 0, 0),
+        struct.pack(">ihhi", 30, 12, 4, 1) + b"\xff" * 22,  # a heartbeat that is none
+        struct.pack(">ihhi", 8, 1, 17, 1),  # a Fetch in a version that was not offered
+    ]
+    for frame in bad:
+        with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:
+            client.sendall(frame)
+            assert client.recv(100) == b""
+    lines = [line for line in gateway.log.read_text().splitlines() if "was ended" in line]
+    assert len(lines) == len(bad)
+    assert f"zkrebalancer_gateway_malformed_frames_total {len(bad):.1f}" in gateway.metrics()
+    produce(gateway.bootstrap, topic, values(0, 6))
+
+
+def test_a_slow_client_costs_little_memory_and_delays_nobody(gateway: GatewayProcess, topic: str) -> None:
+    large = {"message.max.bytes": 1_000_000, "linger.ms": 50}
+    produce(gateway.bootstrap, topic, [f"{value}:{'x' * 900_000}" for value in values(0, 60)], **large)
+    before = gateway.resident_bytes()
+    clients = [socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) for _ in range(20)]
+    for client in clients:
+        client.sendall(fetch_of_all(topic) * 5)  # the answers are not read
+    for client in clients:
+        assert client.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL) > b""
+    reader = Reader("confluent", gateway.bootstrap, f"quick-{topic}", topic)
+    wait_until(lambda: len(reader.values) >= 60, "not all records came")
+    assert gateway.resident_bytes() - before < MAX_GROWTH_BYTES
+    for client in clients:
+        client.close()
+    reader.close()
+
+
+def fetch_of_all(topic: str) -> bytes:
+    """Return a frame that asks for all records of the topic, 50 MiB at most."""
+    text = topic.encode()
+    partitions = b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 10 << 20) for number in range(PARTITIONS))
+    body = struct.pack(">iiii b ii i", -1, 500, 1, 50 << 20, 0, 0, -1, 1) + struct.pack(">h", len(text)) + text
+    body += struct.pack(">i", PARTITIONS) + partitions + struct.pack(">i", 0) + struct.pack(">h", 0)
+    content = struct.pack(">hhih", 1, 11, 7, -1) + body
+    return struct.pack(">i", len(content)) + content
+
+
+def test_one_of_two_that_announce_the_same_address_stops(
+    shared_cluster: LocalCluster, gateway: GatewayProcess, folder: Path
+) -> None:
+    other = GatewayProcess(shared_cluster, folder, "--advertise", HOST, host="127.0.0.2", port=gateway.port)
+    other.start()
+    assert gateway.wait() == 1
+    assert f"Error: another gateway announces {gateway.bootstrap} too" in gateway.log.read_text().splitlines()
+    gateway.log.write_text("")  # it was expected
+    assert other.stop() == 0
+
+
+def test_a_gateway_ends_cleanly(gateway: GatewayProcess, topic: str) -> None:
+    consumer = Consumer({"bootstrap.servers": gateway.bootstrap, "group.id": f"ends-{topic}", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0)])
+    consumer.poll(0.5)
+    assert gateway.stop() == 0
+    consumer.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, gateway.port)).close()
+
+
+def test_what_a_user_gets_wrong_is_one_line(shared_cluster: LocalCluster, gateway: GatewayProcess) -> None:
+    there = ("--upstream", shared_cluster.bootstrap, "--zookeeper", shared_cluster.zookeeper)
+    wrong: list[tuple[tuple[object, ...], int, str]] = [
+        (("--listen", "0.0.0.0:9192", *there), 2, "--advertise"),
+        (("--listen", f"{HOST}:1,{HOST}:2", *there), 2, "names several"),
+        (("--listen", HOST, *there), 2, "is not HOST:PORT"),
+        (("--listen", gateway.bootstrap, *there), 2, f"{gateway.bootstrap} cannot be listened at"),
+        (("--listen", f"{HOST}:9192", *there[:3], f"{shared_cluster.zookeeper}/none"), 2, "chroot"),
+    ]
+    for arguments, code, text in wrong:
+        result = run("zkrebalancer", "group-coordinator", *arguments)
+        assert (result.returncode, result.stderr.count("\n")) == (code, 1), result.stderr
+        assert text in result.stderr

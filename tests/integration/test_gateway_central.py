@@ -1,0 +1,105 @@
+"""Unmodified clients behind a gateway, and an agent, in one group whose partitions the coordinator decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import run
+from tests.integration.gateway_process import GatewayProcess
+from tests.integration.kafka_clients import KIP_848, WITHIN_S, Reader, produce
+from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.observe import checker
+from zkrebalancer.protocol.settings import GroupSettings
+
+PARTITIONS = 6
+TOPIC = GROUP = "central"
+KINDS = (KIP_848, "confluent", "kafka-python")
+AGENT = "agent"
+
+
+@pytest.fixture
+def lab(shared_cluster: LocalCluster, folder: Path) -> Iterator[Lab]:
+    """Open a lab with a coordinator and a topic."""
+    with Lab(shared_cluster, folder / "events") as one:
+        one.start_coordinator(1)
+        one.wait_leader()
+        one.create_topic(TOPIC, PARTITIONS)
+        yield one
+
+
+@pytest.fixture
+def gateway(lab: Lab, folder: Path) -> Iterator[GatewayProcess]:
+    """Start a gateway; its log may show nothing unexpected."""
+    one = GatewayProcess(lab.cluster, folder, "--assign", "central", "--events", lab.events)
+    one.start()
+    yield one
+    one.kill()
+    assert one.troubles() == []
+
+
+def agents_share(lab: Lab) -> list[int]:
+    return [
+        number
+        for member in lab.group(GROUP).members
+        if member.registration is not None and member.registration.client_id == AGENT and member.owners is not None
+        for _topic, number in member.owners.partitions
+    ]
+
+
+def are_shared(lab: Lab, readers: list[Reader]) -> bool:
+    """Whether the readers, and the agent if it is there, have all partitions, and each of them its share."""
+    shares = [sorted(reader.assigned) for reader in readers]
+    if AGENT in lab.programs and lab.programs[AGENT].is_running:
+        shares.append(agents_share(lab))
+    sizes = {len(share) for share in shares}
+    return (
+        sorted(number for share in shares for number in share) == list(range(PARTITIONS))
+        and max(sizes) - min(sizes) <= 1
+    )
+
+
+def settled(lab: Lab, readers: list[Reader], what: str) -> None:
+    lab.wait_for(f"{what}: all partitions are shared", lambda: are_shared(lab, readers), WITHIN_S)
+
+
+def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess) -> None:
+    readers: list[Reader] = []
+    for kind in KINDS:
+        readers.append(Reader(kind, gateway.bootstrap, GROUP, TOPIC))
+        settled(lab, readers, f"{kind} joins")
+    lab.start_agent(AGENT, GROUP, (TOPIC,), options={"--offsets-storage": "kafka"})
+    settled(lab, readers, "an agent joins")
+
+    zookeeper = ("--zookeeper", lab.cluster.zookeeper)
+    described = json.loads(run("zkrebalancer", "groups", "describe", GROUP, "--members", "--json", *zookeeper).stdout)
+    assert [consumer["registration"]["client_id"] for consumer in described["consumers"]].count("rdkafka") == 2
+    assert len(described["consumers"]) == len(readers) + 1
+    lab.configure(GROUP, GroupSettings(frozen=True))
+    assert run("zkrebalancer", "groups", "plan", GROUP, *zookeeper).returncode == 0
+    produce(gateway.bootstrap, TOPIC, [f"{number}" for number in range(300)])
+    frozen = [set(reader.assigned) for reader in readers]
+    newcomer = Reader(KIP_848, gateway.bootstrap, GROUP, TOPIC)
+    lab.wait_for("the newcomer registered", lambda: len(lab.group(GROUP).members) == len(readers) + 2, WITHIN_S)
+    assert [reader.assigned for reader in readers] == frozen
+    lab.configure(GROUP, GroupSettings())
+    readers.append(newcomer)
+    settled(lab, readers, "unfrozen")
+
+    gateway.kill()
+    gateway.start()
+    produce(gateway.bootstrap, TOPIC, [f"{number}" for number in range(300, 600)])
+    settled(lab, readers, "a gateway restarts")
+
+    lab.kill(AGENT)
+    settled(lab, readers, "the agent is killed")
+    while len(readers) > 1:
+        readers.pop(0).close()
+        settled(lab, readers, "a reader leaves")
+    readers.pop().close()
+    verdict = checker.check(lab.events)
+    assert verdict.overlaps == 0, verdict

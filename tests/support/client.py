@@ -1,0 +1,39 @@
+"""An operator's client on a world's ZooKeeper, which can be killed at any call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tests.support.world import World
+from zkrebalancer.protocol.calls import Call, Multi, Refusal, Reply
+from zkrebalancer.protocol.refusals import require_expected
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT
+
+MAX_CALLS = 100
+
+
+class KilledError(BaseException):
+    """The process was killed: none of its further calls has an effect."""
+
+
+class Client:
+    """A `BlockingZk` of a process that is killed before its n-th call, or after it."""
+
+    request_limit = DEFAULT_LIMIT
+
+    def __init__(self, world: World, calls: int = MAX_CALLS, *, is_last_lost: bool = True, pause_ms: int = 0) -> None:
+        self.world, self.left, self.is_last_lost, self.pause_ms = world, calls, is_last_lost, pause_ms
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        self.left -= 1
+        if self.left < 0 or (self.left == 0 and self.is_last_lost):
+            raise KilledError
+        reply = self.world.zk.perform(call)
+        self.world.pass_time(self.pause_ms if isinstance(call, Multi) else 0)
+        if self.left == 0:
+            raise KilledError
+        require_expected(call, reply, expected)
+        return reply
+
+    def perform_all(self, calls: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+        return [self.perform(call, expected) for call in calls]

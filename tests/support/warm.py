@@ -1,0 +1,215 @@
+"""Starts a scenario's processes, and commands, from an interpreter that has imported already what they run.
+
+A new interpreter spends 0.3 s of processor time on imports before an agent does anything. Here each process is a fork
+of one that has imported them: with its own pid, session, signals, environment and end, so it is killed, suspended and
+stopped as any other. `python -m tests.support.warm FD` is the server; it ends with the process that began it. A process
+of tests has one server for all of its clusters and commands.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.localcluster.server import Program, child_environment
+
+MAIN = "zkrebalancer.cli.main"
+COMMANDS = (MAIN, "consumer_agent.sidecar.cli", "zkrebalancer.experiments.producer")
+LOADED_LATE = ("coordinator", "group-coordinator", "groups", "topics")  # subcommands, loaded when the first one is run
+MAX_REQUEST_BYTES = 131_072
+START_DEADLINE_S = 60.0
+STATUS_BYTES = 8
+
+
+class WarmCluster(LocalCluster):
+    """A cluster whose own Python programs are forks."""
+
+    def __init__(self, *, chroot: str, tick_ms: int) -> None:
+        super().__init__(chroot=chroot, tick_ms=tick_ms)
+
+    def program(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        takes_orders: bool = False,
+    ) -> Program:
+        """Return a program of this cluster; one with a failpoint, which is read at import, starts as usual."""
+        is_warm = command[:2] == [sys.executable, "-m"] and command[2] in COMMANDS
+        if not is_warm or environment or takes_orders:
+            return super().program(name, command, environment, takes_orders=takes_orders)
+        program = WarmProgram(name, command, self.directory / f"{name}.log", self._write_state)
+        self._programs.append(program)
+        return program
+
+
+class WarmProgram(Program):
+    """A program that the starter starts."""
+
+    def _begin(self, log: int) -> subprocess.Popen[bytes]:
+        return cast("subprocess.Popen[bytes]", starter().begin(self._command[2:], log, log))
+
+
+class WarmStarter:
+    """The server's process, and the only one that it listens to."""
+
+    def __init__(self) -> None:
+        self._requests, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with served:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(served.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # so its children, whose output goes to a file, buffer theirs as usual
+                pass_fds=[served.fileno()],
+                env={**child_environment(), "OPENBLAS_NUM_THREADS": "1"},  # numpy's own threads would not be forked
+                start_new_session=True,
+            )
+
+    def begin(self, command: Sequence[str], out: int, err: int) -> WarmProcess:
+        """Run a module with arguments, its output going to the files `out` and `err`."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = json.dumps([list(command), child_environment()]).encode()
+        assert len(request) <= MAX_REQUEST_BYTES
+        with theirs:
+            socket.send_fds(self._requests, [request], [theirs.fileno(), out, err])
+        return WarmProcess(mine)
+
+    def close(self) -> None:
+        self._requests.close()
+        self._server.wait(START_DEADLINE_S)
+
+
+@functools.cache
+def starter() -> WarmStarter:
+    """Return the only starter of this process, for `close_starter` to end."""
+    return WarmStarter()
+
+
+def close_starter() -> None:
+    """End the starter, if there is one."""
+    if starter.cache_info().currsize:
+        starter().close()
+        starter.cache_clear()
+
+
+class WarmProcess:
+    """The part of `subprocess.Popen` that `Program` uses; the server waits for the process and sends its exit code."""
+
+    stdin = None
+
+    def __init__(self, answers: socket.socket) -> None:
+        answers.settimeout(START_DEADLINE_S)
+        self.returncode: int | None = None
+        self._answers = answers
+        self.pid = int(answers.recv(STATUS_BYTES))
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout_s: float) -> int:
+        if self.returncode is None:
+            poller = select.poll()
+            poller.register(self._answers, select.POLLIN)
+            if not poller.poll(timeout_s * 1_000):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
+            self.returncode = int(self._answers.recv(STATUS_BYTES))
+            self._answers.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # the server has reaped it meanwhile
+                os.kill(self.pid, 9)
+
+
+def serve(requests: socket.socket) -> list[str]:
+    """Fork for each request; return its command in the child. Ends the process with the end of the requests."""
+    running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, who waits for its end
+    poller = select.poll()
+    poller.register(requests, select.POLLIN)
+    while True:
+        for descriptor, _ in poller.poll():
+            if descriptor in running:
+                poller.unregister(descriptor)
+                pid, answers = running.pop(descriptor)
+                _, status = os.waitpid(pid, 0)
+                os.close(descriptor)
+                with answers, suppress(BrokenPipeError):
+                    answers.send(str(os.waitstatus_to_exitcode(status)).encode())
+                continue
+            content, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
+            if not content:
+                sys.exit(0)
+            command, environment = json.loads(content)
+            answers, outputs = socket.socket(fileno=descriptors[0]), descriptors[1:]
+            _load(command)
+            pid = os.fork()
+            if pid == 0:
+                for one in (requests, answers, *(waiting for _, waiting in running.values())):
+                    one.close()
+                for handle in running:
+                    os.close(handle)
+                _become(environment, *outputs)
+                return cast("list[str]", command)
+            for output in outputs:
+                os.close(output)
+            handle = os.pidfd_open(pid)
+            running[handle] = (pid, answers)
+            poller.register(handle, select.POLLIN)
+            answers.send(str(pid).encode())
+
+
+def _load(command: Sequence[str]) -> None:
+    """Import what only this subcommand needs, before the first process that runs it."""
+    if command[0] == MAIN and len(command) > 1 and command[1] in LOADED_LATE:
+        name = f"zkrebalancer.cli.{command[1].replace('-', '_')}"
+        if name not in sys.modules:
+            importlib.import_module(name)
+            _settle()
+
+
+def _settle() -> None:
+    """Keep what is loaded in memory that forks share, but for what each imports once more as its __main__."""
+    for name in COMMANDS:
+        sys.modules.pop(name, None)
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has only one of the threads"
+    gc.freeze()
+
+
+def _become(environment: Mapping[str, str], out: int, err: int) -> None:
+    os.setsid()
+    for given, number in ((out, 1), (err, 2)):
+        os.dup2(given, number)
+        os.close(given)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def main() -> None:
+    for name in COMMANDS:
+        importlib.import_module(name)
+    _settle()
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        command = serve(requests)
+    sys.argv = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Kafka's own offset store: a request that fails once is answered as failed, and the next one works."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from consumer_agent.kafka.offset_store import OVERDUE_S, READ_TIMEOUT_S, KafkaOffsetStore
+from zkrebalancer.protocol.fields import TopicPartition
+
+A, B = ("orders", 0), ("orders", 1)
+OFFSETS = {A: (7, "a"), B: (8, "b")}
+
+
+class Admin:
+    """Kafka's admin client with a store; a call meets what is `raised` or `answered` before it works."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicPartition, tuple[int, str]] = {}
+        self.raised: list[KafkaError] = []
+        self.answered: list[KafkaError] = []
+
+    def alter_consumer_group_offsets(self, request: Any, **_: float) -> dict[str, Future[Any]]:
+        (wanted,) = request
+        return self._answer(wanted, lambda tp: self.stored.update({(tp.topic, tp.partition): (tp.offset, tp.metadata)}))
+
+    def list_consumer_group_offsets(self, request: Any, **_: float) -> dict[str, Future[Any]]:
+        (wanted,) = request
+        return self._answer(wanted, lambda _: None)
+
+    def _answer(self, wanted: ConsumerGroupTopicPartitions, store: Any) -> dict[str, Future[Any]]:
+        for error in self.raised:
+            self.raised = []
+            raise KafkaException(error)
+        future: Future[Any] = Future()
+        if self.answered:
+            future.set_exception(KafkaException(self.answered.pop()))
+        else:
+            for partition in wanted.topic_partitions or ():
+                store(partition)
+            found = [
+                KafkaPartition(*tp, *self.stored.get(tp, (-1001, "")))
+                for tp in ((one.topic, one.partition) for one in wanted.topic_partitions or ())
+            ]
+            future.set_result(ConsumerGroupTopicPartitions(wanted.group_id, found))
+        return {wanted.group_id: future}
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.admin = Admin()
+        with mock.patch("consumer_agent.kafka.offset_store.AdminClient", return_value=self.admin):
+            self.store = KafkaOffsetStore("g", {})
+
+    def commit(self) -> tuple[dict[TopicPartition, str], bool]:
+        answers: list[tuple[dict[TopicPartition, str], bool]] = []
+
+        def answer(failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None:
+            answers.append((dict(failed), is_hopeless))
+
+        self.store.commit(OFFSETS, 1.0, answer)
+        (answered,) = answers
+        return answered
+
+    def read(self) -> Mapping[TopicPartition, tuple[int, str]] | None:
+        answers: list[Mapping[TopicPartition, tuple[int, str]] | None] = []
+        self.store.read([A, B], answers.append)
+        (answered,) = answers
+        return answered
+
+
+@pytest.mark.parametrize("when", ["raised", "answered"])
+@pytest.mark.parametrize(
+    ("code", "is_hopeless"), [(KafkaError._TIMED_OUT, False), (KafkaError.GROUP_AUTHORIZATION_FAILED, True)]
+)
+def test_a_request_that_fails_once_is_answered_and_the_next_one_works(when: str, code: int, is_hopeless: bool) -> None:
+    setting = Setting()
+    getattr(setting.admin, when).append(KafkaError(code, "refused once"))
+    assert setting.commit() == ({A: "refused once", B: "refused once"}, is_hopeless)
+    assert setting.read() == {}
+    getattr(setting.admin, when).append(KafkaError(code, "refused once"))
+    assert setting.read() is None
+    assert setting.commit() == ({}, False)
+    assert setting.read() == OFFSETS
+
+
+def test_a_client_that_hangs_is_replaced_once_and_one_that_answers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, works = Admin(), Admin()
+    new_admin = mock.Mock(side_effect=[hangs, works])
+    with mock.patch("consumer_agent.kafka.offset_store.AdminClient", new_admin):
+        store = KafkaOffsetStore("g", {})
+    now_s = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    unanswered: Future[Any] = Future()
+    answers: list[object] = []
+    store.read([A], answers.append)
+    now_s += READ_TIMEOUT_S + OVERDUE_S + 1.0
+    with mock.patch.object(hangs, "list_consumer_group_offsets", return_value={"g": unanswered}):
+        store.read([A], answers.append)
+        now_s += READ_TIMEOUT_S
+        store.read([A], answers.append)  # it may still answer
+        assert new_admin.call_count == 1
+        now_s += OVERDUE_S + 1.0
+        store.read([A], answers.append)
+    assert (new_admin.call_count, answers) == (2, [{}, {}])
+    now_s += READ_TIMEOUT_S + OVERDUE_S + 1.0
+    store.read([A], answers.append)
+    assert (new_admin.call_count, answers) == (2, [{}, {}, {}])
+
+
+def test_what_is_refused_in_part_is_named() -> None:
+    setting = Setting()
+    answer: Future[Any] = Future()
+    partition = mock.Mock(topic="orders", partition=1, error=KafkaError(KafkaError.UNKNOWN_MEMBER_ID, "not a member"))
+    answer.set_result(mock.Mock(topic_partitions=[mock.Mock(error=None), partition]))
+    with mock.patch.object(setting.admin, "alter_consumer_group_offsets", return_value={"g": answer}):
+        assert setting.commit() == ({B: "the group has members of Kafka's own protocol (not a member)"}, True)
+
+
+def test_closing_it_leaves_the_last_reference_to_a_thread_for_the_client_waits_for_the_look_up_of_a_name() -> None:
+    """In `KafkaOffsetStore.close`, drop the client."""
+    ended_in: list[threading.Thread] = []
+    ended = threading.Event()
+
+    class Slow(Admin):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        def __del__(self) -> None:
+            ended_in.append(threading.current_thread())
+            ended.set()
+
+    with mock.patch("consumer_agent.kafka.offset_store.AdminClient", Slow):
+        store = KafkaOffsetStore("g", {})
+    store.close()
+    store.close()
+    ended.wait()
+    assert ended_in != [threading.current_thread()]

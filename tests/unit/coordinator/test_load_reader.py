@@ -1,0 +1,43 @@
+"""One process reads the lag of all groups; it is replaced when it ends, and not when it answers that it cannot read."""
+
+from __future__ import annotations
+
+import sys
+
+import gevent
+import pytest
+from gevent.queue import Queue
+
+from zkrebalancer.coordinator import load_reader
+from zkrebalancer.coordinator.load_reader import LoadReader
+from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
+
+DEADLINE_S = 20.0
+ANSWERING = """
+import os, sys
+import msgpack
+from zkrebalancer.coordinator.load_reader import LENGTH
+while len(length := sys.stdin.buffer.read(LENGTH.size)) == LENGTH.size:
+    request = msgpack.unpackb(sys.stdin.buffer.read(LENGTH.unpack(length)[0]))
+    if request["group"] == "deadly":
+        os._exit(1)
+    answer = msgpack.packb({"error": f"no broker, says {os.getpid()}"})
+    sys.stdout.buffer.write(LENGTH.pack(len(answer)) + answer)
+    sys.stdout.buffer.flush()
+"""
+
+
+def test_while_kafka_is_away_the_process_and_its_session_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `LoadReader._work`, end the process after every error: each reading makes a session at ZooKeeper anew."""
+    monkeypatch.setattr(load_reader, "COMMAND", (sys.executable, "-c", ANSWERING))
+    answers: Queue[LoadsRead] = Queue()
+    reader = LoadReader("z:1", {}, answers.put)
+    try:
+        for group in ("a", "b", "deadly", "c", "d"):
+            reader.read(ReadLoads(group, {"t": 1}))
+        with gevent.Timeout(DEADLINE_S):
+            errors = [answers.get().error for _ in range(5)]
+    finally:
+        reader.close()
+    assert errors[0] == errors[1] != errors[3] == errors[4]
+    assert errors[2] == "the process that reads them has ended"

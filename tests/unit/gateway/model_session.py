@@ -1,0 +1,33 @@
+"""A session with a ZooKeeper in memory, which answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.support.zk_model import ZkModel
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.protocol.calls import Call, Multi, Operation, Refused, Reply
+
+
+class ModelSession(Session):
+    """A gateway's session; `refusals` are given to its next calls."""
+
+    def __init__(self) -> None:
+        self.model = ZkModel()
+        self.refusals: list[Refused] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Go on with another session; what the former one made stays."""
+        self.session_id = self.model.open(6_000).session_id
+
+    @property
+    def has_lease(self) -> bool:
+        return True
+
+    def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
+        when_replied(self.refusals.pop(0) if self.refusals else self.model.perform(call, self.session_id))
+
+    def do(self, *operations: Operation) -> None:
+        """Perform a transaction."""
+        self.require(Multi(operations))

@@ -1,0 +1,151 @@
+"""Clients of a gateway and agents in one group: coordinator, group machine and the gateway's agents together."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.central_world import CentralWorld
+from tests.support.group_coordinator import GROUP, REBALANCE_MS
+from tests.support.kip848_group import Client
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Delete, Multi
+from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
+
+KINDS = ("kip-848", "cooperative", "eager")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clients_come_and_go(kind: str) -> None:
+    world = CentralWorld()
+    a = world.add("a", kind)
+    world.pass_time(1_500)
+    world.assert_shared()
+    b = world.add("b", kind)
+    world.pass_time(2_000)
+    world.assert_shared()
+    world.leave(a)
+    world.pass_time(2_000)
+    world.assert_shared()
+    assert len(world.read_by(b)) == 6
+
+
+@pytest.mark.parametrize("mode", ["incremental", EAGER])
+def test_all_kinds_and_an_agent(mode: str) -> None:
+    world = CentralWorld(GroupSettings(mode=mode))
+    world.world.add_agent("agent")
+    for kind in KINDS:
+        world.add(kind, kind)
+        world.pass_time(3_000)
+        world.assert_shared()
+    assert len(world.shares()) == 4
+
+
+def test_a_client_that_dies_gives_its_partitions_up_after_its_session() -> None:
+    world = CentralWorld()
+    world.world.add_agent("agent")
+    a = world.add("a")
+    world.pass_time(2_000)
+    world.assert_shared()
+    world.drop(a)
+    world.pass_time(44_000)
+    assert len(world.world.owned()) == 2
+    world.pass_time(3_000)
+    world.assert_shared()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_gateway_goes_on_with_what_clients_have(kind: str) -> None:
+    world = CentralWorld()
+    world.world.add_agent("agent")
+    a, b = world.add("a", kind), world.add("b", kind)
+    world.pass_time(4_000)
+    world.assert_shared()
+    before = [world.read_by(client) for client in (a, b)]
+    world.restart_gateway(after_ms=3_000)
+    assert [world.read_by(client) for client in (a, b)] == before
+    world.pass_time(3_000)
+    world.assert_shared()
+    assert [world.read_by(client) for client in (a, b)] == before
+
+
+def test_a_client_that_does_not_let_go_is_fenced() -> None:
+    world = CentralWorld()
+    a = world.add("a")
+    world.pass_time(1_500)
+    assert isinstance(a, Client)
+    a.holds_on = True
+    b = world.add("b")
+    world.pass_time(REBALANCE_MS - 5_000)
+    assert world.read_by(b) == set()
+    world.pass_time(10_000)
+    world.assert_shared()
+
+
+def test_an_evicted_client_gives_everything_up_and_joins_anew() -> None:
+    world = CentralWorld()
+    a = world.add("a")
+    world.pass_time(1_500)
+    assert len(world.read_by(a)) == 6
+    (name,) = world.world.owned()
+    world.world.zk.perform(Multi((Delete(paths.ids(GROUP, name)), Delete(paths.owners(GROUP, name)))))
+    world.pass_time(60_000)  # it is noticed when the lease is renewed, and what it had waits for its instance
+    assert list(world.world.owned()) != [name]
+    world.assert_shared()
+
+
+def test_a_frozen_group_moves_nothing() -> None:
+    world = CentralWorld()
+    a = world.add("a")
+    world.pass_time(1_500)
+    world.world.configure(settings.encode(GroupSettings(frozen=True)))
+    world.add("b")
+    world.pass_time(2_000)
+    assert len(world.read_by(a)) == 6
+    world.world.configure(settings.encode(GroupSettings()))
+    world.pass_time(2_000)
+    world.assert_shared()
+
+
+class Lives:
+    """Members that come and go, gateways that die, sessions that break; `CentralWorld.run` checks after each step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        mode = self.random.choice((INCREMENTAL, EAGER))
+        strategy = self.random.choice(("sticky", "range", "balanced"))
+        self.world = CentralWorld(GroupSettings(mode=mode, strategy=strategy))
+        self.born = 0
+
+    def step(self) -> None:
+        roll, world = self.random.random(), self.world
+        client = self.random.choice(world.clients) if world.clients else None
+        if roll < 0.3 and len(world.clients) < 4:
+            self.born += 1
+            world.add(f"c{self.born}", self.random.choice(KINDS))
+        elif roll < 0.4 and client is not None:
+            world.drop(client)
+        elif roll < 0.5 and client is not None and world.is_member(client):
+            world.leave(client)
+        elif roll < 0.6:
+            world.restart_gateway(self.random.choice((0, 1_000, 7_000)))  # before clients' sessions end
+        elif roll < 0.67 and len(world.world.agents) < 2:
+            self.born += 1
+            world.world.add_agent(f"a{self.born}")
+        elif roll < 0.72 and world.world.agents:
+            name = self.random.choice(sorted(world.world.agents))
+            world.world.kill_agent(world.world.agents.pop(name))
+        elif roll < 0.78:
+            world.break_connection()
+        world.pass_time(self.random.choice((100, 300, 1_000)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_lives(seed: int) -> None:
+    lives = Lives(seed)
+    for _ in range(30):
+        lives.step()
+    lives.world.pass_time(70_000)  # a client that died is waited for
+    if lives.world.shares():
+        lives.world.assert_shared()

@@ -1,0 +1,248 @@
+"""A client's connection, with a broker that the test plays, on real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from socket import SHUT_RDWR
+from typing import Any
+
+import gevent
+import pytest
+from gevent import socket as gevent_socket
+from gevent.event import Event
+from gevent.socket import socket
+from gevent.ssl import SSLContext
+
+from zkrebalancer.gateway import connection, security
+from zkrebalancer.gateway.addresses import Addresses, Node
+from zkrebalancer.gateway.connection import Connection
+from zkrebalancer.gateway.dialing import Dialer
+from zkrebalancer.gateway.frames import FrameReader, framed
+from zkrebalancer.gateway.links import KEYS
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.kafka_protocol.schema import Versions
+
+TLS = Path(__file__).parents[2] / "support" / "tls"
+WAIT_S = 20.0
+LIST_OFFSETS = 2  # a request that is relayed unread
+Fields = dict[str, Any]
+
+
+class Desk:
+    """A gateway of one group, `mine`; every heartbeat in it is answered."""
+
+    served: Mapping[int, Versions] = {KEYS["Heartbeat"]: Versions(0, 4)}
+
+    def __init__(self, broker: tuple[str, int], upstream: security.Upstream, *, asks_for_rights: bool) -> None:
+        self.metrics = Metrics()
+        self.asks_for_rights = asks_for_rights
+        self._broker = broker
+        self._dialer = Dialer(upstream)
+
+    def addresses(self) -> Addresses:
+        return Addresses("gw", 1, {}, {})
+
+    def learn(self, _brokers: list[Node]) -> Addresses:
+        return self.addresses()
+
+    def connect(self, _broker_id: int | None) -> socket:
+        return self._dialer.dial_any([self._broker])
+
+    def note_malformed(self, _client_host: str, _error: Exception) -> None:
+        self.metrics.malformed += 1
+
+    def note_api_versions(self, version: int, content: bytes) -> None:
+        pass
+
+    def known_api_versions(self, _version: int) -> bytes | None:
+        return None
+
+    def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
+        return {group: (0, Node(7, "gw", 1)) for group in groups}
+
+    def answer(self, header: Header, _content: bytes, _client_host: str, *, is_coordinator: bool) -> bytes:
+        return codec.encode("HeartbeatResponse", header.version, {"error_code": int(not is_coordinator)})
+
+
+Broker = Callable[[Header, bytes], bytes | None]  # returns an answer's content, None to hang up
+
+
+class Wire:
+    """Both ends of a connection of the gateway."""
+
+    def __init__(self, broker: Broker, *, with_tls: bool, asks_for_rights: bool) -> None:
+        certificate, ca = TLS / "localhost.pem", str(TLS / "ca.pem")
+        server = security.listener(certificate, None, None) if with_tls else None
+        own = {"security.protocol": "ssl", "ssl.ca.location": ca} if with_tls else {}
+        self._listener = socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self._accepted: list[socket] = []
+        self._workers = [gevent.spawn(partial(self._play, broker, server))]
+        upstream = security.upstream(own)
+        desk = Desk(self._listener.getsockname(), upstream, asks_for_rights=asks_for_rights)
+        near, far = gevent_socket.socketpair()
+
+        def serve() -> None:
+            Connection(server.wrap_socket(far, server_side=True) if server else far, "h", None, desk).run()
+
+        self.served = gevent.spawn(serve)
+        self._workers.append(self.served)
+        self.client = upstream.context.wrap_socket(near, server_hostname="localhost") if upstream.context else near
+        self.client.settimeout(WAIT_S)
+        self._reader = FrameReader(self.client)
+
+    def _play(self, broker: Broker, tls: SSLContext | None) -> None:
+        while True:
+            one, _where = self._listener.accept()
+            self._workers.append(gevent.spawn(partial(self._serve, one, broker, tls)))
+
+    def _serve(self, one: socket, broker: Broker, tls: SSLContext | None) -> None:
+        served = tls.wrap_socket(one, server_side=True) if tls else one
+        self._accepted.append(served)
+        reader = FrameReader(served)
+        while (size := reader.next_size()) is not None:
+            content = reader.take(size)
+            header, at = codec.decode_header(content)
+            answer = broker(header, content[at:])
+            if answer is None:
+                break
+            served.sendall(framed(header.correlation_id.to_bytes(4, "big") + answer))
+        served.close()
+
+    def send(self, key: int, version: int, content: bytes) -> None:
+        self.client.sendall(framed(codec.encode_header(Header(key, version, 5, "c")) + content))
+
+    def heartbeat(self, group: str = "mine") -> Fields:
+        self.send(KEYS["Heartbeat"], 3, codec.encode("HeartbeatRequest", 3, {"group_id": group, "member_id": "m"}))
+        return codec.decode("HeartbeatResponse", 3, self.received()[4:])
+
+    def received(self) -> bytes:
+        size = self._reader.next_size()
+        return b"" if size is None else self._reader.take(size)
+
+    def hang_up(self) -> None:
+        """Let the broker end its connections."""
+        while self._accepted:
+            socket.shutdown(self._accepted.pop(), SHUT_RDWR)
+
+    def close(self) -> None:
+        gevent.killall(self._workers)
+        self.client.close()
+        self._listener.close()
+
+
+Open = Callable[..., Wire]
+
+
+@pytest.fixture
+def connect() -> Iterator[Open]:
+    """Return a function that opens a connection to a gateway whose broker is a function."""
+    opened: list[Wire] = []
+
+    def open_one(broker: Broker, *, with_tls: bool = False, asks_for_rights: bool = False) -> Wire:
+        opened.append(Wire(broker, with_tls=with_tls, asks_for_rights=asks_for_rights))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def member(header: Header, content: bytes) -> bytes | None:
+    """Answer questions for rights as a broker does: group `mine` may be read."""
+    assert header.api_key == KEYS["Heartbeat"]
+    group = codec.decode("HeartbeatRequest", header.version, content)["group_id"]
+    return b"\0" + codec.encode("HeartbeatResponse", 4, {"error_code": 25 if group == "mine" else 30})
+
+
+def test_a_large_answer_passes_with_tls_on_both_sides(connect: Open) -> None:
+    wire = connect(lambda _header, content: content * 20, with_tls=True)
+    for number in range(3):
+        content = bytes([number]) * 100_000
+        wire.send(LIST_OFFSETS, 1, content)
+        assert wire.received()[4:] == content * 20
+    assert wire.heartbeat()["error_code"] == 0
+
+
+def test_a_broker_whose_certificate_is_not_trusted_gets_nothing(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[bytes] = []
+    trusted = security.upstream
+    wire = connect(lambda _header, content: reached.append(content), with_tls=True)
+    wire.close()
+    monkeypatch.setattr(
+        security, "upstream", lambda given: trusted({**given, "ssl.ca.location": str(TLS / "other-ca.pem")})
+    )
+    with pytest.raises(OSError, match="certificate verify failed"):
+        connect(lambda _header, content: reached.append(content), with_tls=True)
+    assert reached == []
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_what_the_client_may_do_is_asked_over_its_own_connection(connect: Open, *, with_tls: bool) -> None:
+    wire = connect(member, with_tls=with_tls, asks_for_rights=True)
+    assert [wire.heartbeat(group)["error_code"] for group in ("mine", "other", "mine")] == [0, 30, 0]
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_client_whose_broker_hangs_up_on_the_question_gets_no_answer(connect: Open, *, with_tls: bool) -> None:
+    wire = connect(lambda _header, _content: None, with_tls=with_tls, asks_for_rights=True)
+    wire.send(KEYS["Heartbeat"], 3, codec.encode("HeartbeatRequest", 3, {"group_id": "mine"}))
+    assert wire.received() == b""
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_connection_that_has_shown_who_it_is_ends_with_its_brokers(connect: Open, *, with_tls: bool) -> None:
+    wire = connect(member, with_tls=with_tls, asks_for_rights=True)
+    assert wire.heartbeat()["error_code"] == 0
+    wire.hang_up()
+    assert wire.received() == b""
+    wire.served.get(timeout=WAIT_S)  # without an error
+
+
+def test_a_connection_without_rights_outlives_its_brokers(connect: Open) -> None:
+    wire = connect(lambda _header, content: content)
+    for _ in range(2):
+        wire.send(LIST_OFFSETS, 1, b"x")
+        assert wire.received()[4:] == b"x"
+        wire.hang_up()
+        assert wire.heartbeat()["error_code"] == 0
+
+
+@pytest.mark.parametrize(("key", "version"), [(KEYS["SaslHandshake"], 0), (1, 16), (0, 2)])
+def test_a_version_after_which_frames_cannot_be_understood_is_refused(connect: Open, key: int, version: int) -> None:
+    wire = connect(member)
+    wire.send(key, version, b"")
+    assert wire.received() == b""
+
+
+def test_a_group_that_may_not_be_seen_has_no_coordinator(connect: Open) -> None:
+    def broker(_header: Header, content: bytes) -> bytes:
+        asked = codec.decode("DescribeGroupsRequest", 5, content)["groups"]
+        described = [{"group_id": group, "error_code": 0 if group == "mine" else 30} for group in asked]
+        return b"\0" + codec.encode("DescribeGroupsResponse", 5, {"groups": described})
+
+    wire = connect(broker, asks_for_rights=True)
+    asked = {"coordinator_keys": ["mine", "x"]}
+    wire.send(KEYS["FindCoordinator"], 4, codec.encode("FindCoordinatorRequest", 4, asked))
+    found = codec.decode("FindCoordinatorResponse", 4, wire.received()[5:])["coordinators"]
+    assert {one["key"]: (one["error_code"], one["node_id"]) for one in found} == {"mine": (0, 7), "x": (30, -1)}
+
+
+@pytest.mark.parametrize("asks_for_rights", [False, True])
+def test_a_broker_that_hangs_keeps_no_connection_for_ever(
+    connect: Open, monkeypatch: pytest.MonkeyPatch, *, asks_for_rights: bool
+) -> None:
+    """In `Connection._await_answers`, wait for ever: a client that has gone would keep both connections."""
+    monkeypatch.setattr(connection, "MAX_SILENCE_S", 0.05)
+    never = Event()
+    wire = connect(lambda _header, _content: never.wait() and None, asks_for_rights=asks_for_rights)
+    if not asks_for_rights:
+        wire.send(LIST_OFFSETS, 1, b"x")
+    wire.send(KEYS["Heartbeat"], 3, codec.encode("HeartbeatRequest", 3, {"group_id": "mine", "member_id": "m"}))
+    wire.served.get(timeout=WAIT_S)
+    assert wire.received() == b""

@@ -1,0 +1,69 @@
+"""Brokers are tried one after the other, and one that hangs holds nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from zkrebalancer.gateway import dialing
+from zkrebalancer.gateway.dialing import LinkError, first_of, name_of
+
+
+def fails() -> str:
+    raise LinkError("refused")
+
+
+def test_the_first_broker_that_answers_is_taken_and_others_are_not_tried() -> None:
+    tried: list[str] = []
+
+    def answers(name: str) -> Callable[[], str]:
+        def answer() -> str:
+            tried.append(name)
+            return name
+
+        return answer
+
+    assert first_of([fails, answers("b"), answers("c")], tried.append) == "b"
+    assert tried == ["b"]
+
+
+def test_if_all_fail_the_last_reason_is_told() -> None:
+    with pytest.raises(LinkError, match="refused"):
+        first_of([fails, fails], print)
+    with pytest.raises(LinkError, match="no broker is known"):
+        first_of([], print)
+
+
+def test_a_broker_that_hangs_is_overtaken_and_its_late_answer_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialing, "HEAD_START_S", 0.001)
+    wakes, ended = Event(), Event()
+    discarded: list[str] = []
+
+    def hangs() -> str:
+        wakes.wait()
+        return "late"
+
+    def discard(result: str) -> None:
+        discarded.append(result)
+        ended.set()
+
+    assert first_of([hangs, lambda: "quick"], discard) == "quick"
+    assert discarded == []
+    wakes.set()
+    assert ended.wait(20)
+    assert discarded == ["late"]
+
+
+def test_an_error_that_is_no_failure_to_connect_is_not_hidden() -> None:
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), gevent.Timeout(20):
+        first_of([broken], print)
+
+
+def test_an_ipv6_address_is_shown_in_brackets() -> None:
+    assert (name_of(("::1", 9092)), name_of(("h", 1))) == ("[::1]:9092", "h:1")

@@ -1,0 +1,152 @@
+"""What stands between the pure machine and ZooKeeper: claims, writes, leases and timers of one gateway."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+from gevent.event import AsyncResult, Event
+
+from tests.unit.gateway.model_session import ModelSession
+from zkrebalancer.gateway.buckets import Buckets, Claim
+from zkrebalancer.gateway.dialing import Dialer
+from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.layout import OWNERS
+from zkrebalancer.gateway.links import KEYS, Links
+from zkrebalancer.gateway.membership import Membership
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.pauses import FIRST_S, REST_S, Pauses
+from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.group_protocol.answers import Answer, JoinGroupAnswer
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.group_protocol.placement import BUCKETS as BUCKET_COUNT
+from zkrebalancer.group_protocol.placement import bucket_of
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+from zkrebalancer.group_protocol.stored import StoredGroup
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.codec import Header
+from zkrebalancer.protocol.calls import Refusal, Refused
+
+WAIT_S = 10.0
+GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
+BUCKET = bucket_of("g")
+
+
+@pytest.fixture
+def session() -> ModelSession:
+    found = ModelSession()
+    Membership(found, "gw", 1).refresh()
+    return found
+
+
+def claimed(session: ModelSession) -> tuple[Buckets, Claim]:
+    buckets = Buckets(session)
+    claim = buckets.claim(BUCKET, 0)
+    assert claim is not None
+    return buckets, claim
+
+
+def store(buckets: Buckets, claim: Claim) -> ErrorCode | None:
+    result: AsyncResult[ErrorCode] = AsyncResult()
+    buckets.store(claim, "g", GROUP, result.set)
+    return result.get(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (Refusal.CONNECTION_LOST, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (Refusal.NO_AUTH, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (Refusal.BAD_VERSION, ErrorCode.NOT_COORDINATOR),
+        (Refusal.TOO_LARGE, ErrorCode.GROUP_MAX_SIZE_REACHED),
+    ],
+)
+def test_a_group_whose_first_write_fails_can_be_stored_later(
+    session: ModelSession, refusal: Refusal, expected: ErrorCode
+) -> None:
+    buckets, claim = claimed(session)
+    session.refusals = [Refused(refusal)]
+    assert store(buckets, claim) is expected
+    assert store(buckets, claim) is ErrorCode.NONE
+
+
+def test_pauses_grow_and_begin_anew_after_a_rest() -> None:
+    pauses = Pauses()
+    assert [pauses.after_failure("g", now_s) for now_s in (0.0, 1.0, 2.0)] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert pauses.after_failure("g", 2.0 + REST_S) == 8 * FIRST_S
+    assert pauses.after_failure("g", 3.0 + 2 * REST_S) == FIRST_S
+
+
+def served(session: ModelSession, settings: GroupProtocolSettings | None = None) -> Groups:
+    groups = Groups(session, settings or GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    assert groups.is_settled
+    assert groups.served_buckets == BUCKET_COUNT
+    return groups
+
+
+def test_buckets_of_other_gateways_are_given_up(session: ModelSession) -> None:
+    groups = served(session)
+    groups.serve(0, [0, 1])
+    gevent.sleep(0)
+    assert 0 < groups.served_buckets < BUCKET_COUNT
+    assert groups.served_buckets == len(session.model.children(OWNERS))
+
+
+def test_a_claim_that_was_made_in_a_former_session_serves_nobody(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Groups._claim`, serve a bucket though the session has changed while its groups were read."""
+    is_read, read_all = Event(), Buckets.read_all
+
+    def read_slowly(self: Buckets, claim: Claim) -> object:
+        is_read.wait(WAIT_S)
+        return read_all(self, claim)
+
+    monkeypatch.setattr(Buckets, "read_all", read_slowly)
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    groups.serve(0, [0])
+    gevent.sleep(0)
+    session.renew()
+    is_read.set()
+    gevent.sleep(0)
+    gevent.sleep(0)
+    assert groups.served_buckets == 0
+
+
+def test_a_deadline_that_is_sooner_than_what_is_waited_for_wakes_the_timers(session: ModelSession) -> None:
+    """In `Groups.step`, wake nobody: the first join would wait until something else happens, or for a minute."""
+    groups = served(session, GroupProtocolSettings(group_initial_rebalance_delay_ms=1))
+    timers = gevent.spawn(groups.wake_timers)
+    gevent.sleep(0)
+    answered: AsyncResult[Answer] = AsyncResult()
+    join = JoinGroupRequest("g", "", 30_000, "consumer", (JoinGroupProtocol("range", b""),))
+    groups.receive(join, 3, ("c", "h"), answered.set)
+    answer = answered.get(timeout=WAIT_S)
+    timers.kill()
+    assert isinstance(answer, JoinGroupAnswer)
+    assert answer.error_code is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("is_coordinator", [False, True])
+def test_groups_are_not_listed_before_they_are_known(session: ModelSession, *, is_coordinator: bool) -> None:
+    """In `GroupRequests.answer`, return an empty list: a client would believe that there are no groups."""
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    offsets = UpstreamOffsets(Links([], Dialer(Upstream())), Metrics(), groups.is_served)
+    requests = GroupRequests(groups, offsets, Metrics())
+    header, content = Header(KEYS["ListGroups"], 5, 1, "c"), codec.encode("ListGroupsRequest", 5, {})
+
+    def error() -> int:
+        answer = requests.answer(header, content, "h", is_coordinator=is_coordinator)
+        return int(codec.decode("ListGroupsResponse", 5, answer)["error_code"])
+
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.serve(0, [0])
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    gevent.sleep(0)
+    assert error() == ErrorCode.NONE
+    groups.lose_all()
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,0 +1,124 @@
+"""The gateway's own connections, to brokers that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from gevent.event import Event
+from gevent.server import StreamServer
+from gevent.socket import socket
+
+from zkrebalancer.gateway import dialing
+from zkrebalancer.gateway.dialing import Address, Dialer, LinkError
+from zkrebalancer.gateway.frames import FrameReader, framed
+from zkrebalancer.gateway.links import KEYS, Link, Links
+from zkrebalancer.gateway.sasl import Credentials
+from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.schema import apis
+
+Fields = dict[str, Any]
+OFFERED = {"api_keys": [{"api_key": key, "min_version": 0, "max_version": 1} for key in KEYS.values()]}
+HOST = "127.0.0.1"
+SECURED = Dialer(Upstream(None, Credentials("PLAIN", "u", "w")))
+
+
+class Broker:
+    """Answers as it is told, and notes what it was asked."""
+
+    def __init__(self, answers: dict[str, Fields]) -> None:
+        self.answers = {"ApiVersions": OFFERED, **answers}
+        self.asked: list[str] = []
+        self.goes_on = Event()
+        self.goes_on.set()
+        self._server = StreamServer((HOST, 0), self._serve)
+        self._server.start()
+
+    @property
+    def address(self) -> Address:
+        return HOST, int(self._server.server_port or 0)
+
+    def _serve(self, client: socket, _where: object) -> None:
+        reader = FrameReader(client)
+        while (size := reader.next_size()) is not None:
+            header, _at = codec.decode_header(reader.take(size))
+            name = apis()[header.api_key]
+            self.asked.append(name)
+            self.goes_on.wait()
+            begin = codec.answer_header(header.api_key, header.version, header.correlation_id)
+            client.sendall(framed(begin + codec.encode(f"{name}Response", header.version, self.answers[name])))
+
+    def stop(self) -> None:
+        self._server.stop(timeout=0)
+
+
+Play = Callable[..., Broker]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """Return a function that starts a broker."""
+    brokers: list[Broker] = []
+
+    def start(**answers: Fields) -> Broker:
+        brokers.append(Broker(answers))
+        return brokers[-1]
+
+    yield start
+    for broker in brokers:
+        broker.stop()
+
+
+def logins(answer: Fields) -> dict[str, Fields]:
+    return {"SaslHandshake": {"error_code": 0}, "SaslAuthenticate": {"auth_bytes": b"", **answer}, "Metadata": {}}
+
+
+def test_a_link_logs_in_once(play: Play) -> None:
+    broker = play(**logins({}))
+    links = Links([broker.address], SECURED)
+    for _ in range(2):
+        links.ask_any("Metadata", {"topics": []})
+    assert broker.asked == ["ApiVersions", "SaslHandshake", "SaslAuthenticate", "Metadata", "Metadata"]
+    links.close()
+
+
+def test_a_link_logs_in_anew_before_the_broker_wants_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = play(**logins({"session_lifetime_ms": 10_000}))
+    now_us = [0]
+    monkeypatch.setattr("zkrebalancer.gateway.links.clock.steady_us", lambda: now_us[0])
+    links = Links([broker.address], SECURED)
+    for now_s in (0, 7.9, 8.1):
+        now_us[0] = int(now_s * 1e6)
+        links.ask_any("Metadata", {"topics": []})
+    assert broker.asked.count("SaslAuthenticate") == 2
+    assert broker.asked.count("Metadata") == 3
+    links.close()
+
+
+@pytest.mark.parametrize(
+    ("handshake", "login", "text"),
+    [
+        (33, {}, "does not offer PLAIN"),
+        (0, {"error_code": 58, "error_message": "no entry"}, "refuses the login: no entry"),
+    ],
+)
+def test_a_login_that_fails_is_told_with_its_reason(play: Play, handshake: int, login: Fields, text: str) -> None:
+    broker = play(**{**logins(login), "SaslHandshake": {"error_code": handshake}})
+    with pytest.raises(LinkError, match=text):
+        Link(broker.address, SECURED)
+
+
+def test_a_broker_that_hangs_is_asked_last(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialing, "HEAD_START_S", 0.01)
+    first, second = play(Metadata={}), play(Metadata={})
+    links = Links([first.address, second.address], Dialer(Upstream()))
+    first.goes_on.clear()
+    links.ask_any("Metadata", {"topics": []})
+    assert links.any_address() == [second.address, first.address]
+    monkeypatch.setattr(dialing, "HEAD_START_S", 20)
+    first.asked.clear()
+    links.ask_any("Metadata", {"topics": []})
+    assert (first.asked, second.asked.count("Metadata")) == ([], 2)
+    links.close()

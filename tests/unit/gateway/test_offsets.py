@@ -1,0 +1,101 @@
+"""Requests about offsets keep their order; those that had to wait are sent only while their group is served here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gevent
+import pytest
+from gevent.event import AsyncResult
+
+from zkrebalancer.gateway.dialing import LinkError
+from zkrebalancer.gateway.links import Links
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+
+WAIT_S = 10.0
+
+
+class Brokers:
+    """Brokers that are away until `are_back`; notes what reaches them."""
+
+    def __init__(self) -> None:
+        self.are_back = False
+        self.reached: list[str] = []
+
+    def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:  # noqa: ARG002
+        if not self.are_back:
+            raise LinkError("away")
+        return self
+
+    def fields(self) -> dict[str, Any]:
+        return {"coordinators": [], "error_code": 0, "host": "h", "port": 1}
+
+    def to(self, _address: object) -> Brokers:
+        return self
+
+    def ask(self, name: str, _fields: object, _highest: object, _timeout_s: float) -> Brokers:
+        self.reached.append(name)
+        return self
+
+
+def commit_while_away(*, is_served_afterwards: bool) -> tuple[Brokers, object]:
+    brokers, served = Brokers(), [True]
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: served[0])
+    answered: AsyncResult[object] = AsyncResult()
+    offsets.send("g", "OffsetCommit", {}, answered.set)
+    gevent.sleep(0.01)
+    served[0], brokers.are_back = is_served_afterwards, True
+    return brokers, answered.get(timeout=WAIT_S)
+
+
+def test_a_commit_that_waited_for_the_brokers_is_sent() -> None:
+    brokers, answer = commit_while_away(is_served_afterwards=True)
+    assert brokers.reached == ["OffsetCommit"]
+    assert isinstance(answer, dict)
+
+
+def test_a_commit_that_waited_until_another_gateway_serves_the_group_is_refused() -> None:
+    brokers, answer = commit_while_away(is_served_afterwards=False)
+    assert brokers.reached == []
+    assert answer is ErrorCode.NOT_COORDINATOR
+
+
+def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
+    brokers = Brokers()
+    offsets = UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(3)]
+    for name, one in zip(("OffsetCommit", "OffsetFetch", "OffsetDelete"), answered, strict=True):
+        offsets.send("g", name, {}, one.set)
+    brokers.are_back = True
+    for one in answered:
+        one.get(timeout=WAIT_S)
+    assert brokers.reached == ["OffsetCommit", "OffsetFetch", "OffsetDelete"]
+
+
+def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PAUSE_S", 0.0)
+    asked: list[object] = []
+    found = iter([("old", 1), ("new", 1)])
+
+    class Moving(Brokers):
+        def fields(self) -> dict[str, Any]:
+            if asked:
+                return {"error_code": ErrorCode.NOT_COORDINATOR if asked[-1] == ("old", 1) else ErrorCode.NONE}
+            return super().fields()
+
+        def ask_any(self, name: str, fields: dict[str, Any], highest: int | None = None) -> Any:  # noqa: ARG002
+            host, port = next(found)
+            return SimpleNamespace(fields=lambda: {"coordinators": [], "error_code": 0, "host": host, "port": port})
+
+        def to(self, address: object) -> Brokers:
+            asked.append(address)
+            return self
+
+    answered: AsyncResult[object] = AsyncResult()
+    offsets = UpstreamOffsets(cast("Links", Moving()), Metrics(), lambda _group: True)
+    offsets.send("g", "OffsetCommit", {}, answered.set)
+    assert answered.get(timeout=WAIT_S) == {"error_code": ErrorCode.NONE}
+    assert asked == [("old", 1), ("new", 1)]

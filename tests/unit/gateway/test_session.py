@@ -1,0 +1,86 @@
+"""A gateway's lease: it begins when the request that renews it is sent, and ends with the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import mock
+
+import gevent
+import pytest
+
+from zkrebalancer.gateway.session import RENEWALS_PER_LEASE, Session
+from zkrebalancer.protocol.calls import Connected, Done, Refusal, Refused, Replied, Reply, Suspended
+from zkrebalancer.protocol.registration import lease_ms
+
+TIMEOUT_MS = 6_000
+
+
+class Clocked:
+    """A session whose ZooKeeper and clock the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms = 1_000
+        monkeypatch.setattr("zkrebalancer.gateway.session.ZkClient", mock.Mock())
+        monkeypatch.setattr("zkrebalancer.gateway.session.clock.steady_us", lambda: self.now_ms * 1_000)
+        self.session = Session("z:1", TIMEOUT_MS, lambda _: None, lambda _: None)
+        self.renewing = gevent.spawn(self.session.renew_lease)
+
+    def connect(self) -> None:
+        self.session._handle(Connected(5, TIMEOUT_MS))
+        gevent.sleep(0)
+
+    def has_lease(self) -> bool:
+        return self.session.has_lease
+
+    def reply(self, reply: Reply) -> None:
+        self.session._handle(Replied(max(self.session._waiting), reply))
+        gevent.sleep(0)
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocked]:
+    found = Clocked(monkeypatch)
+    gevent.sleep(0)
+    yield found
+    found.renewing.kill()
+
+
+def test_a_lease_begins_when_its_renewal_is_sent(clocked: Clocked) -> None:
+    clocked.connect()
+    clocked.now_ms += lease_ms(TIMEOUT_MS) - 1
+    assert not clocked.has_lease()
+    clocked.reply(Done())
+    assert clocked.has_lease()
+    clocked.now_ms += 1
+    assert not clocked.has_lease()
+
+
+def test_a_lease_ends_with_the_connection(clocked: Clocked) -> None:
+    clocked.connect()
+    clocked.reply(Done())
+    clocked.session._handle(Suspended())
+    assert not clocked.has_lease()
+    clocked.connect()  # what was confirmed on the former connection does not count
+    assert not clocked.has_lease()
+
+
+def test_a_lease_that_zookeeper_refuses_is_reported_once(
+    clocked: Clocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pause, pauses = gevent.sleep, list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        pause(0)
+
+    clocked.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr("zkrebalancer.gateway.session.gevent.sleep", sleep)
+        for _ in range(3):
+            clocked.session._handle(Replied(max(clocked.session._waiting), Refused(Refusal.NO_AUTH)))
+            while not clocked.session._waiting:
+                pause(0)
+    assert pauses == [lease_ms(TIMEOUT_MS) / 1_000 / RENEWALS_PER_LEASE] * 3
+    assert not clocked.has_lease()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "refuses to check /" in caplog.text

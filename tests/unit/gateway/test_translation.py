@@ -1,0 +1,64 @@
+"""Decoded requests are the machine's requests, and its answers can be encoded, in every version that is offered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zkrebalancer.gateway import translation
+from zkrebalancer.gateway.group_requests import MEMBERS
+from zkrebalancer.group_protocol import answers, requests
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.kafka_protocol import codec
+from zkrebalancer.kafka_protocol.schema import message
+
+ANSWERS = {
+    "JoinGroup": answers.JoinGroupAnswer(ErrorCode.UNKNOWN_MEMBER_ID, "m"),
+    "SyncGroup": answers.SyncGroupAnswer(ErrorCode.NONE, "consumer", "range", b"x"),
+    "Heartbeat": answers.HeartbeatAnswer(ErrorCode.REBALANCE_IN_PROGRESS),
+    "LeaveGroup": answers.LeaveGroupAnswer(ErrorCode.NONE, (answers.LeaveGroupMember("m", None, ErrorCode.NONE),)),
+    "DescribeGroups": answers.DescribeGroupsAnswer((answers.DescribedGroup(ErrorCode.NONE, "g"),)),
+    "ConsumerGroupHeartbeat": answers.ConsumerGroupHeartbeatAnswer(ErrorCode.FENCED_MEMBER_EPOCH, "", "m", 3, 5),
+    "ConsumerGroupDescribe": answers.ConsumerGroupDescribeAnswer((answers.DescribedConsumerGroup(ErrorCode(0), ""),)),
+    "ListGroups": answers.ListGroupsAnswer(ErrorCode.NONE, (answers.ListedGroup("g", "consumer", "Empty", "classic"),)),
+}  # fmt: skip
+
+
+def test_a_join_with_everything_in_it() -> None:
+    protocol = {"name": "range", "metadata": b"m"}
+    fields = {
+        "group_id": "g", "member_id": "m", "session_timeout_ms": 6, "rebalance_timeout_ms": 7,
+        "protocol_type": "consumer", "protocols": [protocol], "group_instance_id": "i", "reason": "r",
+    }  # fmt: skip
+    decoded = codec.decode("JoinGroupRequest", 9, codec.encode("JoinGroupRequest", 9, fields))
+    expected = requests.JoinGroupRequest(
+        "g", "m", 6, "consumer", (requests.JoinGroupProtocol("range", b"m"),), 7, "i", "r"
+    )
+    assert translation.build(requests.JoinGroupRequest, decoded) == expected
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_version_can_be_asked_and_answered(name: str) -> None:
+    known = message(f"{name}Request").versions
+    for version in range(known.first, known.last + 1):
+        decoded = codec.decode(f"{name}Request", version, codec.encode(f"{name}Request", version, {}))
+        if name == "LeaveGroup":
+            assert len(translation.leave_group(version, decoded).members) == (version <= 2)
+        else:
+            assert isinstance(translation.build(MEMBERS[name], decoded), MEMBERS[name])
+        answer = translation.fields_of(ANSWERS[name])
+        if name == "JoinGroup":
+            answer = translation.join_group_answer(version, answer)
+        read = codec.decode(f"{name}Response", version, codec.encode(f"{name}Response", version, answer))
+        assert _errors(read) == _errors(answer)
+
+
+def _errors(fields: dict[str, Any]) -> list[int]:
+    """Return the error codes of an answer and of the groups in it."""
+    return [one["error_code"] for one in (fields, *fields.get("groups", ())) if one.get("error_code")]
+
+
+def test_an_old_leave_is_one_member_that_leaves() -> None:
+    expected = requests.LeaveGroupRequest("g", (requests.MemberIdentity("m"),))
+    assert translation.leave_group(1, {"group_id": "g", "member_id": "m", "members": []}) == expected

@@ -1,0 +1,285 @@
+"""Central groups: targets come from outside, and what members hold is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.central_group import Outside
+from tests.support.classic_consumer import ClassicConsumer, subscription
+from tests.support.group_coordinator import GROUP, SESSION_MS, Coordinator
+from tests.support.kip848_group import Client, coordinator_with, described, topics
+from zkrebalancer.group_protocol.answers import JoinGroupAnswer
+from zkrebalancer.group_protocol.effects import Targeted
+from zkrebalancer.group_protocol.error_codes import ErrorCode as E
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
+
+CENTRAL = GroupProtocolSettings(assigns_centrally=True)
+EVERYTHING = [0, 1, 2, 3]
+Member = ClassicConsumer | Client
+
+
+def central_group() -> tuple[Coordinator, Outside]:
+    coordinator = coordinator_with({"t": 4}, CENTRAL)
+    return coordinator, Outside(coordinator)
+
+
+def run(outside: Outside, *members: Member, rounds: int = 40) -> None:
+    """Let members act while the rebalancer shares the partitions out."""
+    for _ in range(rounds):
+        for member in members:
+            if isinstance(member, Client):
+                member.beat()
+            else:
+                member.act()
+            outside.share(4)
+        owned = all_owned(*members)
+        assert len(owned) == len(set(owned)), "two owners"
+        outside.coordinator.pass_time(100)
+
+
+def all_owned(*members: Member) -> list[int]:
+    return sorted(n for member in members for n in (member.numbers() if isinstance(member, Client) else member.owned))
+
+
+def held(outside: Outside, name: str) -> list[int]:
+    return sorted(number for _topic, number in outside.coordinator.standings[name].held)
+
+
+def test_a_newcomer_gets_what_it_is_given_and_no_more() -> None:
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    assert a.beat() is E.NONE
+    assert a.numbers() == []
+    assert a.interval_ms == CENTRAL.consumer_urgent_heartbeat_interval_ms  # until it was given something
+    outside.advance()
+    outside.start("a", 1, 2)
+    assert held(outside, "a") == []
+    a.beat()
+    assert a.numbers() == [1, 2] == held(outside, "a")
+    a.beat()
+    assert a.interval_ms == CENTRAL.consumer_heartbeat_interval_ms
+
+
+def test_a_stop_is_reported_when_the_client_has_let_go() -> None:
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    a.beat()
+    outside.advance()
+    outside.start("a", 0, 1)
+    a.beat()
+    a.holds_on = True
+    outside.stop("a", 1)
+    a.beat()
+    a.beat()
+    assert held(outside, "a") == [0, 1]
+    a.holds_on, a.owned = False, a.wanted
+    coordinator.stores_at_once = False
+    a.send()
+    assert held(outside, "a") == [0, 1]  # not yet stored
+    coordinator.finish_writes()
+    assert held(outside, "a") == [0]
+
+
+def test_others_are_not_concerned() -> None:
+    coordinator, outside = central_group()
+    members: list[Member] = [Client(coordinator, "a"), *(ClassicConsumer(coordinator, name) for name in "bc")]
+    run(outside, *members)
+    assert all_owned(*members) == EVERYTHING
+    assert described(coordinator).group_state == "Stable"
+    a, b, c = members
+    assert isinstance(a, Client)
+    assert isinstance(b, ClassicConsumer)
+    assert isinstance(c, ClassicConsumer)
+    epochs = [a.epoch, b.generation]
+    (number,) = c.owned
+    outside.stop(c.member_id, number)
+    assert [a.beat(), coordinator.heartbeat(b.member_id, b.generation)] == [E.NONE, E.NONE]
+    assert coordinator.heartbeat(c.member_id, c.generation) is E.REBALANCE_IN_PROGRESS
+    assert [a.epoch, b.generation] == epochs
+    assert coordinator.commit(b.member_id, b.generation) is E.NONE
+
+
+def test_a_classic_newcomer_joins_once() -> None:
+    coordinator, outside = central_group()
+    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
+    ticket = coordinator.join(protocols=protocols, version=3)
+    assert coordinator.is_waiting(ticket)
+    outside.share(4)
+    answer = coordinator.joined(ticket)
+    assert (answer.error_code, answer.leader) == (E.NONE, "")
+    synced = coordinator.synced(coordinator.sync(answer.member_id, answer.generation_id))
+    assert synced.error_code is E.NONE
+    assert held(outside, answer.member_id) == EVERYTHING
+    assert coordinator.heartbeat(answer.member_id, answer.generation_id) is E.NONE
+
+
+def test_a_classic_client_that_needs_an_id_first_begins_a_group() -> None:
+    coordinator, outside = central_group()
+    a = ClassicConsumer(coordinator, "a")
+    run(outside, a)
+    assert sorted(a.owned) == EVERYTHING
+
+
+def test_a_fenced_member_that_does_not_know_it_is_told() -> None:
+    coordinator, _outside = central_group()
+    protocols = (JoinGroupProtocol("range", subscription(frozenset({1}))),)
+    assert coordinator.join_error(coordinator.join("was-here", protocols)) is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_newcomer_waits_until_what_it_gets_is_free() -> None:
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    run(outside, a)
+    assert a.numbers() == EVERYTHING
+    ticket = coordinator.join(protocols=(JoinGroupProtocol("range", subscription(frozenset())),), version=3)
+    for _ in range(10):
+        assert coordinator.is_waiting(ticket)
+        if sum(map(len, outside.stopping.values())):
+            break
+        outside.share(4)
+    for _ in range(3):
+        a.beat()
+        outside.share(4)
+    answer = coordinator.joined(ticket)
+    assert len(held(outside, answer.member_id)) == 2
+
+
+def test_a_classic_newcomer_that_is_given_nothing_is_answered_within_its_session() -> None:
+    coordinator, _outside = central_group()
+    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
+    ticket = coordinator.join(protocols=protocols, version=3)
+    coordinator.pass_time(SESSION_MS * 3 // 4 - 1)
+    assert coordinator.is_waiting(ticket)
+    coordinator.pass_time(1)
+    answer = coordinator.joined(ticket)
+    assert coordinator.synced(coordinator.sync(answer.member_id, answer.generation_id)).error_code is E.NONE
+    assert coordinator.heartbeat(answer.member_id, answer.generation_id) is E.NONE
+
+
+@pytest.mark.parametrize("how", ["again", "session", "elsewhere"])
+def test_a_join_that_waits_is_answered_once(how: str) -> None:
+    coordinator, outside = central_group()
+    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
+    first = coordinator.join(protocols=protocols, version=3)
+    outside.advance()
+    (member_id,) = outside.owners
+    if how == "again":
+        second = coordinator.join(member_id, protocols)
+        assert coordinator.join_error(first) is E.REBALANCE_IN_PROGRESS
+        assert coordinator.is_waiting(second)
+    elif how == "session":
+        coordinator.leave(member_id)
+        assert coordinator.join_error(first) is E.UNKNOWN_MEMBER_ID
+    else:
+        coordinator.lose_buckets()
+        assert coordinator.join_error(first) is E.NOT_COORDINATOR
+
+
+def test_what_cannot_be_is_not_given() -> None:
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    a.beat()
+    coordinator.step(Targeted(GROUP, "a", 1, frozenset({("t", 0), ("t", 9), ("other", 0)})))
+    a.beat()
+    assert a.numbers() == [0]
+    assert held(outside, "a") == [0]
+    coordinator.topics_read = topics({"t": 10})
+    coordinator.step(coordinator.topics_read)
+    a.beat()
+    assert a.numbers() == [0, 9]
+    coordinator.step(Targeted(GROUP, "nobody", 1, frozenset()))
+    coordinator.step(Targeted("none", "nobody", 1, frozenset()))
+
+
+def test_a_successor_leaves_members_what_they_have_until_it_hears_more() -> None:
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    run(outside, a)
+    coordinator.standings = {}
+    coordinator.crash()
+    assert held(outside, "a") == EVERYTHING
+    a.beat()
+    assert a.numbers() == EVERYTHING
+    coordinator.step(Targeted(GROUP, "a", 1, frozenset({("t", 3)})))
+    a.beat()
+    a.beat()
+    assert held(outside, "a") == [3]
+
+
+def test_a_classic_group_becomes_central_with_its_next_join() -> None:
+    coordinator = coordinator_with({"t": 4})
+    a = ClassicConsumer(coordinator, "a")
+    for _ in range(10):
+        a.act()
+        coordinator.pass_time(1_000)
+    assert sorted(a.owned) == EVERYTHING
+    coordinator.settings = CENTRAL
+    coordinator.crash()
+    a.act()
+    assert coordinator.state() == "Stable"
+    b = Client(coordinator, "b")
+    b.beat()
+    outside = Outside(coordinator)
+    outside.advance()
+    assert held(outside, a.member_id) == EVERYTHING
+    for name in outside.owners:
+        outside.target(name)
+    run(outside, a, b)
+    assert all_owned(a, b) == EVERYTHING
+
+
+def test_a_classic_group_without_members_becomes_central() -> None:
+    coordinator = coordinator_with({"t": 4})
+    ids = coordinator.stable("a")
+    coordinator.leave(ids["a"])
+    generation = coordinator.generation()
+    coordinator.settings = CENTRAL
+    coordinator.crash()
+    a = ClassicConsumer(coordinator, "a")
+    run(Outside(coordinator), a)
+    assert sorted(a.owned) == EVERYTHING
+    assert a.generation > generation
+
+
+def test_the_last_client_of_kip_848_goes_and_the_group_stays_central() -> None:
+    coordinator, outside = central_group()
+    a, b = Client(coordinator, "a"), ClassicConsumer(coordinator, "b")
+    run(outside, a, b)
+    a.send(-1)
+    run(outside, b)
+    assert sorted(b.owned) == EVERYTHING
+    assert described(coordinator).group_state == "Stable"
+
+
+def test_other_protocol_types_have_a_leader() -> None:
+    coordinator, _outside = central_group()
+    ticket = coordinator.join(protocol_type="connect")
+    coordinator.pass_time(3_000)
+    assert coordinator.joined(ticket).leader == coordinator.joined(ticket).member_id
+
+
+def test_a_name_that_no_consumer_group_can_have_is_refused() -> None:
+    coordinator, _outside = central_group()
+    protocols = (JoinGroupProtocol("range", subscription(frozenset())),)
+    assert coordinator.join_error(coordinator.join(protocols=protocols, group="a/b")) is E.INVALID_GROUP_ID
+
+
+def test_nobody_joins_before_the_topics_are_known() -> None:
+    coordinator = Coordinator(CENTRAL)
+    request = JoinGroupRequest(
+        GROUP, "", SESSION_MS, "consumer", (JoinGroupProtocol("range", subscription(frozenset())),)
+    )
+    assert coordinator.ask(request, JoinGroupAnswer, 3).error_code is E.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_static_member_that_comes_back_has_what_it_had() -> None:
+    coordinator, outside = central_group()
+    a, b = Client(coordinator, "a", instance_id="pod"), Client(coordinator, "b")
+    run(outside, a, b)
+    before = a.numbers()
+    a.send(-2)
+    again = Client(coordinator, "a2", instance_id="pod")
+    assert again.beat() is E.NONE
+    assert again.numbers() == before
+    assert coordinator.standings["a2"].instance_id == "pod"

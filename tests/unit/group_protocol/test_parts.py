@@ -1,0 +1,201 @@
+"""The parts of the group protocol that need no machine: timers, buckets, stored groups, subscriptions."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrebalancer.group_protocol import stored
+from zkrebalancer.group_protocol.consumer_protocol import (
+    Subscription,
+    SubscriptionError,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of, java_hash
+from zkrebalancer.group_protocol.requests import JoinGroupProtocol
+from zkrebalancer.group_protocol.scheduler import SPARE_QUEUE_ENTRIES, Scheduler, TimerKey
+from zkrebalancer.group_protocol.stored import StoredGroup, StoredGroupError, StoredMember
+
+# ---- where a group is served
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("console-consumer-12345", 158455506),
+        ("größe", 98762257),
+        ("😀", 1772899),
+        ("polygenelubricants", -(2**31)),
+    ],
+)
+def test_names_hash_as_in_java(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+
+
+def test_a_group_has_the_bucket_that_kafka_gives_it() -> None:
+    assert bucket_of("hello") == 99162322 % BUCKETS
+    assert bucket_of("console-consumer-12345") == 158455506 % BUCKETS
+    assert bucket_of("polygenelubricants") == 0  # the smallest number has no absolute value
+
+
+def test_a_gateway_that_goes_takes_only_its_own_buckets_with_it() -> None:
+    three = {bucket: gateway_of(bucket, ["g1", "g2", "g3"]) for bucket in range(BUCKETS)}
+    two = {bucket: gateway_of(bucket, ["g3", "g1"]) for bucket in range(BUCKETS)}
+    assert all(two[bucket] == gateway for bucket, gateway in three.items() if gateway != "g2")
+    assert set(three.values()) == {"g1", "g2", "g3"}
+
+
+# ---- timers
+
+
+def key(name: str) -> TimerKey:
+    return "g", "session", name
+
+
+def test_timers_wake_in_order_and_only_when_due() -> None:
+    scheduler, woken = Scheduler(), []
+    for name, delay_ms in (("c", 30), ("a", 10), ("b", 20)):
+        scheduler.start_timer(key(name), delay_ms, lambda name=name: woken.append(name))  # type: ignore[misc]
+    assert scheduler.next_deadline_ms() == 10
+    scheduler.now_ms = 20
+    scheduler.wake_due()
+    assert woken == ["a", "b"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 20)), st.integers(0, 5))))
+def test_timers_agree_with_a_plain_model(steps: list[tuple[str, int | None, int]]) -> None:
+    scheduler, woken, deadlines, expected = Scheduler(), list[str](), dict[str, int](), list[str]()
+    for name, delay_ms, passes_ms in steps:
+        if delay_ms is None:
+            scheduler.cancel_timer(key(name))
+            deadlines.pop(name, None)
+        else:
+            scheduler.start_timer(key(name), delay_ms, lambda name=name: woken.append(name))  # type: ignore[misc]
+            deadlines[name] = scheduler.now_ms + delay_ms
+        next_ms = scheduler.next_deadline_ms()
+        assert not deadlines or (next_ms is not None and next_ms <= min(deadlines.values()))
+        scheduler.now_ms += passes_ms
+        scheduler.wake_due()
+        due = [name for name, deadline_ms in deadlines.items() if deadline_ms <= scheduler.now_ms]
+        expected += due
+        deadlines = {name: deadline_ms for name, deadline_ms in deadlines.items() if name not in due}
+        assert sorted(woken) == sorted(expected)
+
+
+def test_heartbeats_and_members_that_come_and_go_do_not_let_the_queue_grow() -> None:
+    scheduler = Scheduler()
+    for number in range(10_000):
+        scheduler.start_timer(key("m"), 10_000, lambda: None)
+        scheduler.start_timer(key(f"m{number}"), 10_000, lambda: None)
+        scheduler.cancel_timer(key(f"m{number}"))
+        scheduler.now_ms += 1
+    assert len(scheduler._queue) <= SPARE_QUEUE_ENTRIES + 4
+
+
+# ---- stored groups
+
+NAMES = st.text(max_size=5)
+MEMBERS = st.builds(
+    StoredMember,
+    NAMES,
+    st.none() | NAMES,
+    NAMES,
+    NAMES,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.lists(st.builds(JoinGroupProtocol, NAMES, st.binary(max_size=9)), max_size=2).map(tuple),
+    st.binary(max_size=9),
+)
+GROUPS = st.builds(
+    StoredGroup,
+    st.integers(0, 2**31 - 1),
+    st.none() | NAMES,
+    st.none() | NAMES,
+    st.none() | NAMES,
+    st.booleans(),
+    st.lists(MEMBERS, max_size=3).map(tuple),
+)
+
+
+@given(GROUPS)
+def test_a_stored_group_is_read_as_it_was_written(group: StoredGroup) -> None:
+    assert stored.from_bytes(stored.to_bytes(group)) == group
+
+
+@given(GROUPS, st.data())
+def test_a_damaged_group_is_refused_or_read_but_never_an_accident(group: StoredGroup, data: st.DataObject) -> None:
+    content = bytearray(stored.to_bytes(group))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        read = stored.from_bytes(bytes(content))
+    except StoredGroupError:
+        return
+    assert read == group  # a bit that zlib does not use
+
+
+ANYTHING = st.none() | st.integers(-9, 9) | st.binary(max_size=3) | st.dictionaries(NAMES, NAMES) | st.lists(NAMES)
+
+
+@given(ANYTHING)
+def test_what_is_no_group_is_refused(content: object) -> None:
+    with pytest.raises(StoredGroupError, match="cannot be read"):
+        stored.from_bytes(zlib.compress(msgpack.packb(content)))
+
+
+def test_a_group_of_a_later_version_is_refused_and_one_with_more_fields_is_read() -> None:
+    group = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
+    fields = msgpack.unpackb(zlib.decompress(stored.to_bytes(group)))
+    assert stored.from_bytes(zlib.compress(msgpack.packb({**fields, "more": 1}))) == group
+    with pytest.raises(StoredGroupError, match="version 2"):
+        stored.from_bytes(zlib.compress(msgpack.packb({**fields, "version": 2})))
+
+
+def test_members_with_alike_subscriptions_take_little_room() -> None:
+    protocols = (JoinGroupProtocol("range", bytes(range(100))),)
+    members = tuple(StoredMember(f"m{n}", None, "c", "h", 45_000, 300_000, protocols, b"") for n in range(1_000))
+    content = stored.to_bytes(StoredGroup(1, "consumer", "range", "m0", is_assigned=False, members=members))
+    assert len(content) < 30 * len(members)
+
+
+# ---- subscriptions
+
+TOPICS = b"\0\0\0\2" + b"\0\1t" + "\0\2ü".encode() + b"\xff\xff\xff\xff"
+OWNED = b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\2" + b"\0\0\0\0" + b"\0\0\0\7"
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "expected"),
+    [
+        (0, TOPICS, Subscription(0, ("t", "ü"), {}, None)),
+        (1, TOPICS + OWNED, Subscription(1, ("t", "ü"), {"t": (0, 7)}, None)),
+        (2, TOPICS + OWNED + b"\0\0\0\5", Subscription(2, ("t", "ü"), {"t": (0, 7)}, None)),
+        (3, TOPICS + OWNED + b"\0\0\0\5\0\2r1", Subscription(3, ("t", "ü"), {"t": (0, 7)}, "r1")),
+        (3, TOPICS + OWNED + b"\0\0\0\5\xff\xff", Subscription(3, ("t", "ü"), {"t": (0, 7)}, None)),
+        (9, TOPICS + OWNED + b"\0\0\0\5\0\2r1 later", Subscription(9, ("t", "ü"), {"t": (0, 7)}, "r1")),
+    ],
+)
+def test_a_subscription_of_each_version_is_read(version: int, fields: bytes, expected: Subscription) -> None:
+    assert read_subscription(bytes([0, version]) + fields) == expected
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**31 - 1)).map(tuple)), st.integers(0, 3))
+def test_an_assignment_is_read_as_it_was_written(assignment: dict[str, tuple[int, ...]], version: int) -> None:
+    assert read_assignment(write_assignment(version, assignment)) == assignment
+
+
+@given(st.binary(max_size=30))
+def test_bytes_that_are_neither_are_refused(content: bytes) -> None:
+    with contextlib.suppress(SubscriptionError):
+        assert read_subscription(content).topics is not None
+    with contextlib.suppress(SubscriptionError):
+        assert read_assignment(content) is not None

@@ -1,0 +1,80 @@
+"""Class archives are made once for each Java; what is missing or does not fit is left out."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from zkrebalancer.localcluster.class_archives import ClassArchives
+from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.jars import JarSource
+from zkrebalancer.localcluster.java import find_java
+
+MAIN = "kafka.Kafka"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> JarSource:
+    return JarSource(tmp_path / "cache", None, lambda _line: None)
+
+
+def java_of(home: Path, release: str) -> str:
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    (home / "release").write_text(release)
+    return str(home / "bin" / "java")
+
+
+def found(java: str, class_path: str, source: JarSource) -> ClassArchives:
+    archives = ClassArchives.of(java, class_path, source)
+    assert archives is not None
+    return archives
+
+
+def test_each_java_and_each_class_path_has_its_own(tmp_path: Path, source: JarSource) -> None:
+    first = found(java_of(tmp_path, "17.0.1"), "a.jar", source)
+    assert found(java_of(tmp_path, "17.0.1"), "a.jar", source) == first
+    assert found(java_of(tmp_path, "17.0.1"), "b.jar", source) != first
+    assert found(java_of(tmp_path, "17.0.2"), "a.jar", source) != first
+    assert ClassArchives.of(str(tmp_path / "elsewhere" / "bin" / "java"), "a.jar", source) is None
+
+
+def test_they_are_recorded_once(tmp_path: Path, source: JarSource) -> None:
+    archives = found(java_of(tmp_path, "17"), "a.jar", source)
+    assert archives.options(MAIN) == []
+    recorded: list[ClassArchives] = []
+
+    def record(partial: ClassArchives) -> None:
+        recorded.append(partial)
+        (option, _silent) = partial.options(MAIN)
+        assert option.startswith("-XX:ArchiveClassesAtExit=")
+        Path(option.partition("=")[2]).touch()
+
+    archives.make_once(record, source)
+    archives.make_once(record, source)
+    assert len(recorded) == 1
+    assert archives.options(MAIN)[0] == f"-XX:SharedArchiveFile={archives.folder}/{MAIN}.jsa"
+    assert archives.options("another.Main") == []
+
+
+def test_a_failed_recording_leaves_nothing(tmp_path: Path, source: JarSource) -> None:
+    archives = found(java_of(tmp_path, "17"), "a.jar", source)
+
+    def record(partial: ClassArchives) -> None:
+        raise LocalClusterError(f"no server for {partial.folder}")
+
+    with pytest.raises(LocalClusterError):
+        archives.make_once(record, source)
+    assert [path.name for path in source.cache.iterdir()] == ["lock"]
+
+
+def test_an_archive_that_does_not_fit_is_ignored_silently(source: JarSource) -> None:
+    java = find_java()
+    archives = found(java, "", source)
+    archives.folder.mkdir(parents=True)
+    (archives.folder / f"{MAIN}.jsa").write_bytes(b"none" * 9_999)
+    done = subprocess.run(
+        [java, *archives.options(MAIN), "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "warning" not in (done.stdout + done.stderr).lower()

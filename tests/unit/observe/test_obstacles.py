@@ -1,0 +1,27 @@
+"""What is said of a member that has not answered yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from zkrebalancer.observe.obstacles import find_obstacles
+from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.protocol.registration import Registration
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
+
+CAUSE = Cause("id", "member-joined")
+STOP, START = StopFetcher("id", 1, 2, CAUSE, None), StartFetcher("id", 1, 2, CAUSE, {("t", 0): 0})
+
+
+@pytest.mark.parametrize(("command", "until_ms"), [(STOP, 91_000), (START, 31_000)], ids=["stop", "start"])
+def test_only_a_stop_has_the_time_that_its_member_asked_for(command: Command, until_ms: int) -> None:
+    """In `obstacles._of_member`, take the limit of stops for starts."""
+    registration = Registration("static", {"t": 1}, "0", "a", "h", 6_000, stop_timeout_ms=90_000)
+    member = Member("a-1", registration, OwnersRecord(1, None, {}), pending=[PendingCommand(command, "node", 1_000)])
+    view = replace(GroupView("g", {}, GroupSettings(rebalance_timeout_ms=30_000)), members={"a-1": member})
+    (found,) = find_obstacles(view, is_led=True, published=[], unpublished=0)
+    assert (found.kind, found.member, found.until_ms) == ("waiting", "a-1", until_ms)

@@ -1,0 +1,209 @@
+"""What a rebalance would move is told without moving it, as the coordinator would decide it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.assignment.loads import to_offsets
+from zkrebalancer.assignment.model import Racks
+from zkrebalancer.observe import inspection
+from zkrebalancer.operations import foresight, loads
+from zkrebalancer.operations.foresight import Foreseen, UnknownPartitionError, foresee, foresee_one
+from zkrebalancer.operations.loads import StoredLoads
+from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.errors import UnknownStrategyError
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.runtime.zk import BlockingZk
+
+T0, T1, T2, T3 = (("t", number) for number in range(4))
+FROZEN = GroupSettings(frozen=True)
+
+
+def client_of(world: World) -> BlockingZk:
+    return cast("BlockingZk", ModelClient(world.zk))
+
+
+def foreseen(world: World, under: GroupSettings | None = None, kafka: dict[str, str] | None = None) -> Foreseen:
+    report = inspection.read_group(client_of(world), GROUP)
+    return foresee(client_of(world), report, under or report.settings, kafka)
+
+
+def with_all_on_a(*others: str, group: GroupSettings = GroupSettings()) -> World:  # noqa: B008  # it is frozen
+    """A world where `a` has all partitions of `t`, and others have just registered; the coordinator is gone."""
+    world = world_with(group, "a")
+    world.kill_coordinator(world.leader())
+    for name in others:
+        world.add_agent(name)
+    world.run()
+    return world
+
+
+def test_a_group_at_rest_stays_as_it_is() -> None:
+    found = foreseen(world_with(GroupSettings(), "a", "b"))
+
+    assert (found.moves, found.before, found.after) == ([], {"a-1": 2, "b-1": 2}, {"a-1": 2, "b-1": 2})
+    assert (found.unassigned, found.notes) == (0, [])
+
+
+def test_a_new_consumer_would_get_its_half() -> None:
+    found = foreseen(with_all_on_a("b"))
+
+    assert {(before, after) for _partition, before, after in found.moves} == {("a-1", "b-1")}
+    assert [partition for partition, _before, _after in found.moves] == sorted({m[0] for m in found.moves})
+    assert (len(found.moves), found.before, found.after) == (2, {"a-1": 4, "b-1": 0}, {"a-1": 2, "b-1": 2})
+
+
+def test_it_is_what_the_coordinator_then_does() -> None:
+    world = with_all_on_a("b", "c")
+    found = foreseen(world)
+    world.add_coordinator()
+    world.pass_time(10_000)
+
+    assert {name: len(owned) for name, owned in world.owned().items()} == found.after
+    assert found.moves
+
+
+def test_a_frozen_group_gives_only_what_nobody_has() -> None:
+    world = with_all_on_a("b")
+    world.set_topic("t", 5)
+
+    found = foreseen(world, FROZEN)
+
+    assert found.moves == [(("t", 4), None, "b-1")]
+    assert found.notes == ["the group is frozen: only partitions without an owner are assigned"]
+
+
+def test_partitions_that_nobody_would_get_are_counted() -> None:
+    world = with_all_on_a()
+    world.leave(world.agents["a"])
+
+    found = foreseen(world)
+
+    assert (found.moves, found.before, found.after, found.unassigned) == ([], {}, {}, 0)
+
+
+def test_what_a_static_member_had_waits_for_it() -> None:
+    world = world_with(GroupSettings())
+    member = world.add_agent("s", instance_id="s-1")
+    world.pass_time(2_000)
+    assert len(world.owned()["s-1"]) == 4
+    world.add_agent("b")
+    world.pass_time(2_000)
+    kept = set(world.owned()["s-1"])
+    world.kill_agent(member)
+    world.pass_time(1_000)
+
+    found = foreseen(world)
+
+    assert not any(partition in kept for partition, _before, _after in found.moves)
+    assert "static members that are away: 1; their partitions wait for them for a while" in found.notes
+    assert sum(found.before.values()) == sum(found.after.values()) == 4
+    assert found.before == found.after
+
+
+def test_a_strategy_that_there_is_not() -> None:
+    with pytest.raises(UnknownStrategyError):
+        foreseen(with_all_on_a(), GroupSettings(strategy="nonsense"))
+
+
+def test_a_strategy_that_weighs_says_what_is_not_known() -> None:
+    found = foreseen(with_all_on_a("b"), GroupSettings(strategy="balanced"))
+
+    assert found.notes == ["balanced weighs lag, rates and racks, which are not known here; use --bootstrap"]
+    assert found.after == {"a-1": 2, "b-1": 2}
+    assert foreseen(with_all_on_a("b"), GroupSettings(strategy="sticky")).notes == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "refused", "notes"),
+    [
+        ({}, None, ["rates are known to the coordinator only; lag is as of now"]),
+        ({"t": [9.0, 1.0, 1.0, 1.0]}, None, ["rates are those of the group's weights; lag is as of now"]),
+        (
+            {},
+            "weights: nonsense",
+            [
+                "rates are known to the coordinator only; lag is as of now",
+                "weights are not used: weights: nonsense",
+            ],
+        ),
+    ],
+)
+def test_a_strategy_that_weighs_is_told_lag_and_rates(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[float]], refused: str | None, notes: list[str]
+) -> None:
+    asked: list[object] = []
+
+    def read_loads(_zk: object, kafka: object, group: str, topics: dict[str, int]) -> StoredLoads:
+        asked.append((kafka, group, dict(topics)))
+        ends, committed = to_offsets(topics, {T0: 9_000}), to_offsets(topics, {T0: 0})
+        return StoredLoads(0, ends, committed, expected, refused, Racks())
+
+    monkeypatch.setattr(loads, "read_loads", read_loads)
+    world = with_all_on_a("b")
+
+    found = foreseen(world, GroupSettings(strategy="balanced"), {"bootstrap.servers": "k:1"})
+
+    assert asked == [({"bootstrap.servers": "k:1"}, GROUP, {"t": 4})]
+    assert found.notes == notes
+    if expected:  # one partition weighs three times the others together
+        assert sorted(found.after.values()) == [1, 3]
+
+
+def test_why_one_partition_is_where_it_is() -> None:
+    world = world_with(GroupSettings(), "a", "b")
+    report = inspection.read_group(client_of(world), GROUP)
+    owner = next(name for name, owned in world.owned().items() if T2 in owned)
+
+    explanation, notes = foresee_one(client_of(world), report, T2, None)
+
+    assert (explanation.holder, explanation.target, notes) == (owner, owner, [])
+
+
+@pytest.mark.parametrize("partition", [("t", 4), ("t", -1), ("u", 0)])
+def test_a_partition_that_the_group_does_not_read_cannot_be_explained(partition: tuple[str, int]) -> None:
+    world = world_with(GroupSettings(), "a")
+    report = inspection.read_group(client_of(world), GROUP)
+    with pytest.raises(UnknownPartitionError, match=f"{partition[0]}-{partition[1]}: group g reads and holds no topic"):
+        foresee_one(client_of(world), report, partition, None)
+
+
+def test_in_a_frozen_group_what_somebody_has_stays() -> None:
+    world = with_all_on_a("b", group=FROZEN)
+    world.set_topic("t", 5)
+    report = inspection.read_group(client_of(world), GROUP)
+    for partition in (T0, T1, T2, T3):
+        explanation, _notes = foresee_one(client_of(world), report, partition, None)
+        assert (explanation.holder, explanation.target, explanation.reason) == ("a-1", "a-1", "the group is frozen")
+    explanation, _notes = foresee_one(client_of(world), report, ("t", 4), None)
+    assert (explanation.holder, explanation.target) == (None, "b-1")
+    assert explanation.reason != "the group is frozen"
+
+
+def test_topics_that_cannot_be_read_are_as_if_they_were_not() -> None:
+    world = world_with(GroupSettings(), "a")
+    client = ModelClient(world.zk)
+    client.create(paths.topic("broken"), b"[")
+    client.create(f"{paths.BROKER_TOPICS}/a b", b'{"partitions":{"0":[1]}}')
+
+    assert foreseen(world).moves == []
+    assert set(foresight._read_topics(client_of(world)).topics) == {"t"}
+
+
+def test_settings_that_are_not_written_yet_decide() -> None:
+    world = with_all_on_a("b")
+    world.configure(settings.encode(FROZEN))
+
+    assert len(foreseen(world, GroupSettings()).moves) == 2
+    assert foreseen(world).moves == []
+
+
+def test_a_strategy_that_weighs_nothing_asks_kafka_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loads, "read_loads", None)
+    found = foreseen(with_all_on_a("b"), GroupSettings(strategy="sticky"), {"bootstrap.servers": "k:1"})
+    assert (found.after, found.notes) == ({"a-1": 2, "b-1": 2}, [])

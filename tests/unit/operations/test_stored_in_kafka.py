@@ -1,0 +1,196 @@
+"""A group's offsets in Kafka, and its lag by both stores; with a fake of Kafka's admin client."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP
+from tests.unit.operations.model_client import ModelClient
+from zkrebalancer.observe.inspection import GroupReport, MemberReport, read_group
+from zkrebalancer.operations import kafka_offsets
+from zkrebalancer.operations.group_lag import PartitionLag, read_lag
+from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka, known_log_ends
+from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.ownership import OwnersRecord
+from zkrebalancer.runtime.zk import BlockingZk
+
+KAFKA = {"bootstrap.servers": "b:1"}
+REFUSED = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "it is unknown")
+NO_ACCESS = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "no access"))
+
+
+def answer(topic: str, partition: int, offset: int, error: KafkaError | None = None) -> SimpleNamespace:
+    return SimpleNamespace(topic=topic, partition=partition, offset=offset, error=error)
+
+
+class Admin:
+    """A fake admin client with one answer, None: it never answers."""
+
+    def __init__(self, reply: list[SimpleNamespace] | Exception | None) -> None:
+        self.reply = reply
+        self.asked: list[Any] = []
+        self.written: list[Any] = []
+
+    def list_consumer_group_offsets(self, request: list[Any], *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout == kafka_offsets.REQUEST_TIMEOUT_S
+        self.asked += request
+        return self._answer(request)
+
+    def alter_consumer_group_offsets(self, request: list[Any], *, request_timeout: float) -> dict[str, Future[Any]]:
+        assert request_timeout == kafka_offsets.REQUEST_TIMEOUT_S
+        self.written += request
+        return self._answer(request)
+
+    def _answer(self, request: list[Any]) -> dict[str, Future[Any]]:
+        (group,) = (one.group_id for one in request)
+        future: Future[Any] = Future()
+        if isinstance(self.reply, Exception):
+            future.set_exception(self.reply)
+        elif self.reply is not None:
+            future.set_result(SimpleNamespace(topic_partitions=self.reply))
+        return {group: future}
+
+    def poll(self, _timeout: float) -> int:
+        return 0
+
+
+def stored(monkeypatch: pytest.MonkeyPatch, reply: list[SimpleNamespace] | Exception | None) -> tuple[Admin, Any]:
+    admin = Admin(reply)
+    monkeypatch.setattr(kafka_offsets, "AdminClient", lambda _settings: admin)
+    return admin, StoredInKafka(KAFKA, "g")
+
+
+def test_every_committed_offset_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, store = stored(monkeypatch, [answer("t", 0, 0), answer("t", 1, 17), answer("t", 2, -1), answer("u", 0, -2)])
+
+    assert store.read() == {("t", 0): 0, ("t", 1): 17}
+    assert [(one.group_id, one.topic_partitions) for one in admin.asked] == [("g", None)]
+
+
+def test_offsets_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, store = stored(monkeypatch, [answer("t", 0, 5), answer("t", 1, 6)])
+
+    store.write({("t", 1): 6, ("t", 0): 5})
+
+    (request,) = admin.written
+    assert request.group_id == "g"
+    assert [(tp.topic, tp.partition, tp.offset) for tp in request.topic_partitions] == [("t", 0, 5), ("t", 1, 6)]
+
+
+def test_one_offset_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _admin, store = stored(monkeypatch, [answer("t", 0, 5), answer("t", 1, 6, REFUSED)])
+
+    with pytest.raises(KafkaOffsetsError, match=r"^Kafka rejected the offset of t/1: it is unknown$"):
+        store.write({("t", 0): 5, ("t", 1): 6})
+
+
+@pytest.mark.parametrize(("reply", "reason"), [(NO_ACCESS, "no access"), (None, r"no answer within 0\.02 s")])
+def test_why_there_are_no_offsets(monkeypatch: pytest.MonkeyPatch, reply: Exception | None, reason: str) -> None:
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", 0.01)
+    _admin, store = stored(monkeypatch, reply)
+
+    with pytest.raises(KafkaOffsetsError, match=f"^no offsets of group g from Kafka: {reason}$"):
+        store.read()
+    with pytest.raises(KafkaOffsetsError, match=f"^Kafka rejected the offsets of g: {reason}$"):
+        store.write({("t", 0): 5})
+
+
+def test_the_reason_of_a_connection_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _admin, store = stored(monkeypatch, NO_ACCESS)
+    store._errors.record(KafkaError(KafkaError._TRANSPORT, "refused by b:1"))
+
+    with pytest.raises(KafkaOffsetsError, match=r": no access \(refused by b:1\)$"):
+        store.read()
+    with pytest.raises(KafkaOffsetsError, match=r": no access$"):
+        store.read()
+
+
+class Brokers:
+    """A fake consumer that knows the ends of some logs."""
+
+    def __init__(self, ends: dict[TopicPartition, int], fails: KafkaException | None = None) -> None:
+        self.ends, self.fails, self.closed = ends, fails, 0
+        self.asked: list[tuple[str, int, int]] = []
+
+    def offsets_for_times(self, asked: list[Any], *, timeout: float) -> list[SimpleNamespace]:
+        assert timeout == kafka_offsets.REQUEST_TIMEOUT_S
+        self.asked += [(tp.topic, tp.partition, tp.offset) for tp in asked]
+        if self.fails is not None:
+            raise self.fails
+        known = [(tp, self.ends.get((tp.topic, tp.partition))) for tp in asked]
+        return [
+            answer(tp.topic, tp.partition, -1 if end is None else end, REFUSED if end is None else None)
+            for tp, end in known
+        ]
+
+    def poll(self, _timeout: float) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_ends_of_logs_that_kafka_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({("t", 0): 0, ("t", 1): 8, ("t", 3): -1})
+    monkeypatch.setattr(kafka_offsets, "_consumer", lambda _settings: brokers)
+
+    assert known_log_ends(KAFKA, [("t", number) for number in range(4)]) == {("t", 0): 0, ("t", 1): 8}
+    assert brokers.asked == [("t", number, kafka_offsets.END) for number in range(4)]
+    assert brokers.closed == 1
+
+
+def test_a_client_that_failed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({}, NO_ACCESS)
+    monkeypatch.setattr(kafka_offsets, "_consumer", lambda _settings: brokers)
+
+    with pytest.raises(KafkaOffsetsError, match=r"^no offsets from Kafka at b:1: no access$"):
+        known_log_ends(KAFKA, [("t", 0)])
+    assert brokers.closed == 1
+
+
+def test_the_client_that_asks_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(kafka_offsets, "Consumer", made.append)
+
+    kafka_offsets._consumer({"bootstrap.servers": "b:1"})
+
+    assert made == [{"bootstrap.servers": "b:1", "group.id": "zkrebalancer-offsets", "enable.auto.commit": False}]
+
+
+def test_lag_is_of_all_that_is_owned_or_stored_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[TopicPartition] = []
+
+    def ends(kafka: object, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        assert kafka == KAFKA
+        asked.extend(partitions)
+        return {("t", 0): 20, ("t", 1): 20, ("t", 2): 20}
+
+    monkeypatch.setattr(kafka_offsets, "known_log_ends", ends)
+    monkeypatch.setattr(StoredInKafka, "read", lambda _self: {("t", 1): 12, ("t", 2): 9, ("t", 3): 1})
+    report = report_with({("t", 0): 10, ("t", 1): 10}, {("t", 0): 0, ("t", 4): 0})
+
+    found = read_lag(report, KAFKA)
+
+    assert asked == [("t", number) for number in range(5)]
+    assert list(found) == asked
+    assert found == {
+        ("t", 0): PartitionLag(10, None, 20),
+        ("t", 1): PartitionLag(10, 12, 20),
+        ("t", 2): PartitionLag(None, 9, 20),
+        ("t", 3): PartitionLag(None, 1, None),
+        ("t", 4): PartitionLag(None, None, None),
+    }
+    assert [lag.lag for lag in found.values()] == [10, 8, 11, None, None]
+
+
+def report_with(offsets: dict[TopicPartition, int], owned: dict[TopicPartition, int]) -> GroupReport:
+    report = read_group(cast("BlockingZk", ModelClient(world_with().zk)), GROUP)
+    report.offsets.update(offsets)
+    report.members.append(MemberReport("a-1", owners=OwnersRecord(1, None, owned)))
+    return report

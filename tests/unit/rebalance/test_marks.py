@@ -1,0 +1,138 @@
+"""Which topic a group's offsets belong to is said in two places; what somebody else wrote into one deletes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.groups import copies, world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation, SetContent
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance import topic_reset
+from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.rebalance.view import GroupView
+
+MARK, RECORD = paths.offsets(GROUP, "t"), paths.incarnations(GROUP, "t")
+
+
+def world_with_an_offset() -> World:
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"4711"),)))
+    return world
+
+
+def write_while_nobody_leads(world: World, *operations: Operation) -> None:
+    world.kill_coordinator(world.leader())
+    world.zk.perform(Multi(operations))
+    world.add_coordinator()
+    world.pass_time(3_000)
+
+
+def stored(world: World) -> list[str]:
+    return [world.zk.nodes[path].content.decode() for path in (MARK, RECORD)]
+
+
+@pytest.mark.parametrize("junk", [b"null", b"\xff", b"", b"id-9", b"id-9 czxid-99"])
+@pytest.mark.parametrize("path", [MARK, RECORD])
+def test_what_somebody_writes_over_one_of_the_two_is_put_right(path: str, junk: bytes) -> None:
+    """In `GroupView.is_stale`, believe either alone; in `GroupView.names_to_store`, look at one of them."""
+    world = world_with_an_offset()
+    before, generation, said = world.owned(), world.generation(), stored(world)
+    write_while_nobody_leads(world, SetContent(path, junk))
+    assert world.zk.children(MARK) == ["0"]
+    assert (world.owned(), world.generation(), stored(world), copies(world)) == (before, generation, said, [])
+
+
+@pytest.mark.parametrize("junk", [b"null", b"\xff", b""])
+@pytest.mark.parametrize("path", [MARK, RECORD])
+def test_offsets_of_a_former_topic_are_deleted_whatever_one_of_the_two_says(path: str, junk: bytes) -> None:
+    """In `GroupView.is_stale`, look at one of the two only."""
+    world = world_with_an_offset()
+    world.kill_coordinator(world.leader())
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.zk.perform(Multi((SetContent(path, junk),)))
+    world.add_coordinator()
+    world.pass_time(3_000)
+    assert world.zk.children(MARK) == []
+    assert [copy.offsets for copy in copies(world)] == [{0: 4711}]
+    assert {names.split()[0] for names in stored(world)} == {"id-2"}
+    world.assert_converged()
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_kept"), [(None, True), (b"null", True), (b"id-0", True), (b"", True), (b"id-0 czxid-1", False)]
+)
+def test_before_there_is_a_record_a_mark_counts_if_a_coordinator_can_have_written_it(
+    mark: bytes | None, is_kept: bool
+) -> None:
+    """An older version wrote no records. In `GroupView.is_stale`, believe any mark."""
+    world = world_with_an_offset()
+    writes: list[Operation] = [Delete(RECORD)]
+    writes += [SetContent(MARK, mark)] if mark is not None else []
+    write_while_nobody_leads(world, *writes)
+    assert world.zk.children(MARK) == (["0"] if is_kept else [])
+    world.set_topic("t", 5)
+    world.pass_time(2_000)
+    assert len(set(stored(world))) == 1
+    world.assert_converged()
+
+
+def test_what_an_older_version_has_reset_is_not_reset_again() -> None:
+    """It writes the mark alone. In `GroupView.is_stale`, believe the record alone."""
+    world = world_with_an_offset()
+    world.kill_coordinator(world.leader())
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.zk.perform(Multi((SetContent(MARK, world.topics()["t"].incarnation.encode()),)))
+    world.add_coordinator()
+    world.pass_time(3_000)
+    assert world.zk.children(MARK) == ["0"]
+    assert {names.split()[0] for names in stored(world)} == {"id-2"}
+
+
+def test_the_record_goes_with_the_offsets_of_a_topic_that_stays_deleted() -> None:
+    """In `TopicReset._operations`, leave it."""
+    world = world_with_an_offset()
+    world.delete_topic("t")
+    world.pass_time(4_000_000)
+    assert not world.zk.children(paths.offsets(GROUP))
+    assert not world.zk.children(paths.incarnations(GROUP))
+
+
+def test_many_records_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an upgrade there are none. In `TopicReset._renamed`, do not go on."""
+    monkeypatch.setattr(topic_reset, "MAX_RENAMES", 2)
+    world = world_with()
+    topics = [f"t{number}" for number in range(5)]
+    for topic in topics:
+        world.set_topic(topic, 1)
+    world.add_agent("a", dict.fromkeys(topics, 1))
+    world.pass_time(2_000)
+    transactions = len(world.zk.transactions)
+    write_while_nobody_leads(world, *(Delete(paths.incarnations(GROUP, topic)) for topic in topics))
+    assert world.zk.children(paths.incarnations(GROUP)) == topics
+    writes = [
+        sum(isinstance(each, Create) and each.path.startswith(paths.incarnations(GROUP)) for each in operations)
+        for operations in world.zk.transactions[transactions:]
+    ]
+    assert [count for count in writes if count] == [2, 2, 1]
+
+
+def test_all_topics_are_looked_at_only_while_a_group_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each acknowledgement. In `Group._note_released`, look whenever something was let go."""
+    states: list[GroupState] = []
+    world = world_with(GroupSettings(), "a", partitions=8)
+    renamed = GroupView.renamed_topics
+
+    def noted(view: GroupView) -> dict[str, str]:
+        states.append(world.leader().machine.groups[view.group].state)
+        return renamed(view)
+
+    monkeypatch.setattr(GroupView, "renamed_topics", noted)
+    for name in "bcd":
+        world.add_agent(name)
+        world.pass_time(2_000)
+    world.assert_converged()
+    assert set(states) == {GroupState.IDLE}

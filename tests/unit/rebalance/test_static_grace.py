@@ -1,0 +1,54 @@
+"""Static members with a grace of their own: clients of a gateway may read on while nobody is registered for them."""
+
+from __future__ import annotations
+
+from tests.support.groups import events, world_with
+from tests.support.world import GROUP, Agent, World
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Delete, Multi
+from zkrebalancer.protocol.settings import GroupSettings
+
+GRACE_MS = 20_000
+
+
+def gateways_member(world: World, client: str) -> Agent:
+    """Return a member with a grace of its own, as a gateway registers it, of the instance pod-1."""
+    return world.add_agent(client, instance_id="pod-1", static_grace_ms=GRACE_MS)
+
+
+def test_rule_17_what_a_member_with_a_grace_of_its_own_had_goes_to_nobody_else() -> None:
+    """In `static_members.reserved`, return {}."""
+    world = world_with(GroupSettings(strategy="range", static_grace_ms=1_000), "b")
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    had = set(world.owned()["c-1"])
+    assert len(had) == 2
+    world.kill_agent(member)
+    world.pass_time(5_000)
+    for client in "aef":  # now everybody's share is one partition
+        world.add_agent(client)
+    world.pass_time(5_000)
+    owned = world.owned()
+    assert had.isdisjoint(partition for name in owned for partition in owned[name])
+    member = gateways_member(world, "d")
+    told = len(events(world, "command_sent"))
+    world.pass_time(2_000)
+    first = events(world, "command_sent")[told]
+    assert (first["member"], first["option"], first["partition_count"]) == ("d-1", "start-fetcher", 2)
+    assert {len(partitions) for partitions in world.owned().values()} <= {0, 1}  # afterwards it is shared out
+    world.kill_agent(member)
+    world.pass_time(GRACE_MS + 1_000)
+    assert sum(map(len, world.owned().values())) == 4
+
+
+def test_rule_17_a_member_that_deletes_its_record_has_left_for_good() -> None:
+    """In `_deadline_written`, report `Outdated` always."""
+    world = world_with(GroupSettings(), "a")
+    member = gateways_member(world, "s")
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == 2
+    world.zk.perform(Multi((Delete(paths.static(GROUP, "pod-1")),)))
+    world.leave(member)
+    member.alive = False
+    world.pass_time(1_000)
+    assert len(world.owned()["a-1"]) == 4
