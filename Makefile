@@ -11,7 +11,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations interruptions model campaign experiments clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign experiments clean
 
 setup: $(STAMP)
 
@@ -28,8 +28,9 @@ demo: setup
 # A run begins hundreds of Python processes: without byte code each of them would compile the packages anew.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
+test: MEASURED := $(BIN)/python -m tests.support.processor_time
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
+	$(MEASURED) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
 
 test-long: setup
 	$(BIN)/python -m pytest -m long tests --ignore tests/benchmarks
@@ -63,6 +64,7 @@ bench-assign: setup
 	$(BIN)/python -m tests.benchmarks.assign
 	$(BIN)/python -m tests.benchmarks.balanced
 	$(BIN)/python -m tests.benchmarks.hub
+	$(BIN)/python -m tests.benchmarks.hub --groups 10000
 
 bench-poll: setup
 	$(BIN)/python -m tests.benchmarks.fairness docs/benchmarks-poll.svg
@@ -85,6 +87,9 @@ simulate: setup
 mutations: setup
 	$(BIN)/python -m tests.mutations
 
+mutation-score: setup
+	$(BIN)/python -m tests.mutation_score
+
 interruptions: setup
 	$(BIN)/python -m tests.interruptions
 
@@ -106,5 +111,5 @@ experiments: setup
 	$(BIN)/zkrebalancer experiment compare $(OUT) --out $(OUT)/report
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) build *.egg-info .mutation-score .pytest_cache .mypy_cache .ruff_cache .hypothesis site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,11 @@ DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.2,<5"]  # from 4.2 on a Python source may bound its batches
 EXPERIMENTS = [*SPARK, "matplotlib"]
 DEV = [
+    "coverage",  # with the next two: `make mutation-score`
+    "libcst",
+    "mutmut",
     "hypothesis",
+    "kio==0.6.5",  # what the codec of Kafka's protocol is compared with
     "kafka-python",  # what the benchmarks compare with
     "mypy",
     "pandas-stubs<3",
@@ -36,6 +40,7 @@ setup(
             "py.typed",
             "experiments/java/*.java",
             "experiments/java/*.properties",
+            "kafka_protocol/definitions/*",
             "localcluster/*.sha256",
             "localcluster/*.properties",
             "pipeline/*.properties",
