@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import evidence
 from tests.integration.child import RUNNING
 from tests.integration.fake_coordinator import Stage
 from tests.integration.scenario import Scenario
@@ -20,6 +21,7 @@ from tests.support.warm import WarmCluster, close_starter
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 
+MAX_CAPTURED = 2_000  # characters of a failed test's output; Kafka's clients log much
 TICK_MS = 200  # sessions may be as short as two ticks
 HAS_FAILED = pytest.StashKey[bool]()
 FOLDER = pytest.StashKey[Path]()
@@ -97,10 +99,14 @@ def play(cluster: LocalCluster, folder: Path) -> Iterator[Scenario]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report the folder with the events and logs of a failed test."""
+    """Report the folder with the events and logs of a failed test, and what of them may show the cause."""
     report = yield
     if report.failed:
         item.stash[HAS_FAILED] = True
+        report.sections[:] = [(title, text[-MAX_CAPTURED:]) for title, text in report.sections]
+        if call.when == "call":  # later, the lab is closed
+            assert isinstance(item, pytest.Function)
+            report.sections += evidence.gather(item.funcargs.values())
         if FOLDER in item.stash:
             report.sections.append(("kept", f"events and logs: {item.stash[FOLDER]}"))
     return report
