@@ -119,7 +119,8 @@ class Campaign:
             company.drain()
             company.close()
         except RebalancerError as error:
-            self.record.problems.append(f"after {self.elapsed_s():.0f} s: {error}")
+            unread = "the run ended here, and what nobody had read by then counts as lost"
+            self.record.problems.append(f"after {self.elapsed_s():.0f} s: {error}; {unread}")
 
     def _play_round(self, company: Company, number: int, faults: tuple[Fault, ...]) -> None:
         began = time.monotonic()

@@ -172,12 +172,23 @@ class Company:
         self.lab.kill(name, fault)
 
     def stop(self, *names: str) -> None:
-        """Stop processes by SIGTERM; they are missing until they are restarted."""
+        """Stop processes by SIGTERM; they are missing until they are restarted.
+
+        Raises:
+            BrokenPromiseError: one of them has ended by itself, and nothing kept it from beginning.
+
+        """
+        for name in names:  # one that cannot catch the signal yet would be killed by it
+            self.lab.wait_for(f"start of {name}", partial(self._has_begun, name))
         running = [name for name in names if self.lab.programs[name].is_running]
-        for name in running:  # otherwise it would be killed before it can catch the signal
-            self.lab.wait_for(f"start of {name}", partial(catches, self.lab.programs[name].pid, signal.SIGTERM))
+        for name in set(names) - set(running) - self.missing - self.doomed:
+            self._require_excuse(name)
         self.missing.update(names)
         self.lab.stop(*running)
+
+    def _has_begun(self, name: str) -> bool:
+        program = self.lab.programs[name]
+        return not program.is_running or catches(program.pid, signal.SIGTERM)
 
     def doom(self, name: str) -> None:
         """Note that a started process will kill itself."""
@@ -269,11 +280,13 @@ class Company:
             if not self.lab.programs[producer_of(topic)].is_running:
                 self._produce(topic)  # producers are not judged
         for name in {*self.agents(), *COORDINATORS} - self.missing - self.doomed:
-            program = self.lab.programs[name]
-            if not program.is_running:
-                if not is_excused(self._started_s[name], self.no_start_s):
-                    raise BrokenPromiseError(f"{name} has ended by itself; its log is {program.log}")
+            if not self.lab.programs[name].is_running:
+                self._require_excuse(name)
                 self.start(name)  # as a service manager does
+
+    def _require_excuse(self, ended: str) -> None:
+        if not is_excused(self._started_s[ended], self.no_start_s):
+            raise BrokenPromiseError(f"{ended} has ended by itself; its log is {self.lab.programs[ended].log}")
 
     @contextmanager
     def no_start(self) -> Iterator[None]:
