@@ -16,22 +16,12 @@ import psutil
 
 from tests.integration.commands import command_of
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.ports import HOST, free_ports, is_free
+from zkrebalancer.localcluster.ports import HOST, free_block, free_ports
 from zkrebalancer.localcluster.server import child_environment
 
 READY_WITHIN_S = 30.0
 END_WITHIN_S = 15.0
 PORTS = 4  # its own, and those of three brokers
-MAX_TRIES = 100
-
-
-def free_block(count: int) -> int:
-    """Return the first of `count` neighbouring ports that are free now."""
-    for _ in range(MAX_TRIES):
-        (first,) = free_ports(1)
-        if all(is_free(port) for port in range(first, first + count)):
-            return first
-    raise AssertionError("no neighbouring ports are free")
 
 
 class GatewayProcess:

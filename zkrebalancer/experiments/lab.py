@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.request import urlopen
 
 import gevent
 from confluent_kafka import KafkaException
@@ -24,6 +25,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
+from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.observe import inspection
 from zkrebalancer.observe.events import EventLog
@@ -39,6 +41,8 @@ ADMIN_DEADLINE_S = 30.0
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
 SETTLE_DEADLINE_S = 60.0
 END_DEADLINE_S = 30.0
+GATEWAY_PORTS = 3  # of a lab's gateway: its own, that of the one broker, and that of its health
+HTTP_TIMEOUT_S = 5.0
 
 
 class NotReachedError(RebalancerError):
@@ -102,6 +106,33 @@ class Lab:
         if self.cluster.bootstrap:
             options["--bootstrap"] = self.cluster.bootstrap
         return self._spawn(f"coordinator-{broker_id}", command, options, environment)
+
+    def start_gateway(self, name: str, port: int, options: Mapping[str, str]) -> Program:
+        """Start a gateway, which Kafka clients can use instead of the broker; `wait_gateway` waits for it."""
+        command = [sys.executable, "-m", "zkrebalancer.cli.main", "group-coordinator"]
+        all_options: dict[str, object] = {
+            "--listen": f"{HOST}:{port}",
+            "--upstream": self.cluster.bootstrap,
+            "--zookeeper": self.cluster.zookeeper,
+            "--http": f"{HOST}:{port + GATEWAY_PORTS - 1}",
+            "--events": self.events,
+            "--session-timeout-ms": self.session_timeout_ms,
+            **options,
+        }
+        return self._spawn(name, command, all_options, None)
+
+    def wait_gateway(self, name: str, port: int) -> None:
+        """Wait until a gateway serves its groups."""
+
+        def is_ready() -> bool:
+            self.require_running(name)
+            try:
+                with urlopen(f"http://{HOST}:{port + GATEWAY_PORTS - 1}/readiness", timeout=HTTP_TIMEOUT_S):
+                    return True
+            except OSError:  # it does not listen yet, or says that it is not ready
+                return False
+
+        self.wait_for(f"{name} ready", is_ready)
 
     def start_agent(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import gevent
 
 from zkrebalancer.experiments.costs import Costs
-from zkrebalancer.experiments.lab import Lab
+from zkrebalancer.experiments.lab import GATEWAY_PORTS, Lab
 from zkrebalancer.experiments.producer import shares
 from zkrebalancer.experiments.protocols import QUIET_S, Protocol, Settings, Tuning
 from zkrebalancer.experiments.scenarios.model import (
@@ -32,12 +32,14 @@ from zkrebalancer.experiments.scenarios.model import (
     Thaw,
 )
 from zkrebalancer.experiments.watch import Watch
+from zkrebalancer.localcluster.ports import HOST, free_block
 from zkrebalancer.observe.measures import BEFORE, END
 from zkrebalancer.operations.weights import write_weights
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.weights import ALWAYS, Weights, encode
 
 GROUP = "group"
+GATEWAY = "gateway"
 COORDINATORS = (1, 2)  # a leader and a standby
 RECORDS_PER_PARTITION_S = 2.0
 DRAIN_DEADLINE_S = 120.0
@@ -64,6 +66,7 @@ class Play:
     topics: dict[str, int] = field(default_factory=dict)
     producers: list[str] = field(default_factory=list)
     _steps_begun: int = 0
+    _gateway_port: int = 0
 
     @property
     def settings(self) -> Settings:
@@ -75,6 +78,10 @@ class Play:
         self.report("coordinators, topic and producer start")
         if self.protocol.is_central:
             self._start_coordinators()
+        if self.protocol.has_gateway:
+            self._gateway_port = free_block(GATEWAY_PORTS)
+            self._start_gateway()
+            self.lab.wait_gateway(GATEWAY, self._gateway_port)
         self._resize(TOPIC, self.cast.partitions)
         self.report(f"{len(self.cast.present)} members join")
         for name in self.processes:
@@ -121,6 +128,8 @@ class Play:
         if self.protocol.is_central:
             running = [f"coordinator-{number}" for number in COORDINATORS]
             self.lab.stop(*(name for name in running if self.lab.programs[name].is_running))
+        if self.protocol.has_gateway:
+            self.lab.stop(GATEWAY)
 
     # Actions --------------------------------------------------------------------------------------------------------
 
@@ -135,6 +144,8 @@ class Play:
             case RestartBroker():
                 if not self.lab.cluster.broker.is_running:
                     self.lab.cluster.broker.start()
+                if self.protocol.has_gateway and not self.lab.programs[GATEWAY].is_running:
+                    self._start_gateway()
             case _:
                 self._perform_on_member(action)
 
@@ -188,6 +199,9 @@ class Play:
         if self.protocol.is_central:
             self.lab.kill(f"coordinator-{self.lab.wait_leader()}", "kill-leader")
             return
+        if self.protocol.has_gateway:
+            self.lab.kill(GATEWAY, "restart-gateway")
+            return
         self.lab.fault("restart-broker", "broker")
         self.lab.cluster.broker.kill()
 
@@ -203,11 +217,16 @@ class Play:
             self.lab.wait_events_of(self.lab.start_coordinator(number))
         self.lab.wait_leader()
 
+    def _start_gateway(self) -> None:
+        self.lab.start_gateway(GATEWAY, self._gateway_port, self.settings.gateway or {})
+
     def _start_process(self, name: str) -> None:
         config = [text for pair in self.settings.member.items() for text in ("--config", "=".join(pair))]
         what = {"--pattern": PATTERN} if self.scenario.is_wildcard else {"--topic": TOPIC}
         work_us = self.scenario.record_work_us(self.cast, RECORDS_PER_PARTITION_S * self.cast.partitions)
         options = {"--kind": self.protocol.kind, "--group": GROUP, **what, "--record-work-us": work_us}
+        if self.protocol.has_gateway:
+            options["--bootstrap"] = f"{HOST}:{self._gateway_port}"
         self.lab.start_members(name, [*self.command, *config], options)
 
     def _require_process(self, name: str) -> None:

@@ -23,11 +23,15 @@ QUIET_S: Mapping[Tuning, float] = {"default": 6.0, "tuned": 2.0}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it."""
+    """Settings of each member's client, of the broker, and of the group if this project's coordinator manages it.
+
+    `gateway`: options of the gateway that members use instead of the broker; None: they use the broker.
+    """
 
     member: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
     group: GroupSettings | None = None
+    gateway: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,12 @@ class Protocol:
     @property
     def is_central(self) -> bool:
         """Whether this project's coordinator rebalances the group."""
-        return self.kind == "central"
+        return self.settings["default"].group is not None
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether members use a gateway instead of the broker."""
+        return self.settings["default"].gateway is not None
 
     def group(self, tuning: Tuning, *, is_skewed: bool) -> GroupSettings | None:
         """Return the group's settings, None unless this project's coordinator manages it.
@@ -91,6 +100,29 @@ _KIP848 = Protocol(
     },
 )
 
+_GATEWAY_OPTIONS: Mapping[Tuning, Mapping[str, str]] = {
+    "default": {},
+    "tuned": {  # the same as for the brokers
+        "--initial-rebalance-delay-ms": "0",
+        "--consumer-heartbeat-interval-ms": "500",
+        "--consumer-session-timeout-ms": "6000",
+    },
+}
+
+
+def _behind_gateway(name: str, about: str, like: Protocol, assign: Literal["client", "central"]) -> Protocol:
+    """Return a protocol of Kafka's clients, as `like`, with a gateway between them and the broker."""
+    group = GroupSettings() if assign == "central" else None
+    settings = {
+        tuning: Settings(like.settings[tuning].member, group=group, gateway={"--assign": assign, **options})
+        for tuning, options in _GATEWAY_OPTIONS.items()
+    }
+    return Protocol(name, about, "kafka", EVERY_BROKER, settings)
+
+
+_RANGE = _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range")
+_COOPERATIVE = _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky")
+
 _ZK_CLIENT_SIDE = Protocol(
     "zk-client-side",
     "every member assigns and claims partitions in ZooKeeper; Kafka's old consumer",
@@ -113,9 +145,15 @@ PROTOCOLS: Mapping[str, Protocol] = {
     for protocol in (
         _central("central-incremental", "this project: only partitions that move are stopped", INCREMENTAL),
         _central("central-eager", "this project: every partition is stopped, then all are started", EAGER),
-        _classic("classic-range", "JoinGroup and SyncGroup, everything stops; librdkafka's default", "range"),
-        _classic("classic-cooperative", "JoinGroup and SyncGroup in two rounds", "cooperative-sticky"),
+        _RANGE,
+        _COOPERATIVE,
         _KIP848,
+        _behind_gateway("gateway-client", "as classic-range, coordinated by this project's gateway", _RANGE, "client"),
+        _behind_gateway("gateway-848", "as kip848, coordinated by the gateway", _KIP848, "client"),
+        _behind_gateway("gateway-central", "clients of KIP-848, assigned by our coordinator", _KIP848, "central"),
+        _behind_gateway(
+            "gateway-central-classic", "cooperative clients, assigned by our coordinator", _COOPERATIVE, "central"
+        ),
         _ZK_CLIENT_SIDE,
     )
 }

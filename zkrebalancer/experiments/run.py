@@ -219,6 +219,7 @@ class Run:
             "member": dict(settings.member),
             "broker": {"kind": plan.broker, **settings.broker},
             "group": None if group is None else asdict(group),
+            "gateway": None if settings.gateway is None else dict(settings.gateway),
             "members_per_process": plan.members_per_process,
             "records_per_partition_s": RECORDS_PER_PARTITION_S,
             "skew": plan.scenario.skew(plan.cast),

@@ -77,3 +77,12 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def free_block(count: int) -> int:
+    """Return the first of `count` neighbouring ports that are free now and not reserved by a cluster."""
+    for _ in range(MAX_TRIES):
+        (first,) = free_ports(1)
+        if all(is_free(port) for port in range(first, first + count)):
+            return first
+    raise LocalClusterError(f"no {count} neighbouring free ports found on {HOST} after {MAX_TRIES} tries")

@@ -101,12 +101,12 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class FailCoordinator:
-    """The group's coordinator dies: this project's leader, which has a standby, or else the broker."""
+    """The group's coordinator dies: this project's leader, which has a standby, or else the gateway, or the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartBroker:
-    """The broker comes back, if it was killed."""
+    """The broker or the gateway comes back, if it was killed."""
 
 
 Action = Join | Leave | Kill | Freeze | Thaw | Block | Pause | Resize | FailCoordinator | RestartBroker
