@@ -7,19 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import KIP_848, WITHIN_S, Reader, produce
+from tests.integration.kafka_clients import KIP_848, WITHIN_S, Reader, produce, wait_until
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.observe import checker
+from zkrebalancer.observe import checker, inspection
 from zkrebalancer.protocol.settings import GroupSettings
 
 PARTITIONS = 6
 TOPIC = GROUP = "central"
 KINDS = (KIP_848, "confluent", "kafka-python")
 AGENT = "agent"
+AGENTS_STORAGE = {"zookeeper": "zookeeper", "upstream": "kafka"}
 
 
 @pytest.fixture
@@ -30,12 +33,19 @@ def lab(shared_cluster: LocalCluster, folder: Path) -> Iterator[Lab]:
         one.wait_leader()
         one.create_topic(TOPIC, PARTITIONS)
         yield one
+        one.delete_topic(TOPIC)
+
+
+@pytest.fixture(params=["zookeeper", pytest.param("upstream", marks=pytest.mark.long)])
+def offsets(request: pytest.FixtureRequest) -> str:
+    """Say where the gateway keeps offsets."""
+    return str(request.param)
 
 
 @pytest.fixture
-def gateway(lab: Lab, folder: Path) -> Iterator[GatewayProcess]:
+def gateway(lab: Lab, folder: Path, offsets: str) -> Iterator[GatewayProcess]:
     """Start a gateway; its log may show nothing unexpected."""
-    one = GatewayProcess(lab.cluster, folder, "--assign", "central", "--events", lab.events)
+    one = GatewayProcess(lab.cluster, folder, "--assign", "central", "--offsets", offsets, "--events", lab.events)
     one.start()
     yield one
     one.kill()
@@ -63,16 +73,23 @@ def are_shared(lab: Lab, readers: list[Reader]) -> bool:
     )
 
 
+def committed(bootstrap: str) -> int:
+    """Return how many records the group's offsets cover, as a tool sees them there."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    return sum(int(one.offset) for one in answer.result(WITHIN_S).topic_partitions or ())
+
+
 def settled(lab: Lab, readers: list[Reader], what: str) -> None:
     lab.wait_for(f"{what}: all partitions are shared", lambda: are_shared(lab, readers), WITHIN_S)
 
 
-def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess) -> None:
+def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess, offsets: str) -> None:
     readers: list[Reader] = []
     for kind in KINDS:
         readers.append(Reader(kind, gateway.bootstrap, GROUP, TOPIC))
         settled(lab, readers, f"{kind} joins")
-    lab.start_agent(AGENT, GROUP, (TOPIC,), options={"--offsets-storage": "kafka"})
+    lab.start_agent(AGENT, GROUP, (TOPIC,), options={"--offsets-storage": AGENTS_STORAGE[offsets]})
     settled(lab, readers, "an agent joins")
 
     zookeeper = ("--zookeeper", lab.cluster.zookeeper)
@@ -100,6 +117,12 @@ def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess) -
     while len(readers) > 1:
         readers.pop(0).close()
         settled(lab, readers, "a reader leaves")
+    wait_until(lambda: committed(gateway.bootstrap) == 600, "not every record is read")
     readers.pop().close()
+    if offsets == "zookeeper":
+        report = lab.group(GROUP)
+        inspection.read_offsets(lab.zk, report)
+        assert sum(report.offsets.values()) == 600
+    assert committed(lab.cluster.bootstrap) == (0 if offsets == "zookeeper" else 600)
     verdict = checker.check(lab.events)
     assert verdict.overlaps == 0, verdict

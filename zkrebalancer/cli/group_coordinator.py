@@ -34,14 +34,44 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def centrally(settings: GroupProtocolSettings) -> GroupProtocolSettings:
-    """Return settings for central groups, whose members hear of commands by their heartbeats."""
-    return replace(
-        settings,
-        assigns_centrally=True,
-        consumer_heartbeat_interval_ms=CENTRAL_HEARTBEAT_MS,
-        consumer_urgent_heartbeat_interval_ms=CENTRAL_URGENT_HEARTBEAT_MS,
-    )
+def group_settings(
+    settings: GroupProtocolSettings, assign: str, heartbeat_interval_ms: int | None
+) -> GroupProtocolSettings:
+    """Return settings for this kind of assignment; members of central groups hear of commands by their heartbeats."""
+    if assign == "central":
+        settings = replace(
+            settings,
+            assigns_centrally=True,
+            consumer_heartbeat_interval_ms=CENTRAL_HEARTBEAT_MS,
+            consumer_urgent_heartbeat_interval_ms=CENTRAL_URGENT_HEARTBEAT_MS,
+        )
+    if heartbeat_interval_ms is not None:
+        urgent_ms = min(heartbeat_interval_ms, settings.consumer_urgent_heartbeat_interval_ms)
+        settings = replace(
+            settings,
+            consumer_heartbeat_interval_ms=heartbeat_interval_ms,
+            consumer_urgent_heartbeat_interval_ms=urgent_ms,
+        )
+    interval_ms, session_ms = settings.consumer_heartbeat_interval_ms, settings.consumer_session_timeout_ms
+    if interval_ms >= session_ms:
+        raise click.UsageError(
+            f"--consumer-session-timeout-ms {session_ms} is not longer than the heartbeat interval, {interval_ms} ms"
+        )
+    return settings
+
+
+def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
+    """Return where to listen, and the host for clients."""
+    where = _address(listen)
+    announced = where[0] if advertise is None else advertise
+    if announced in ANY_HOST:
+        raise click.UsageError(f"--listen {listen}: set the host name for clients with --advertise")
+    if advertise is not None and addresses.server_fault(f"{_bracketed(advertise)}:1"):
+        raise click.UsageError(f"--advertise {advertise!r:.80}: expected a host name or an address, without a port")
+    if where[1] + MAX_SLOTS > addresses.MAX_PORT:
+        highest = addresses.MAX_PORT - MAX_SLOTS
+        raise click.UsageError(f"--listen {listen}: brokers get the {MAX_SLOTS} ports after it; use {highest} at most")
+    return where, announced
 
 
 @click.command(name="group-coordinator")
@@ -60,6 +90,13 @@ def centrally(settings: GroupProtocolSettings) -> GroupProtocolSettings:
     help="Assigns partitions: client, as in Kafka (a classic group's leader; for KIP-848, the gateway), or central "
     "(`zkrebalancer coordinator`).",
 )
+@click.option(
+    "--offsets",
+    type=click.Choice(["upstream", "zookeeper"]),
+    default="upstream",
+    show_default=True,
+    help="Keeps the groups' offsets: upstream, the brokers, as Kafka does, or zookeeper, where agents keep theirs.",
+)
 @options.events_option
 @click.option("--http", type=SERVER, help="Serve /liveness, /readiness and /metrics here.")
 @click.option(
@@ -76,6 +113,18 @@ def centrally(settings: GroupProtocolSettings) -> GroupProtocolSettings:
     show_default=True,
     help="How long the first join of an empty group waits for further ones.",
 )
+@click.option(
+    "--consumer-heartbeat-interval-ms",
+    type=click.IntRange(100, 60_000),
+    help="How often clients of KIP-848 report while nothing is pending.  [default: 5000; with --assign central 1000]",
+)
+@click.option(
+    "--consumer-session-timeout-ms",
+    type=click.IntRange(1_000, 1_800_000),
+    default=GroupProtocolSettings().consumer_session_timeout_ms,
+    show_default=True,
+    help="After how much silence a client of KIP-848 is fenced.",
+)
 @options.log_level_option
 def group_coordinator(
     listen: str,
@@ -86,10 +135,13 @@ def group_coordinator(
     zookeeper: str,
     advertise: str | None,
     assign: str,
+    offsets: str,
     events_directory: Path | None,
     http: str | None,
     session_timeout_ms: int,
     initial_rebalance_delay_ms: int,
+    consumer_heartbeat_interval_ms: int | None,
+    consumer_session_timeout_ms: int,
 ) -> None:
     """Run a gateway, which Kafka clients use instead of the brokers, and which coordinates their groups.
 
@@ -102,15 +154,15 @@ def group_coordinator(
     Example:
       zkrebalancer group-coordinator --listen localhost:9192 --upstream localhost:9092 --zookeeper localhost:2181/kafka
     """
-    where = _address(listen)
-    announced = where[0] if advertise is None else advertise
-    if announced in ANY_HOST:
-        raise click.UsageError(f"--listen {listen}: set the host name for clients with --advertise")
-    if advertise is not None and addresses.server_fault(f"{_bracketed(advertise)}:1"):
-        raise click.UsageError(f"--advertise {advertise!r:.80}: expected a host name or an address, without a port")
-    if where[1] + MAX_SLOTS > addresses.MAX_PORT:
-        highest = addresses.MAX_PORT - MAX_SLOTS
-        raise click.UsageError(f"--listen {listen}: brokers get the {MAX_SLOTS} ports after it; use {highest} at most")
+    where, announced = _places(listen, advertise)
+    settings = group_settings(
+        GroupProtocolSettings(
+            group_initial_rebalance_delay_ms=initial_rebalance_delay_ms,
+            consumer_session_timeout_ms=consumer_session_timeout_ms,
+        ),
+        assign,
+        consumer_heartbeat_interval_ms,
+    )
     tls = security.listener(tls_certificate, tls_key, tls_client_ca)
     brokers = kafka.pop(BOOTSTRAP).split(",")
     upstream = security.upstream(kafka)
@@ -125,10 +177,10 @@ def group_coordinator(
         session_timeout_ms,
         events_directory,
         tls,
-        upstream,
+        keeps_offsets=offsets == "zookeeper",
+        security=upstream,
     )
-    settings = GroupProtocolSettings(group_initial_rebalance_delay_ms=initial_rebalance_delay_ms)
-    gateway = Gateway(config, settings if assign == "client" else centrally(settings))
+    gateway = Gateway(config, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, gateway.stop)
     gateway.run(lambda: click.echo(f"gateway at {listen} is running"))

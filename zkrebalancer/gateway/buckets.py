@@ -50,6 +50,11 @@ class Claim:
     version: int
     names: set[str]
 
+    @property
+    def check(self) -> Check:
+        """What fails in a transaction once another gateway has claimed the bucket."""
+        return Check(f"{BUCKETS}/{self.bucket}", self.version)
+
 
 class Buckets:
     """Claims, reads and writes; `claim` and `read` block only the greenlet that calls them."""
@@ -156,7 +161,7 @@ class Buckets:
                 claim.names.discard(group)
             when_stored(error)
 
-        self._session.request(Multi((Check(f"{BUCKETS}/{claim.bucket}", claim.version), operation)), replied)
+        self._session.request(Multi((claim.check, operation)), replied)
 
 
 def node_name(group: str) -> str:

@@ -10,9 +10,10 @@ from gevent.event import AsyncResult
 from zkrebalancer.gateway import translation
 from zkrebalancer.gateway.frames import MAX_REQUEST_ELEMENTS
 from zkrebalancer.gateway.groups import Groups
+from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.offsets import HIGHEST, UpstreamOffsets
+from zkrebalancer.gateway.offsets import HIGHEST
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.error_codes import ErrorCode
@@ -40,7 +41,7 @@ Outcome = Fields | ErrorCode
 class GroupRequests:
     """What connections ask about groups."""
 
-    def __init__(self, groups: Groups, offsets: UpstreamOffsets, metrics: Metrics) -> None:
+    def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics) -> None:
         """Ask `groups`, and send offsets to `offsets`."""
         self._groups = groups
         self._offsets = offsets

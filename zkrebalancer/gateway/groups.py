@@ -43,6 +43,7 @@ from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
 from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, Request
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
+from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
@@ -251,6 +252,11 @@ class Groups:
     def is_served(self, group_id: str) -> bool:
         """Whether this gateway serves a group now; while it does, no other one can."""
         return bucket_of(group_id) in self._claims and self._session.has_lease
+
+    def fence(self, group_id: str) -> Check | None:
+        """Return what fails in a transaction once another gateway serves the group; None if this one does not."""
+        claim = self._claims.get(bucket_of(group_id))
+        return None if claim is None or not self._session.has_lease else claim.check
 
     @property
     def served_buckets(self) -> int:

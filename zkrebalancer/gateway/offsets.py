@@ -7,20 +7,19 @@ other, each after the answer to the one before, so they are handled in the order
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import gevent
 
 from zkrebalancer.gateway.dialing import Address, LinkError
+from zkrebalancer.gateway.lanes import Lanes, WhenAnswered
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.runtime import clock
 
-MAX_WAITING = 10_000  # requests of one group
 MAX_KNOWN_COORDINATORS = 100_000
 MOVING = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -33,7 +32,6 @@ GROUP = 0
 # Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
 HIGHEST = {"OffsetCommit": 9, "OffsetFetch": 9, "TxnOffsetCommit": 4}
 _log = logging.getLogger(__name__)
-Waiting = tuple[str, dict[str, Any], int | None, Callable[[dict[str, Any] | ErrorCode], None]]
 
 
 class UpstreamOffsets:
@@ -46,27 +44,18 @@ class UpstreamOffsets:
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
         self._has_coordinators = False
-        self._lanes: dict[str, deque[Waiting]] = {}
+        self._lanes = Lanes(self._ask_patiently)
 
     def send(
         self,
         group: str,
         name: str,
         fields: dict[str, Any],
-        when_answered: Callable[[dict[str, Any] | ErrorCode], None],
+        when_answered: WhenAnswered,
         highest: int | None = None,
     ) -> None:
         """Send a request for a group; `when_answered` gets the answer's fields, or the error to give the client."""
-        lane = self._lanes.get(group)
-        if lane is not None and len(lane) >= MAX_WAITING:
-            when_answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
-        request = (name, fields, highest, when_answered)
-        if lane is None:
-            self._lanes[group] = deque([request])
-            gevent.spawn(self._work, group)
-        else:
-            lane.append(request)
+        self._lanes.send(group, name, fields, when_answered, highest)
 
     def coordinator_error(self, group: str) -> ErrorCode:
         """Return NONE once the brokers have coordinators: in a fresh cluster they first create the offsets' topic.
@@ -80,13 +69,6 @@ class UpstreamOffsets:
         except LinkError as error:
             self._failed(group, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    def _work(self, group: str) -> None:
-        lane = self._lanes[group]
-        while lane:
-            name, fields, highest, when_answered = lane.popleft()
-            when_answered(self._ask_patiently(group, name, fields, highest))
-        del self._lanes[group]
 
     def _ask_patiently(
         self, group: str, name: str, fields: dict[str, Any], highest: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from ssl import SSLEOFError
 
@@ -24,13 +25,15 @@ from zkrebalancer.gateway.connection import Connection
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, name_of, prepare
 from zkrebalancer.gateway.group_requests import GroupRequests
 from zkrebalancer.gateway.groups import Groups, now_ms
+from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.membership import Membership
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
-from zkrebalancer.gateway.topic_reader import TopicReader
+from zkrebalancer.gateway.topic_reader import TopicReader, partition_counts
+from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
 from zkrebalancer.group_protocol.effects import Targeted, TopicsRead
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
@@ -66,6 +69,7 @@ class GatewayConfig:
     session_timeout_ms: int
     events_directory: Path | None = None
     tls: SSLContext | None = None  # of the gateway's own ports
+    keeps_offsets: bool = False  # in ZooKeeper, instead of at the brokers
     security: Upstream = Upstream()  # noqa: RUF009  # it cannot be changed
 
 
@@ -89,7 +93,10 @@ class Gateway:
         if settings.assigns_centrally:
             self._agents = Agents(self._session, self._events, self._give, now_ms)
         self._groups = Groups(self._session, settings, self.metrics, self._changed.set, self._topics.want, self._agents)
-        self._offsets = UpstreamOffsets(self._links, self.metrics, self._groups.is_served)
+        self._offsets: OffsetStore = UpstreamOffsets(self._links, self.metrics, self._groups.is_served)
+        if config.keeps_offsets:
+            counts = partial(partition_counts, self._links)
+            self._offsets = ZooKeeperOffsets(self._session, self.metrics, self._groups.fence, counts)
         self._requests = GroupRequests(self._groups, self._offsets, self.metrics)
         self._ports: dict[int, StreamServer] = {}  # slot -> its server
         self._connections = Pool(MAX_CONNECTIONS)

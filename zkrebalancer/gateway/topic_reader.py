@@ -7,7 +7,7 @@ changes; an answer that is the same as the last one is not even decoded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import gevent
@@ -64,3 +64,10 @@ def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
         for topic in metadata["topics"]
         if not topic["error_code"] and topic["name"] is not None
     }
+
+
+def partition_counts(links: Links, topics: Iterable[str]) -> dict[str, int]:
+    """Return how many partitions topics have, without those that do not exist; raises LinkError."""
+    asked = {"topics": [{"name": name} for name in topics], "allow_auto_topic_creation": False}
+    answer = links.ask_any("Metadata", asked).fields()
+    return {name: topic.partition_count for name, topic in topics_of(answer).items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from zkrebalancer.cli.group_coordinator import group_coordinator
+from zkrebalancer.cli.group_coordinator import group_coordinator, group_settings
+from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,14 @@ def test_an_address_that_clients_cannot_use_is_refused(listen: str, advertise: s
     result = CliRunner().invoke(group_coordinator, options)
     assert result.exit_code == 2
     assert expected in result.output
+
+
+def test_a_session_has_to_outlast_the_heartbeat_interval() -> None:
+    there = ["--listen", "gw:9192", "--upstream", "b:9092", "--zookeeper", "localhost:1"]
+    result = CliRunner().invoke(group_coordinator, [*there, "--consumer-session-timeout-ms", "5000"])
+    assert "5000 is not longer than the heartbeat interval, 5000 ms" in result.output
+
+
+def test_a_short_heartbeat_interval_is_not_longer_when_something_is_pending() -> None:
+    settings = group_settings(GroupProtocolSettings(), "central", 100)
+    assert settings.consumer_heartbeat_interval_ms == settings.consumer_urgent_heartbeat_interval_ms == 100

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tests.support.zk_model import ZkModel
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.protocol.calls import Call, Multi, Operation, Refused, Reply
+from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
 
 class ModelSession(Session):
@@ -20,6 +21,10 @@ class ModelSession(Session):
     def renew(self) -> None:
         """Go on with another session; what the former one made stays."""
         self.session_id = self.model.open(6_000).session_id
+
+    @property
+    def request_limit(self) -> RequestLimit:
+        return DEFAULT_LIMIT
 
     @property
     def has_lease(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from gevent.event import AsyncResult
 
 from zkrebalancer.gateway.dialing import LinkError
+from zkrebalancer.gateway.lanes import Lanes
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import UpstreamOffsets
@@ -99,3 +100,16 @@ def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.Mon
     offsets.send("g", "OffsetCommit", {}, answered.set)
     assert answered.get(timeout=WAIT_S) == {"error_code": ErrorCode.NONE}
     assert asked == [("old", 1), ("new", 1)]
+
+
+def test_a_request_that_fails_stops_no_other_one() -> None:
+    def handle(_group: str, name: str, _fields: object, _highest: object) -> ErrorCode:
+        if name == "OffsetCommit":
+            raise ZeroDivisionError("a planted bug")
+        return ErrorCode.NONE
+
+    lanes = Lanes(handle)
+    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(2)]
+    for name, one in zip(("OffsetCommit", "OffsetFetch"), answered, strict=True):
+        lanes.send("g", name, {}, one.set)
+    assert [one.get(timeout=WAIT_S) for one in answered] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]

@@ -1,0 +1,195 @@
+"""Offsets in ZooKeeper: where agents find them, and only while the gateway serves the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from gevent.event import AsyncResult
+
+from tests.unit.gateway.model_session import ModelSession
+from zkrebalancer.gateway.dialing import LinkError
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.zookeeper_offsets import ZooKeeperOffsets
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Check, Create, Delete, Refusal, Refused, SetContent
+from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
+
+WAIT_S = 10.0
+GROUP, BUCKET = "billing", "/bucket"
+COUNTS = {"orders": 1_000, "logs": 2}
+
+
+class Store:
+    """Offsets of one gateway on a model of ZooKeeper; `asked` has the topics that brokers were asked for."""
+
+    def __init__(self) -> None:
+        self.session = ModelSession()
+        self.session.do(Create(BUCKET, b"1"))
+        self.fence: Check | None = Check(BUCKET, 0)
+        self.asked: list[set[str]] = []
+        self.are_brokers_away = False
+        self.offsets = ZooKeeperOffsets(self.session, Metrics(), lambda _group: self.fence, self._counts)
+
+    def _counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        if self.are_brokers_away:
+            raise LinkError("away")
+        self.asked.append(set(topics))
+        return {topic: COUNTS[topic] for topic in topics if topic in COUNTS}
+
+    def ask(self, name: str, fields: dict[str, Any], group: str = GROUP) -> Any:
+        answered: AsyncResult[Any] = AsyncResult()
+        self.offsets.send(group, name, fields, answered.set)
+        return answered.get(timeout=WAIT_S)
+
+    def commit(self, offsets: Mapping[tuple[str, int], int], group: str = GROUP) -> Any:
+        """Return the whole request's error, or the errors of partitions that have one."""
+        topics = [
+            {"name": name, "partitions": [{"partition_index": number, "committed_offset": offset}]}
+            for (name, number), offset in offsets.items()
+        ]
+        found = self.ask("OffsetCommit", {"topics": topics}, group)
+        return found if isinstance(found, ErrorCode) else errors_of(found)
+
+    def fetch(self, *partitions: tuple[str, int]) -> dict[tuple[str, int], int]:
+        """Return what is committed, of these partitions, or of all."""
+        topics = [{"name": name, "partition_indexes": [number]} for name, number in partitions]
+        (found,) = self.ask("OffsetFetch", {"topics": topics or None})["groups"]
+        assert found["error_code"] == ErrorCode.NONE
+        return {
+            (topic["name"], one["partition_index"]): one["committed_offset"]
+            for topic in found["topics"]
+            for one in topic["partitions"]
+        }
+
+    def delete(self, *partitions: tuple[str, int]) -> Any:
+        topics = [{"name": name, "partitions": [{"partition_index": number}]} for name, number in partitions]
+        found = self.ask("OffsetDelete", {"topics": topics})
+        return found if isinstance(found, ErrorCode) else errors_of(found)
+
+    def delete_group(self) -> int:
+        (found,) = self.ask("DeleteGroups", {"groups_names": [GROUP]})["results"]
+        return int(found["error_code"])
+
+    def register(self, subscription: dict[str, int], pattern: str = STATIC) -> None:
+        consumer = Registration(pattern, subscription, "", "c", "h", 10_000)
+        self.session.do(Create(paths.ids(GROUP, "agent"), encode(consumer)))
+
+
+def errors_of(answer: Mapping[str, Any]) -> dict[tuple[str, int], ErrorCode]:
+    return {
+        (topic["name"], one["partition_index"]): one["error_code"]
+        for topic in answer["topics"]
+        for one in topic["partitions"]
+        if one["error_code"]
+    }
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_the_first_commit_makes_the_group_as_an_agent_does(store: Store) -> None:
+    assert store.commit({("orders", 3): 7, ("logs", 0): 0, ("orders", 4): 8}) == {}
+    nodes = store.session.model.nodes
+    assert nodes[paths.offsets(GROUP, "orders", 3)].content == b"7"
+    assert nodes[paths.offsets(GROUP, "logs", 0)].content == b"0"
+    assert set(paths.GROUP_CHILDREN) <= set(store.session.model.children(paths.group(GROUP)))
+    assert store.fetch(("orders", 3), ("orders", 5)) == {("orders", 3): 7, ("orders", 5): -1}
+    assert store.fetch() == {("orders", 3): 7, ("orders", 4): 8, ("logs", 0): 0}
+
+
+def test_brokers_are_asked_for_partitions_without_a_node_only(store: Store) -> None:
+    assert store.commit({("orders", 0): 1}) == {}
+    assert store.commit({("orders", 0): 2}) == {}
+    assert store.asked == [{"orders"}]
+    store.are_brokers_away = True
+    assert store.commit({("orders", 0): 3}) == {}
+    assert store.commit({("orders", 1): 3}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert store.fetch() == {("orders", 0): 3}
+
+
+def test_what_cannot_be_kept_is_refused_and_the_rest_is_kept(store: Store) -> None:
+    wanted = {("none", 0): 1, ("orders", 1_000): 1, ("a/b", 0): 1, ("orders", 0): -1, ("logs", 1): 5}
+    assert store.commit(wanted) == {
+        ("none", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("orders", 1_000): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("a/b", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("orders", 0): ErrorCode.INVALID_REQUEST,
+    }
+    assert store.fetch() == {("logs", 1): 5}
+    assert store.commit({("logs", 0): 1}, "a/group") is ErrorCode.INVALID_GROUP_ID
+    assert store.offsets.coordinator_error("a/group") is ErrorCode.INVALID_GROUP_ID
+
+
+def test_more_partitions_than_one_transaction_takes_are_committed(store: Store) -> None:
+    wanted = {("orders", number): number for number in range(1_000)}
+    assert store.commit(wanted) == {}
+    assert store.commit({partition: offset + 1 for partition, offset in wanted.items()}) == {}
+    assert store.fetch() == {partition: offset + 1 for partition, offset in wanted.items()}
+
+
+def test_nodes_that_others_make_or_delete_are_no_obstacle(store: Store) -> None:
+    assert store.commit({("logs", 0): 1, ("logs", 1): 1}) == {}
+    store.session.do(Delete(paths.offsets(GROUP, "logs", 0)))  # the coordinator, of a topic that was made anew
+    store.session.do(Create(paths.offsets(GROUP, "orders")), Create(paths.offsets(GROUP, "orders", 0), b"9"))
+    assert store.commit({("logs", 0): 2, ("logs", 1): 2, ("orders", 0): 10, ("orders", 1): 2}) == {}
+    assert store.fetch() == {("logs", 0): 2, ("logs", 1): 2, ("orders", 0): 10, ("orders", 1): 2}
+
+
+def test_a_gateway_that_serves_the_group_no_more_writes_nothing(store: Store) -> None:
+    assert store.commit({("logs", 0): 1}) == {}
+    store.session.do(SetContent(BUCKET, b"2"))  # another gateway has claimed it
+    assert store.commit({("logs", 0): 2}) is ErrorCode.NOT_COORDINATOR
+    assert store.delete(("logs", 0)) is ErrorCode.NOT_COORDINATOR
+    store.fence = None
+    assert store.commit({("logs", 0): 2}) is ErrorCode.NOT_COORDINATOR
+    assert store.fetch() == {("logs", 0): 1}
+
+
+def test_a_commit_whose_outcome_is_unknown_is_asked_for_again(store: Store) -> None:
+    assert store.commit({("logs", 0): 1}) == {}
+    store.session.refusals = [Refused(Refusal.CONNECTION_LOST)]
+    assert store.commit({("logs", 0): 2}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert store.commit({("logs", 0): 2}) == {}
+
+
+def test_an_offset_that_cannot_be_read_is_an_error_and_not_none(store: Store) -> None:
+    assert store.commit({("logs", 0): 1, ("logs", 1): 4}) == {}
+    store.session.do(SetContent(paths.offsets(GROUP, "logs", 0), b"many"))
+    asked = {"topics": [{"name": "logs", "partition_indexes": [0, 1]}]}
+    (group,) = store.ask("OffsetFetch", asked)["groups"]
+    first, second = group["topics"][0]["partitions"]
+    assert (first["committed_offset"], first["error_code"]) == (-1, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert (second["committed_offset"], second["error_code"]) == (4, ErrorCode.NONE)
+
+
+def test_offsets_in_transactions_are_refused(store: Store) -> None:
+    assert store.ask("TxnOffsetCommit", {"topics": []}) is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+def test_offsets_are_deleted_unless_an_agent_wants_them(store: Store) -> None:
+    assert store.delete(("logs", 0)) is ErrorCode.GROUP_ID_NOT_FOUND
+    store.commit({("logs", 0): 1, ("logs", 1): 1, ("orders", 0): 1})
+    store.register({"orders": 1})
+    assert store.delete(("logs", 0), ("orders", 0), ("logs", 1)) == {("orders", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert store.fetch() == {("orders", 0): 1}
+    store.session.do(Delete(paths.ids(GROUP, "agent")))
+    store.register({"or.*": 1}, WHITE_LIST)
+    assert store.delete(("orders", 0)) == {("orders", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
+def test_a_group_is_deleted_when_nobody_is_registered(store: Store) -> None:
+    assert store.delete_group() == ErrorCode.GROUP_ID_NOT_FOUND
+    store.commit({("orders", number): 1 for number in range(600)} | {("logs", 0): 1})
+    store.register({"orders": 1})
+    assert store.delete_group() == ErrorCode.NON_EMPTY_GROUP
+    store.session.do(Delete(paths.ids(GROUP, "agent")))
+    assert store.delete_group() == ErrorCode.NONE
+    assert store.fetch() == {}
+    assert store.session.model.children(paths.offsets(GROUP)) == []
+    assert store.commit({("logs", 0): 3}) == {}
+    assert store.fetch() == {("logs", 0): 3}

@@ -1,0 +1,73 @@
+"""Requests about the offsets of a group, handled one after the other, in the order in which they were allowed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gevent
+
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+
+MAX_WAITING = 10_000  # requests of one group
+Fields = dict[str, Any]
+Outcome = Fields | ErrorCode
+WhenAnswered = Callable[[Outcome], None]
+_Request = tuple[str, Fields, int | None, WhenAnswered]
+
+
+class OffsetStore(Protocol):
+    """Where a gateway keeps the offsets of its groups."""
+
+    def send(
+        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
+    ) -> None:
+        """Handle a request (`name` and `fields` are Kafka's); `when_answered` gets the answer's fields, or an error.
+
+        `highest`: the highest version of the request that may be used.
+        """
+
+    def coordinator_error(self, group: str) -> ErrorCode:
+        """Say why the group's offsets cannot be kept; NONE if they can. May wait."""
+
+
+class Lanes:
+    """One lane for each group that has requests; `handle(group, name, fields, highest)` may wait."""
+
+    def __init__(self, handle: Callable[[str, str, Fields, int | None], Outcome]) -> None:
+        """Begin with no requests."""
+        self._handle = handle
+        self._lanes: dict[str, deque[_Request]] = {}
+
+    def send(
+        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
+    ) -> None:
+        """Handle a request after those of its group before it."""
+        lane = self._lanes.get(group)
+        if lane is not None and len(lane) >= MAX_WAITING:
+            when_answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        request = (name, fields, highest, when_answered)
+        if lane is None:
+            self._lanes[group] = deque([request])
+            gevent.spawn(self._work, group)
+        else:
+            lane.append(request)
+
+    def _work(self, group: str) -> None:
+        """Handle what waits. If that fails, by a bug, the client hears of it, and those that wait behind it go on."""
+        lane = self._lanes[group]
+        try:
+            while lane:
+                name, fields, highest, when_answered = lane.popleft()
+                outcome: Outcome = ErrorCode.UNKNOWN_SERVER_ERROR
+                try:
+                    outcome = self._handle(group, name, fields, highest)
+                finally:
+                    when_answered(outcome)
+        finally:
+            if lane:
+                gevent.spawn(self._work, group)
+            else:
+                del self._lanes[group]

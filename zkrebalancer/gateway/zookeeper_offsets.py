@@ -1,0 +1,344 @@
+"""Offsets of groups in ZooKeeper, in the nodes that agents with `offsets_storage=zookeeper` use.
+
+The machine has checked the member before. Each transaction also checks the epoch of the group's bucket: a gateway that
+does not serve the group any more writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from consumer_agent.membership.offset_books import MAX_OPERATIONS, OffsetBook
+from zkrebalancer.gateway.lanes import Fields, Lanes, Outcome, WhenAnswered
+from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.session import Session
+from zkrebalancer.group_protocol.error_codes import ErrorCode
+from zkrebalancer.protocol import cluster_nodes, paths, registration
+from zkrebalancer.protocol.calls import (
+    Check,
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+)
+from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.fields import TopicPartition
+
+MAX_TRIES = 20  # each failed one means that somebody made or deleted a node in between
+MAX_BOOKS = 10_000  # groups whose nodes are remembered
+NO_OFFSET = -1
+_log = logging.getLogger(__name__)
+
+
+class _RefusedError(Exception):
+    """The whole request ends with this error."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(error.name)
+        self.error = error
+
+
+class ZooKeeperOffsets:
+    """Commits, fetches and deletes offsets; requests of one group are handled one after the other."""
+
+    def __init__(
+        self,
+        session: Session,
+        metrics: Metrics,
+        fence: Callable[[str], Check | None],
+        partition_counts: Callable[[Iterable[str]], Mapping[str, int]],
+    ) -> None:
+        """Use this session.
+
+        `fence(group)` fails in a transaction once another gateway serves the group; None: it is not served here.
+        `partition_counts(topics)` asks the brokers how many partitions topics have, without those that do not exist;
+        raises LinkError, an OSError.
+        """
+        self._session = session
+        self._metrics = metrics
+        self._fence = fence
+        self._partition_counts = partition_counts
+        self._books: OrderedDict[str, OffsetBook] = OrderedDict()
+        self._lanes = Lanes(self._handle)
+        self._handlers: Mapping[str, Callable[[str, Fields], Outcome]] = {
+            "OffsetCommit": self._commit,
+            "OffsetFetch": self._fetch,
+            "OffsetDelete": self._delete,
+            "DeleteGroups": self._delete_group,
+            "TxnOffsetCommit": _no_transactions,
+        }
+
+    def send(
+        self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
+    ) -> None:
+        """Handle a request; see `OffsetStore`."""
+        self._lanes.send(group, name, fields, when_answered, highest)
+
+    def coordinator_error(self, group: str) -> ErrorCode:
+        """Refuse groups whose name cannot be that of a node."""
+        try:
+            paths.validate_name("group", group)
+        except InvalidNameError:
+            return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.NONE
+
+    def _handle(self, group: str, name: str, fields: Fields, _highest: int | None) -> Outcome:
+        if illegal := self.coordinator_error(group):
+            return illegal
+        try:
+            return self._handlers[name](group, fields)
+        except _RefusedError as refused:
+            return refused.error
+        except (ZooKeeperUnavailableError, OSError) as error:
+            self._metrics.errors["zookeeper" if isinstance(error, ZooKeeperUnavailableError) else "upstream"] += 1
+            _log.warning("group %s: offsets are not available: %s", group, error)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _book(self, group: str) -> OffsetBook:
+        book = self._books.pop(group, None) or OffsetBook(group)
+        self._books[group] = book
+        if len(self._books) > MAX_BOOKS:
+            self._books.popitem(last=False)
+        return book
+
+    # ---- writes
+
+    def _perform(self, group: str, operations: list[Operation]) -> Refused | None:
+        """Perform a transaction while the group is served here; return the first operation's refusal, if any."""
+        fence = self._fence(group)
+        if fence is None:
+            raise _RefusedError(ErrorCode.NOT_COORDINATOR)
+        reply = self._session.perform(Multi((fence, *operations)))
+        if not isinstance(reply, Refused):
+            return None
+        if reply.outcome_unknown:
+            raise _RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if reply.index == 0:
+            raise _RefusedError(ErrorCode.NOT_COORDINATOR)
+        if reply.index is None:
+            raise ZooKeeperUnavailableError(f"ZooKeeper refuses to write: {reply.refusal.value}")
+        return Refused(reply.refusal, reply.index - 1)
+
+    def _commit(self, group: str, fields: Fields) -> Outcome:
+        wanted: dict[TopicPartition, int] = {
+            (topic["name"], one["partition_index"]): one["committed_offset"]
+            for topic in fields["topics"]
+            for one in topic["partitions"]
+        }
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for partition, offset in wanted.items():
+            if not paths.is_legal_topic(partition[0]):
+                errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif not 0 <= offset <= cluster_nodes.MAX_COUNTER:
+                errors[partition] = ErrorCode.INVALID_REQUEST
+        book = self._book(group)
+        self._look_for_nodes(group, book, [one for one in wanted if one not in errors and one not in book.nodes])
+        new = [one for one in wanted if one not in errors and one not in book.nodes]
+        counts = self._partition_counts({topic for topic, _number in new}) if new else {}
+        for topic, number in new:
+            if not 0 <= number < counts.get(topic, 0):
+                errors[topic, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        left = {partition: offset for partition, offset in wanted.items() if partition not in errors}
+        while left:
+            beside = [Create(path) for path in _nodes_above(group)]
+            chunk = book.first_chunk(left, self._session.request_limit, beside)
+            self._write(group, book, chunk)
+            for partition in chunk:
+                del left[partition]
+        return _answer(fields["topics"], errors)
+
+    def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
+        """Learn which of these have a node, so that the first transaction can succeed."""
+        replies = self._session.perform_all([Get(paths.offsets(group, *one)) for one in partitions])
+        for partition, reply in zip(partitions, replies, strict=True):
+            if isinstance(reply, Content):
+                book.nodes.add(partition)
+            else:
+                book.missing_topics.add(partition[0])  # if it is there, the first transaction finds out
+
+    def _write(self, group: str, book: OffsetBook, chunk: Mapping[TopicPartition, int]) -> None:
+        topics = {paths.offsets(group, topic) for topic, _number in chunk}
+        above: list[Operation] = []
+        for _ in range(MAX_TRIES + len(chunk)):
+            operations = above + book.operations(chunk)
+            refused = self._perform(group, operations)
+            if refused is None:
+                book.note_written(chunk)
+                return
+            operation = operations[refused.index or 0]
+            if operation in above or (operation.path in topics and refused.refusal is Refusal.NO_NODE):
+                above = self._missing_nodes(group)
+            elif not book.learn(operation, refused.refusal):
+                raise ZooKeeperUnavailableError(f"ZooKeeper refuses {operation.path}: {refused.refusal.value}")
+        raise ZooKeeperUnavailableError(f"nodes of group {group} were changed by others at each try")
+
+    def _missing_nodes(self, group: str) -> list[Operation]:
+        """Return operations that make the group, as a consumer that registers does."""
+        wanted = _nodes_above(group)
+        replies = self._session.perform_all([Get(path) for path in wanted])
+        return [
+            Create(path)
+            for path, reply in zip(wanted, replies, strict=True)
+            if isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE
+        ]
+
+    # ---- reads
+
+    def _children(self, path: str) -> tuple[str, ...]:
+        reply = self._session.require(ListChildren(path), Refusal.NO_NODE)
+        return reply.names if isinstance(reply, Children) else ()
+
+    def _all_partitions(self, group: str) -> list[TopicPartition]:
+        return [
+            (topic, int(number))
+            for topic in sorted(self._children(paths.offsets(group)))
+            for number in self._children(paths.offsets(group, topic))
+            if number.isdecimal()
+        ]
+
+    def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:
+        """Return partition -> its offset, or the error that hides it; without those that have none."""
+        found: dict[TopicPartition, int | ErrorCode] = {}
+        book = self._book(group)
+        legal = [one for one in partitions if paths.is_legal_topic(one[0]) and one[1] >= 0]
+        replies = self._session.perform_all([Get(paths.offsets(group, *one)) for one in legal])
+        for partition, reply in zip(legal, replies, strict=True):
+            if isinstance(reply, Content):
+                book.nodes.add(partition)
+                try:
+                    found[partition] = cluster_nodes.decode_counter("offset", reply.content)
+                except NodeContentError as error:  # not "none": the client would begin anew
+                    _log.error("%s: %s", paths.offsets(group, *partition), error)
+                    found[partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+            elif isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
+                raise ZooKeeperUnavailableError(f"ZooKeeper does not show offsets: {reply.refusal.value}")
+        return found
+
+    def _fetch(self, group: str, fields: Fields) -> Outcome:
+        if fields["topics"] is None:  # all that there are
+            partitions = self._all_partitions(group)
+            found = self._read(group, partitions)
+            partitions = [one for one in partitions if one in found]
+        else:
+            asked = [(topic["name"], number) for topic in fields["topics"] for number in topic["partition_indexes"]]
+            partitions = list(dict.fromkeys(asked))
+            found = self._read(group, partitions)
+        topics: dict[str, list[Fields]] = {}
+        for topic, number in partitions:
+            offset = found.get((topic, number), NO_OFFSET)
+            error = offset if isinstance(offset, ErrorCode) else ErrorCode.NONE
+            topics.setdefault(topic, []).append(
+                {
+                    "partition_index": number,
+                    "committed_offset": NO_OFFSET if error else int(offset),
+                    "metadata": "",
+                    "error_code": error,
+                }
+            )
+        answer = {
+            "topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
+            "error_code": ErrorCode.NONE,
+        }
+        return {**answer, "groups": [{"group_id": group, **answer}]}
+
+    # ---- deletions
+
+    def _delete(self, group: str, fields: Fields) -> Outcome:
+        """Delete offsets of topics to which no registered consumer of the group is subscribed."""
+        if isinstance(self._session.require(Get(paths.group(group)), Refusal.NO_NODE), Refused):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        subscribed = self._subscribed(group)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        going: list[TopicPartition] = []
+        for topic in fields["topics"]:
+            for one in topic["partitions"]:
+                partition = topic["name"], one["partition_index"]
+                if subscribed is None or topic["name"] in subscribed:
+                    errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif paths.is_legal_topic(topic["name"]) and one["partition_index"] >= 0:
+                    going.append(partition)
+        self._remove(group, [paths.offsets(group, *one) for one in going])
+        self._book(group).nodes.difference_update(going)
+        return {"error_code": ErrorCode.NONE, **_answer(fields["topics"], errors)}
+
+    def _subscribed(self, group: str) -> set[str] | None:
+        """Return the topics that registered consumers want; None if that may be any."""
+        topics: set[str] = set()
+        for consumer in self._children(paths.ids(group)):
+            reply = self._session.require(Get(paths.ids(group, consumer)), Refusal.NO_NODE)
+            if isinstance(reply, Content):
+                try:
+                    found = registration.decode(reply.content)
+                except NodeContentError:
+                    return None
+                if found.pattern != registration.STATIC:
+                    return None
+                topics.update(found.subscription)
+        return topics
+
+    def _delete_group(self, group: str, _fields: Fields) -> Outcome:
+        """Delete all offsets of a group without consumers; its settings stay."""
+        error = ErrorCode.NONE
+        if self._children(paths.ids(group)):
+            error = ErrorCode.NON_EMPTY_GROUP
+        else:
+            partitions = self._all_partitions(group)
+            topics = dict.fromkeys(topic for topic, _number in partitions)
+            self._remove(group, [paths.offsets(group, *one) for one in partitions])
+            self._remove(group, [paths.offsets(group, topic) for topic in topics])
+            self._books.pop(group, None)
+            if not partitions:
+                error = ErrorCode.GROUP_ID_NOT_FOUND
+        return {"results": [{"group_id": group, "error_code": error}]}
+
+    def _remove(self, group: str, nodes: list[str]) -> None:
+        """Delete nodes; one that is gone, or is not empty any more, is left as it is."""
+        while nodes:
+            some = nodes[:MAX_OPERATIONS]
+            refused = self._perform(group, [Delete(path) for path in some])
+            if refused is None:
+                nodes = nodes[len(some) :]
+            elif refused.refusal in {Refusal.NO_NODE, Refusal.NOT_EMPTY}:
+                nodes = [path for path in nodes if path != some[refused.index or 0]]
+            else:
+                raise ZooKeeperUnavailableError(f"ZooKeeper refuses to delete: {refused.refusal.value}")
+
+
+def _nodes_above(group: str) -> list[str]:
+    children = [f"{paths.group(group)}/{name}" for name in paths.GROUP_CHILDREN]
+    return [paths.CONSUMERS, paths.GROUPS, paths.group(group), *children]
+
+
+def _no_transactions(_group: str, _fields: Fields) -> Outcome:
+    """Refuse what only Kafka's own store can do: offsets that become valid together with records.
+
+    With this error, producers end the transaction and name the reason, instead of trying again.
+    """
+    return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+def _answer(topics: Iterable[Mapping[str, Any]], errors: Mapping[TopicPartition, ErrorCode]) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": one["partition_index"],
+                        "error_code": errors.get((topic["name"], one["partition_index"]), ErrorCode.NONE),
+                    }
+                    for one in topic["partitions"]
+                ],
+            }
+            for topic in topics
+        ]
+    }
