@@ -13,8 +13,9 @@ import pytest
 from tests.campaign.frames import DELETE, Session, join
 from tests.campaign.proxy import HOST, Link
 from tests.campaign.test_frames import CONNECT, CONNECTED, PASSWORD, PING, multi, reply
+from tests.support.deadlines import WITHIN_S
 
-DEADLINE_S = 10.0
+DEADLINE_S = WITHIN_S
 ACK = multi(1, (DELETE, "/channel/c/command-1"))
 
 

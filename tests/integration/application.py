@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from consumer_agent import Consumer
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import faults
 from zkrebalancer.protocol.fields import TopicPartition
 
 POLL_TIMEOUT_S = 0.05
-END_TIMEOUT_S = 30.0
+END_TIMEOUT_S = WITHIN_S
 
 
 class Application:

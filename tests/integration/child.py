@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.integration.commands import catches
+from tests.integration.commands import catches, communicate
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
@@ -99,7 +99,7 @@ class Agent:
 
     def end(self, code: int = 0) -> str:
         """Wait for its end; return its stderr."""
-        _, errors = self.process.communicate(timeout=WAIT_S)
+        _, errors = communicate(self.process, WAIT_S)
         assert self.process.returncode == code, errors
         assert "Traceback" not in errors
         for pid in self.children():

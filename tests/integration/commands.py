@@ -13,10 +13,11 @@ from pathlib import Path
 
 import gevent
 
+from tests.support.deadlines import WITHIN_S
 from tests.support.warm import starter
 from zkrebalancer.localcluster.server import child_environment
 
-DEADLINE_S = 60.0
+DEADLINE_S = WITHIN_S
 Result = subprocess.CompletedProcess[str]
 
 
@@ -40,17 +41,23 @@ def begin(program: str, *arguments: object, stdin: int = subprocess.DEVNULL) -> 
 
 
 def end(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> Result:
-    """Wait for the end of a process, keeping the test's ZooKeeper session alive.
-
-    In a thread: gevent's `Popen` would collect the exit codes of all children, and those of others would read as 0.
-    """
+    """Wait for the end of a process, and kill it if it does not end."""
     try:
-        out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": deadline_s})
+        out, err = communicate(process, deadline_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def communicate(process: subprocess.Popen[str], deadline_s: float) -> tuple[str, str]:
+    """Wait for the end of a process, keeping the test's ZooKeeper session alive; return its stdout and stderr.
+
+    In a thread: gevent's `Popen` would collect the exit codes of all children, and those of others would read as 0.
+    """
+    out, err = gevent.get_hub().threadpool.apply(process.communicate, (), {"timeout": deadline_s})
+    return out, err
 
 
 def run(program: str, *arguments: object) -> Result:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import evidence
+from tests.integration import evidence, kafka_clients
 from tests.integration.child import RUNNING
 from tests.integration.fake_coordinator import Stage
 from tests.integration.scenario import Scenario
@@ -57,6 +57,15 @@ def no_agent_stays() -> Iterator[None]:
             process.kill()
             process.communicate()
     RUNNING.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_reader_stays() -> Iterator[None]:
+    """End the Kafka clients that a failed test left: they would log during others."""
+    yield
+    for reader in kafka_clients.RUNNING:
+        reader.end()
+    kafka_clients.RUNNING.clear()
 
 
 @pytest.fixture

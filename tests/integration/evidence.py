@@ -17,6 +17,7 @@ from typing import Any
 import gevent
 
 from tests.integration.gateway_process import GatewayProcess
+from tests.integration.kafka_clients import RUNNING
 from tests.integration.scenario import Scenario
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
@@ -49,6 +50,8 @@ def gather(fixtures: Iterable[object]) -> Iterator[tuple[str, str]]:
             labs.append(one.lab if isinstance(one, Scenario) else one)
     for lab in labs:
         logs |= {program.name: program.log for program in lab.programs.values()}
+    if RUNNING:
+        yield "Kafka clients", "\n".join(map(str, RUNNING))
     if logs:
         yield "ends of logs", _short(ends(logs))
     for lab in labs:
@@ -115,7 +118,8 @@ def groups(zk: BlockingZk) -> str:
             texts.append(f"leader: {leader.brokerid if leader else 'none'}")
             reports, refused = inspection.read_groups(zk)
             texts += map(str, refused)
-            texts += [line for report in reports[:MAX_GROUPS] for line in _group(zk, report)]
+            used = [report for report in reports if report.state != inspection.EMPTY]  # others may be of other tests
+            texts += [line for report in used[:MAX_GROUPS] for line in _group(zk, report)]
     except (RebalancerError, gevent.Timeout) as error:
         texts.append(f"cannot be read: {type(error).__name__} {error}")
     return "\n".join(texts)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import gevent
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from consumer_agent import Consumer, Record
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import calls, cluster_nodes, command, ownership, paths
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
@@ -21,7 +23,8 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.runtime.zk import BlockingZk
 
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
+OWN_SESSION_TIMEOUT_MS = 60_000  # a test may keep its thread waiting for another process
 SESSION_TIMEOUT_MS = 2_000
 
 
@@ -29,7 +32,7 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
     give_up_at = time.monotonic() + WAIT_S
     while not is_true():
         assert time.monotonic() < give_up_at, f"waited {WAIT_S:g} s for {what}"
-        time.sleep(0.01)
+        gevent.sleep(0.01)
 
 
 def assert_stays(is_true: Callable[[], object], seconds: float) -> None:
@@ -37,7 +40,7 @@ def assert_stays(is_true: Callable[[], object], seconds: float) -> None:
     end_at = time.monotonic() + seconds
     while time.monotonic() < end_at:
         assert is_true()
-        time.sleep(0.01)
+        gevent.sleep(0.01)
 
 
 class Stage:
@@ -47,7 +50,7 @@ class Stage:
         self.cluster = cluster
         self.topic = f"t-{uuid.uuid4().hex[:8]}"
         self.group = f"g-{uuid.uuid4().hex[:8]}"
-        self.zk = BlockingZk(cluster.zookeeper)
+        self.zk = BlockingZk(cluster.zookeeper, OWN_SESSION_TIMEOUT_MS)
         self.generation = 0
         self.produced: dict[int, int] = {}
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gevent
 import psutil
 
 from tests.integration.commands import command_of
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_block, free_ports
 from zkrebalancer.localcluster.server import child_environment
 
-READY_WITHIN_S = 30.0
-END_WITHIN_S = 15.0
 PORTS = 4  # its own, and those of three brokers
 
 
@@ -53,16 +53,24 @@ class GatewayProcess:
         """Start it and wait until it is ready."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
-        give_up_at = time.monotonic() + READY_WITHIN_S
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.kill()  # in the tests that follow, it would be one more gateway of the same cluster
+            raise
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None
+        give_up_at = time.monotonic() + WITHIN_S
         while not self._is_ready():
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < give_up_at, self.log.read_text()
-            time.sleep(0.05)
+            gevent.sleep(0.05)  # the test's ZooKeeper session lives on
 
     def _is_ready(self) -> bool:
         try:
             return bool(self.get("/readiness")["ready"])
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
     def get(self, path: str) -> dict[str, Any]:
@@ -78,7 +86,7 @@ class GatewayProcess:
         """End it with SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(END_WITHIN_S)
+            self._process.wait(WITHIN_S)
 
     def stop(self) -> int:
         """End it with SIGTERM and return its exit code."""
@@ -89,7 +97,7 @@ class GatewayProcess:
     def wait(self) -> int:
         """Wait for its end and return its exit code."""
         assert self._process is not None
-        return self._process.wait(END_WITHIN_S)
+        return self._process.wait(WITHIN_S)
 
     @property
     def pid(self) -> int:

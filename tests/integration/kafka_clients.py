@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
+import gevent
 from confluent_kafka import Consumer, Producer
+
+from tests.support.deadlines import WITHIN_S
 
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
-WITHIN_S = 40.0
 POLL_S = 0.1
 CLASSIC = ("confluent", "kafka-python")
 KIP_848 = "confluent, KIP-848"
@@ -83,6 +85,9 @@ class _KafkaPython:
         self._consumer.close()
 
 
+RUNNING: list[Reader] = []
+
+
 class Reader:
     """One consumer of a group; `revocations` counts revocations of its partitions."""
 
@@ -90,10 +95,18 @@ class Reader:
         self.values: list[str] = []
         self.assigned: set[int] = set()
         self.revocations = 0
+        self.kind = kind
         self._ending = threading.Event()
         make = {"confluent": _Confluent, "kafka-python": _KafkaPython, KIP_848: _Confluent848}[kind]
         self._thread = threading.Thread(target=self._run, args=(make, bootstrap, group, topic), daemon=True)
         self._thread.start()
+        RUNNING.append(self)
+
+    def __str__(self) -> str:
+        """Describe it for the report of a failed test."""
+        alive = "" if self._thread.is_alive() else ", has ended"
+        own = f"owns {sorted(self.assigned)}, has read {len(self.values)} records, {self.revocations} revocations"
+        return f"{self.kind}: {own}{alive}"
 
     def _run(self, make: Callable[..., _Client], *arguments: str) -> None:
         client = make(*arguments, self._revoked)
@@ -105,10 +118,14 @@ class Reader:
     def _revoked(self, *_arguments: object) -> None:
         self.revocations += 1
 
+    def end(self) -> None:
+        """Begin to leave the group."""
+        self._ending.set()
+
     def close(self) -> None:
         """Leave the group."""
-        self._ending.set()
-        self._thread.join(WITHIN_S)
+        self.end()
+        gevent.get_hub().threadpool.apply(self._thread.join, (WITHIN_S,))
         assert not self._thread.is_alive(), "the consumer does not end"
 
 
@@ -116,11 +133,11 @@ def produce(bootstrap: str, topic: str, values: list[str], **settings: object) -
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % 6)
-    assert producer.flush(WITHIN_S) == 0
+    assert gevent.get_hub().threadpool.apply(producer.flush, (WITHIN_S,)) == 0  # the test's ZooKeeper session lives on
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     give_up_at = time.monotonic() + WITHIN_S
     while not is_so():
         assert time.monotonic() < give_up_at, what
-        time.sleep(0.05)
+        gevent.sleep(0.05)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.integration.application import Application
 from tests.integration.commands import catches
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.picture import Picture
 from zkrebalancer.experiments.tail import EventTail
@@ -30,7 +31,7 @@ MODES = (INCREMENTAL, EAGER)
 NO_ENVIRONMENT: Mapping[str, str] = {}
 PARTITIONS = 6
 RECORDS_PER_S = 20  # of one producer: enough for records to be always in flight; each costs the broker a request or two
-DRAIN_DEADLINE_S = 90.0  # a Kafka client that hangs after a broker outage is found within 49 s
+DRAIN_DEADLINE_S = 60.0 + WITHIN_S  # a Kafka client that hangs after a broker outage is found within 49 s
 Event = dict[str, Any]
 
 

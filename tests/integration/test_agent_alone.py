@@ -23,8 +23,6 @@ from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.command import MAX_COMMAND_BYTES
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 AGENT = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run"]
 
 

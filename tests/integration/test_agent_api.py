@@ -14,8 +14,6 @@ from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateErro
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.observe.checker import check
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 
 @pytest.fixture
 def consumer(stage: Stage) -> Iterator[Consumer]:

@@ -12,8 +12,6 @@ import pytest
 from consumer_agent import AsyncConsumer, CommitFailedError, ConsumerStateError, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 POLL_S = 0.05
 
 

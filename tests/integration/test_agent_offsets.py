@@ -21,8 +21,6 @@ from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.protocol import calls, paths
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 
 def in_kafka(stage: Stage, partition: int) -> tuple[int, str] | None:
     """Return the offsets in Kafka's store, as Kafka's tools see them."""

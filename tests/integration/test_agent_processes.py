@@ -15,8 +15,6 @@ import pytest
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
 from zkrebalancer.localcluster import faults
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 AGENT = [sys.executable, "-m", "consumer_agent.sidecar.cli", "run"]
 
 

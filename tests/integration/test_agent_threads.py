@@ -14,8 +14,6 @@ from consumer_agent import Batch, Consumer, ConsumerStateError, TopicPartition
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
 from zkrebalancer.protocol.command import Cause, StartFetcher
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 BLOCKED_S = 0.5  # long enough for a handler to be called, if that is possible
 
 

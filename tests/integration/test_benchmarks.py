@@ -18,7 +18,6 @@ from zkrebalancer.localcluster import cluster as localcluster
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.pipeline import session
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 Run = Callable[..., str]
 
 

@@ -17,10 +17,8 @@ from zkrebalancer.localcluster.kafka import BROKER_ID, BrokerProbe
 from zkrebalancer.localcluster.ports import HOST, reserve_ports
 from zkrebalancer.localcluster.server import Program
 
-pytestmark = pytest.mark.timeout(240)
-
 SECOND_ID = BROKER_ID + 1
-ANSWER_TIMEOUT_S = 60.0  # longer than the test's waits, so that no query to the broker ends
+ANSWER_TIMEOUT_S = 2 * WAIT_S  # longer than the test's waits, so that no query to the broker ends
 
 
 @pytest.fixture

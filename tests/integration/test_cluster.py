@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults, kafka, state, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
@@ -25,9 +26,7 @@ from zkrebalancer.localcluster.ports import is_free
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.runtime.zk import patient_hosts
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
-WAIT_S = 30.0
+WAIT_S = WITHIN_S
 SESSION_S = 20.0  # on a machine that stalls for seconds, a short session would expire
 MAIN_CLASSES = {"kafka": kafka.MAIN_CLASS, "zookeeper-1": zookeeper.MAIN_CLASS}
 COMMAND = [sys.executable, "-c", "from zkrebalancer.cli.main import main; main()", "cluster"]

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import WatchedCommand, watched
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.server import child_environment
-
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "300", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
-END_S = 60.0
+END_S = WITHIN_S
 # Both signals have one handler, so each moment is tested with one, and in the long tests with the other.
 INTERRUPTS = [
     ("ZooKeeper and Kafka start", signal.SIGINT),
@@ -44,7 +43,7 @@ def demo(tmp_path: Path) -> Iterator[WatchedCommand]:
 def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: WatchedCommand, tmp_path: Path) -> None:
     events = tmp_path / "events"
     running = demo.begin("--events", str(events), "--seed", "5")
-    output, _ = running.communicate(timeout=300)
+    output, _ = running.communicate(timeout=3 * WITHIN_S)
     assert running.returncode == 0, demo.told()
     document = json.loads(output)
     assert document["ok"]

@@ -19,6 +19,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.scenario import Scenario
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
@@ -27,12 +28,12 @@ from zkrebalancer.protocol.calls import Content, Get
 from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
-FLUSH_DEADLINE_S = 20.0
+FLUSH_DEADLINE_S = WITHIN_S
 RECORDS = 10  # of each partition
 PARTITIONS = 2
 ROUNDS = 2  # of a kill and a freeze each
 RECORDS_OF_A_ROUND = 2_000
-DEADLINE_S = 60.0
+DEADLINE_S = WITHIN_S
 
 
 class Examples:
@@ -327,7 +328,6 @@ class Sinking:
         self.wait_members(2)
 
 
-@pytest.mark.timeout(240)
 def test_exactly_once(examples: Examples, folder: Path) -> None:
     """Kill consumers with unfinished records, or freeze them until others took over: each result is stored once."""
     sinking = Sinking(examples, Sink(folder / "sink.db"))

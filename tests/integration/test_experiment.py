@@ -12,15 +12,14 @@ import pytest
 
 from tests.integration import commands
 from tests.support.command import WatchedCommand, watched
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import EventFiles, Problems
-
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 
 SMALL = ("--members", "2", "--partitions", "6", "--settings", "tuned", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "experiment", "run", *SMALL]
 FOLDER = Path("scale-out", "tuned-m2-p6-s1")
-END_S = 60.0
+END_S = WITHIN_S
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
     wanted = [text for name in (*protocols, "classic-cooperative") for text in ("--protocol", name)]
     copies = tmp_path / "copies"
     running = experiment.begin(*wanted, "--scenario", "scale-out", "--out", str(out), "--events", str(copies))
-    output, _ = running.communicate(timeout=300)
+    output, _ = running.communicate(timeout=3 * WITHIN_S)
     assert running.returncode == 0, experiment.told()
     results = {result["protocol"]: result for result in json.loads(output)["results"]}
     assert list(results) == [*protocols, "classic-cooperative"]

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.kafka import BrokerProbe, render_zookeeper_mode
@@ -22,7 +23,7 @@ from zkrebalancer.localcluster.server import Program
 
 pytestmark = pytest.mark.long  # three brokers; `test_gateway.py` has one that restarts
 PARTITIONS = 6
-WAIT_S = 30.0
+WAIT_S = WITHIN_S
 ANSWER_S = 3.0
 REPLICATED = {
     "offsets.topic.replication.factor": "3",

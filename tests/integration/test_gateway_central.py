@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import KIP_848, WITHIN_S, Reader, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.observe import checker, inspection

@@ -16,8 +16,6 @@ from zkrebalancer.protocol.calls import Children, Content, Done, Get, ListChildr
 from zkrebalancer.protocol.settings import INCREMENTAL
 from zkrebalancer.protocol.weights import Weights, encode
 
-pytestmark = pytest.mark.timeout(120)
-
 HOT_RECORDS_PER_S = 400
 
 

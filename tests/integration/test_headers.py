@@ -11,8 +11,6 @@ import pytest
 from consumer_agent import Batch
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 PRODUCER, END, TOPIC, PARTITION, VALUE, HEADER = 0, 0, 1, 3, 4, 9  # of rdkafka.h
 
 

@@ -11,8 +11,6 @@ from consumer_agent.kafka import fetcher
 from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays, wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 GUARDED = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "allow.everyone.if.no.acl.found": "true",

@@ -13,7 +13,6 @@ from zkrebalancer.protocol.calls import Children, ListChildren
 from zkrebalancer.runtime.zk import BlockingZk
 
 SELECT_LIMIT = 1_024  # FD_SETSIZE
-pytestmark = pytest.mark.timeout(600)  # on a new machine the server's jars are fetched first
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
-pytestmark = pytest.mark.timeout(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

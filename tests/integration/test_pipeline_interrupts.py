@@ -21,7 +21,6 @@ DEADLINE_S = 300.0
 ASK_INTERVAL_S = 0.02
 JVM = "org.apache.spark.deploy.SparkSubmit"
 OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"  # printed whenever Spark starts
-pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.errors import ConfigurationError
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 HOT_RECORDS = 60_000  # more than a consumer retains
 COLD_RECORDS = 10
 

@@ -18,16 +18,15 @@ import pytest
 
 from tests.docs.rules import blocks
 from tests.style.sources import ROOT
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.ports import free_ports
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 PAGE = ROOT / "docs" / "start" / "quickstart.md"
-DEADLINE_S = 90.0
+DEADLINE_S = WITHIN_S
 ASK_INTERVAL_S = 0.1
 PARTITIONS = 6
 

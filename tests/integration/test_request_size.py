@@ -12,8 +12,6 @@ from zkrebalancer.protocol.errors import RequestTooLargeError, ZooKeeperUnavaila
 from zkrebalancer.protocol.requests import JUTE_MAXBUFFER, MAX_REQUEST_BYTES
 from zkrebalancer.runtime.zk import REQUEST_VARIABLE, BlockingZk, request_limit
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def transaction(hosts: str, size: int) -> Multi:
     """Return a transaction of every kind of operation that takes exactly `size` bytes."""

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
@@ -38,7 +39,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 GROUP = "g"
 STORES = ("offset", "offset_in_kafka")
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 PARTITIONS = 1_200  # more than one transaction carries
 
 

@@ -23,6 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.fake_coordinator import wait_until
 from tests.integration.gateway_process import GatewayProcess
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.mirror import read_kafka
@@ -70,7 +71,7 @@ ALICE = {
     "log_level": "0",
     **OWN_TLS,
 }
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 # In a separate process: once gevent has started a child, it collects the exit codes of all others too.
 READ_LAG = """
 import json, sys

@@ -16,8 +16,6 @@ from zkrebalancer.localcluster.server import Server
 from zkrebalancer.localcluster.zookeeper import ask
 from zkrebalancer.protocol.settings import INCREMENTAL
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def ensemble(folder: Path) -> Iterator[Scenario]:

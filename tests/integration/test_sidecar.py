@@ -19,8 +19,6 @@ from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.calls import Delete, Done, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 HOUR_MS = 3_600_000  # for things that must not cause waits
 
 

@@ -15,7 +15,6 @@ from zkrebalancer.runtime.zk import BlockingZk
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 MOMENT = datetime.now(UTC).replace(microsecond=123_000)  # recent: brokers delete records of last week
 END_DEADLINE_S = 300
 

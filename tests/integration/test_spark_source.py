@@ -22,7 +22,6 @@ from zkrebalancer.pipeline.source.options import Options, parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader, RangesPartition
 from zkrebalancer.protocol.errors import ConfigurationError
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
 Place = tuple[int, int]  # partition and offset
 
 

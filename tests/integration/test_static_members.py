@@ -11,7 +11,6 @@ from zkrebalancer.operations.foresight import foresee
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import INCREMENTAL
 
-pytestmark = pytest.mark.timeout(120)
 SIZES = [(4, 20), pytest.param(40, 200, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])]
 
 

@@ -15,8 +15,6 @@ from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.operations.kafka_offsets import log_ends
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the first test fetches the servers' jars
-
 
 def topics(cluster: LocalCluster, *arguments: object) -> Result:
     return run("zkrebalancer", "topics", *arguments, "--bootstrap", cluster.bootstrap)

@@ -6,14 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-import pytest
-
 from tests.integration.commands import run
 from tests.integration.scenario import MODES, PARTITIONS, Scenario, owners_of
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_consumer_joins(scenario: Scenario) -> None:

@@ -18,7 +18,7 @@ COMMIT_INTERVAL_MS = 500
 SPAN_S = 8.0
 STRETCH = 3_600  # a second stands for an hour of history
 LEARN_DEADLINE_S = 300.0  # other tests may have the machine to themselves
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 
 def test_weights_that_were_learned_from_commits_give_a_hot_partition_a_consumer_of_its_own(

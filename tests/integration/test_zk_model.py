@@ -12,6 +12,7 @@ import gevent
 import pytest
 from gevent.event import Event as Flag
 
+from tests.support.deadlines import WITHIN_S
 from tests.support.zk_model import Session, ZkModel
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import calls
@@ -35,13 +36,11 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the server's jars are fetched first
-
 CALLS = 1_500  # of each seed
 SEEDS = (1, 2)
 SESSIONS = 3
 SESSION_MS = 20_000
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 CALLS_PER_LOOK = 10  # after so many calls, watch events are compared
 SESSION_END_PROBABILITY = 0.004
 NAMES = ("a", "b", "c")

@@ -33,8 +33,6 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.runtime.zk import BlockingZk
 
-pytestmark = pytest.mark.timeout(600)  # on a new machine the server's jars are fetched first
-
 ROOT = "/model_refusals"
 BITS = {
     Right.READ: Permissions.READ,

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import Program, child_environment
 
@@ -30,7 +31,7 @@ MAIN = "zkrebalancer.cli.main"
 COMMANDS = (MAIN, "consumer_agent.sidecar.cli", "zkrebalancer.experiments.producer")
 LOADED_LATE = ("coordinator", "group-coordinator", "groups", "topics")  # subcommands, loaded when the first one is run
 MAX_REQUEST_BYTES = 131_072
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = WITHIN_S
 STATUS_BYTES = 8
 
 

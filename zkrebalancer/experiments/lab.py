@@ -37,10 +37,11 @@ from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 ASK_INTERVAL_S = 0.05
-ADMIN_DEADLINE_S = 30.0
+ADMIN_DEADLINE_S = 120.0
+OWN_SESSION_TIMEOUT_MS = 30_000  # what it waits for may keep its thread for seconds
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
-SETTLE_DEADLINE_S = 60.0
-END_DEADLINE_S = 30.0
+SETTLE_DEADLINE_S = 180.0
+END_DEADLINE_S = 120.0
 GATEWAY_PORTS = 3  # of a lab's gateway: its own, that of the one broker, and that of its health
 HTTP_TIMEOUT_S = 5.0
 
@@ -64,7 +65,7 @@ class Lab:
     def __enter__(self) -> Self:
         """Connect to the cluster's ZooKeeper and open the lab's event file; creates the `events` folder if missing."""
         self.events.mkdir(parents=True, exist_ok=True)
-        self._zk = BlockingZk(self.cluster.zookeeper)
+        self._zk = BlockingZk(self.cluster.zookeeper, OWN_SESSION_TIMEOUT_MS)
         self._log = EventLog(self.events, "lab")
         self._started = time.monotonic()
         return self

@@ -35,7 +35,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 BrokerKind = Literal["kafka-3.9", "kafka-4", "none"]
 BROKER_KINDS: tuple[BrokerKind, ...] = get_args(BrokerKind)
 ENSEMBLE_SIZES = (1, 3)
-FORMAT_DEADLINE_S = 60.0
+FORMAT_DEADLINE_S = 180.0
 
 
 class LocalCluster:

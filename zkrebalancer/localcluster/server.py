@@ -18,8 +18,8 @@ from zkrebalancer.localcluster.ports import HOST, is_free
 from zkrebalancer.localcluster.processes import ProcessRecord, record
 from zkrebalancer.protocol import addresses
 
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 20.0
+START_DEADLINE_S = 180.0
+STOP_DEADLINE_S = 60.0
 ASK_INTERVAL_S = 0.03
 LOG_TAIL_LINES = 12
 _REASON = re.compile(r"^(Caused by: )?[\w.$]+(Exception|Error)\b")

@@ -15,9 +15,10 @@ import pytest
 from consumer_agent import ConfigurationError, Consumer, ConsumerStateError
 from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.spark import PlanningConsumer
+from tests.support.deadlines import WITHIN_S
 
 TP = ("orders", 0)
-DEADLINE_S = 20
+DEADLINE_S = int(WITHIN_S)
 
 
 def new_consumer() -> Consumer:

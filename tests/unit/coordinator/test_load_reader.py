@@ -8,11 +8,12 @@ import gevent
 import pytest
 from gevent.queue import Queue
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.coordinator import load_reader
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
-DEADLINE_S = 20.0
+DEADLINE_S = WITHIN_S
 ANSWERING = """
 import os, sys
 import msgpack

@@ -15,6 +15,7 @@ from gevent.event import Event
 from gevent.socket import socket
 from gevent.ssl import SSLContext
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import connection, security
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.connection import Connection
@@ -27,7 +28,7 @@ from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
 
 TLS = Path(__file__).parents[2] / "support" / "tls"
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 LIST_OFFSETS = 2  # a request that is relayed unread
 Fields = dict[str, Any]
 

@@ -8,6 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import dialing
 from zkrebalancer.gateway.dialing import LinkError, first_of, name_of
 
@@ -53,7 +54,7 @@ def test_a_broker_that_hangs_is_overtaken_and_its_late_answer_is_discarded(monke
     assert first_of([hangs, lambda: "quick"], discard) == "quick"
     assert discarded == []
     wakes.set()
-    assert ended.wait(20)
+    assert ended.wait(WITHIN_S)
     assert discarded == ["late"]
 
 

@@ -6,9 +6,10 @@ import gevent
 import pytest
 from gevent.socket import create_connection
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway import endpoints, metrics
 
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 
 
 def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import gevent
 import pytest
 from gevent.event import AsyncResult, Event
 
+from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway.buckets import Buckets, Claim
 from zkrebalancer.gateway.dialing import Dialer
@@ -29,7 +30,7 @@ from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.protocol.calls import Refusal, Refused
 
-WAIT_S = 10.0
+WAIT_S = WITHIN_S
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
 BUCKET = bucket_of("g")
 

@@ -9,6 +9,7 @@ import gevent
 import pytest
 from gevent.event import AsyncResult
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.lanes import Lanes
 from zkrebalancer.gateway.links import Links
@@ -16,7 +17,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 
-WAIT_S = 10.0
+WAIT_S = WITHIN_S
 
 
 class Brokers:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gevent
 import pytest
 
+from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from zkrebalancer.gateway import service
 from zkrebalancer.gateway.service import Gateway, GatewayConfig
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
-WAIT_S = 10.0
+WAIT_S = WITHIN_S
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import processes, state
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.processes import ProcessRecord
@@ -62,7 +63,7 @@ def test_ending_a_cluster_kills_its_processes_and_removes_the_folder(
     folder.mkdir()
     state.write(folder, cluster_of(record_of(child)))
     state.end_cluster(folder)
-    assert child.wait(10) == -9
+    assert child.wait(WITHIN_S) == -9
     assert not folder.exists()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from tests.unit.observe.history import History
@@ -14,7 +13,6 @@ from tests.unit.pipeline.histories import write_run
 from zkrebalancer.cli.main import zkrebalancer
 from zkrebalancer.protocol.weights import HOUR_S
 
-pytestmark = pytest.mark.timeout(400)  # Spark on a machine that others use
 HOURS = 5
 
 

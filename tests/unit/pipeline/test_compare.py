@@ -26,7 +26,6 @@ RUNS = [
 ]
 
 
-@pytest.mark.timeout(400)  # every fact of ten runs, on a shared machine
 def test_runs_are_compared_and_losses_come_first(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

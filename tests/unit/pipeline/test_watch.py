@@ -117,7 +117,6 @@ def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: P
         watch.require_unwatched(tmp_path)
 
 
-@pytest.mark.timeout(400)
 def test_invalid_utf8_gives_the_same_lines_in_stream_and_batch(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(b"\xff\x00\r{\xe2\x82\n\r\n\ntwo\rparts\r\n")

@@ -14,12 +14,13 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 
 from consumer_agent.kafka import offset_queries
 from consumer_agent.kafka.offset_queries import OffsetQueries
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.admin import NO_ANSWER, Admin
 from zkrebalancer.protocol.fields import TopicPartition
 
 A, B, C = (("orders", number) for number in range(3))
 AWAY = B  # its leader
-DEADLINE_S = 5.0
+DEADLINE_S = WITHIN_S
 Found = list[dict[Any, dict[TopicPartition, int | None]]]
 
 

@@ -19,11 +19,12 @@ from consumer_agent.kafka.watchdog import WatchedFetcher
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.admin import Admin, Answers
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION = ("orders", 0)
-DEADLINE_S = 10.0
+DEADLINE_S = WITHIN_S
 
 
 def answers(offset: int) -> Answers:

@@ -9,8 +9,9 @@ import pytest
 
 from consumer_agent import AsyncConsumer, ConsumerStateError
 from consumer_agent.runtime.notices import Tell
+from tests.support.deadlines import WITHIN_S
 
-DEADLINE_S = 10.0
+DEADLINE_S = WITHIN_S
 
 
 class Setting:

@@ -18,10 +18,11 @@ from consumer_agent.membership.events import GaveUp, Tick
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import ROOMY
 from zkrebalancer.protocol.errors import ConfigurationError
 
-DEADLINE_S = 10.0
+DEADLINE_S = WITHIN_S
 CONFIG = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
 a_thread_may_raise = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

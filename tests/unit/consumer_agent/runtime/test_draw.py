@@ -24,12 +24,13 @@ from consumer_agent.kafka.fetcher import (
 from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import BufferSettings, Prefetch, RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.admin import Admin
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
 PARTITION, OTHER = ("orders", 0), ("payments", 0)
 MANY = 100
-DEADLINE_S = 10.0
+DEADLINE_S = WITHIN_S
 
 
 class Client:

@@ -22,6 +22,7 @@ from consumer_agent import Consumer
 from consumer_agent.membership.events import Abandoned, CloseRequested, CommitRequested, Event, Polled, Revoked
 from consumer_agent.runtime.engine import Engine
 from consumer_agent.runtime.notices import Tell
+from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.messages import messages
 
 PARTITION = ("orders", 0)
@@ -158,7 +159,7 @@ class Setting:
 
         thread = threading.Thread(target=run)
         thread.start()
-        thread.join(10.0)
+        thread.join(WITHIN_S)
         assert not thread.is_alive()
         assert failures == []
 

@@ -9,8 +9,9 @@ import gevent
 import pytest
 
 from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from tests.support.deadlines import WITHIN_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = WITHIN_S
 
 
 def in_a_thread(function: Callable[[], None]) -> None:

@@ -14,10 +14,11 @@ import pytest
 from consumer_agent.records import Record
 from consumer_agent.sidecar.child import Child, ChildEndedError, command_line
 from consumer_agent.sidecar.frames import Ack, Frame, FrameError, JsonLines
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.processes import began
 from zkrebalancer.protocol.errors import ConfigurationError
 
-WAIT_S = 20.0
+WAIT_S = WITHIN_S
 LARGE = Record("t", 0, 0, None, b"x" * 5_000_000, (), None, 1)
 ANSWERS = """
 import json, sys
