@@ -1,4 +1,4 @@
-"""A child for `consumer-agent run --exec 'python msgpack_child.py' --frames msgpack`: prints each record, on stderr.
+"""A child for `consumer-agent run --exec 'python msgpack_child.py' --frames msgpack`: prints each record on stderr.
 
 Its standard output belongs to the agent.
 """

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A child for `consumer-agent run --exec 'sh shell_child.sh'`: prints each record, on stderr, for standard output belongs
-# to the agent. The agent writes an object a line, without spaces and with its keys always in the same order.
+# A child for `consumer-agent run --exec 'sh shell_child.sh'`: prints each record on stderr, because its standard output belongs
+# to the agent. The agent writes one object per line, without spaces and with its keys always in the same order.
 while IFS= read -r line; do
     case $line in
     '{"revoke":'*)
