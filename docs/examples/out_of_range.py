@@ -1,4 +1,4 @@
-"""Chooses where to continue when Kafka does not have an offset, and prints how many records are missing, until Ctrl-C."""
+"""Chooses where to continue when Kafka does not have an offset, and prints how many records are lost, until Ctrl-C."""
 
 import os
 import signal

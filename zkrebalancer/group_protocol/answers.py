@@ -17,7 +17,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupMember:
-    """A member, as the leader is shown it."""
+    """A member, as the leader sees it."""
 
     member_id: str
     group_instance_id: str | None
@@ -57,7 +57,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupMember:
-    """What became of one member that was to leave."""
+    """The result for one member that was to leave."""
 
     member_id: str
     group_instance_id: str | None
@@ -66,7 +66,7 @@ class LeaveGroupMember:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupAnswer:
-    """What became of each member; before v3 only `error_code`, the one member's, is sent."""
+    """The result for each member; before v3, only `error_code` of the one member is sent."""
 
     error_code: ErrorCode
     members: tuple[LeaveGroupMember, ...] = ()
@@ -85,9 +85,9 @@ class OffsetCheckAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteAnswer:
-    """Offsets of `subscribed_topics` have to stay (GROUP_SUBSCRIBED_TO_TOPIC), those of the others may be deleted.
+    """Offsets of `subscribed_topics` must stay (GROUP_SUBSCRIBED_TO_TOPIC); those of other topics may be deleted.
 
-    GROUP_ID_NOT_FOUND: there is no such group here; offsets may be stored all the same.
+    GROUP_ID_NOT_FOUND: this gateway has no such group, which may still have stored offsets.
     """
 
     error_code: ErrorCode
@@ -108,7 +108,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A classic group; one that is not here has the state Dead (and, from v6 on, GROUP_ID_NOT_FOUND)."""
+    """A classic group; an unknown one has the state Dead (and, from v6 on, GROUP_ID_NOT_FOUND)."""
 
     error_code: ErrorCode
     group_id: str
@@ -121,7 +121,7 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsAnswer:
-    """Classic groups, in the order in which they were asked for."""
+    """Classic groups, in the order of the request."""
 
     groups: tuple[DescribedGroup, ...]
 
@@ -146,7 +146,7 @@ class ListGroupsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DeletedGroup:
-    """What became of a group that was to be deleted. GROUP_ID_NOT_FOUND: it may have offsets all the same."""
+    """The result for a group that was to be deleted. GROUP_ID_NOT_FOUND: it may still have stored offsets."""
 
     group_id: str
     error_code: ErrorCode
@@ -154,14 +154,14 @@ class DeletedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupsAnswer:
-    """What became of each group, in the order in which they were named."""
+    """The result for each group, in the order of the request."""
 
     results: tuple[DeletedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAssignment:
-    """What a KIP-848 member has from now on; what it has besides, it gives up."""
+    """All that a KIP-848 member has from now on; it gives up everything else."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
@@ -196,7 +196,7 @@ class DescribedAssignment:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConsumerMember:
-    """A member of a KIP-848 group. `member_type` (v1): 0 for a classic client, 1 for one of KIP-848."""
+    """A member of a KIP-848 group. `member_type` (v1): 0 for a classic client, 1 for a KIP-848 client."""
 
     member_id: str
     instance_id: str | None
@@ -227,7 +227,7 @@ class DescribedConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeAnswer:
-    """KIP-848 groups, in the order in which they were asked for."""
+    """KIP-848 groups, in the order of the request."""
 
     groups: tuple[DescribedConsumerGroup, ...]
 

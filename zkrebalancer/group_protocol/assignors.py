@@ -14,7 +14,7 @@ DEFAULT_ASSIGNOR = "uniform"
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member to assign to; `target` is what it was given last."""
+    """A member to assign to; `target` is its previous target."""
 
     topics: frozenset[str]
     target: frozenset[NamedPartition]
@@ -22,7 +22,8 @@ class Subscriber:
     rack_id: str | None = None
 
 
-# Members, and partition counts by topic -> what each member gets. Members may be left out; no partition comes twice.
+# Maps members, and partition counts by topic, to what each member gets. Members without partitions may be missing; no
+# partition occurs twice.
 Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Mapping[str, frozenset[NamedPartition]]]
 
 

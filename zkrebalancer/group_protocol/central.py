@@ -1,6 +1,6 @@
-"""Central assignment: targets come from outside, member by member, and outside hears what each member holds.
+"""Central assignment: targets come from outside, member by member, and each member's position is reported.
 
-A member that has its target is left alone: its epoch is its own, and the targets of others do not concern it.
+Each member has its own epoch, so targets of other members do not affect a member that has its target.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
 
 FIRST_TARGET = "first-target"  # a timer of a member
-MAX_FIRST_TARGET_MS = 10_000  # how long a newcomer is served with haste, and a classic one waits for its first target
+MAX_FIRST_TARGET_MS = 10_000  # longest time for short heartbeat intervals, or a held join, before the first target
 
 
 class CentralTargets:
-    """What each member of one group was given from outside, and the newcomers that were given nothing yet."""
+    """The targets of one group's members, and the newcomers without a target."""
 
     def __init__(self, group: ConsumerGroup) -> None:
-        """Know of no target."""
+        """Start without targets."""
         self._group = group
         self._given: dict[str, Targeted] = {}
-        self._joins: dict[str, Turn] = {}  # of classic newcomers, answered when all of their first target is free
+        self._joins: dict[str, Turn] = {}  # of classic newcomers; answered when their whole first target is free
         self.newcomers: set[str] = set()  # members that wait for their first target
 
     def forget(self, member_id: str) -> None:
-        """Drop a member that is gone."""
+        """Forget a member that is gone."""
         self._given.pop(member_id, None)
         self.newcomers.discard(member_id)
         self._refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def close(self, error: ErrorCode) -> None:
-        """Refuse all who wait."""
+        """Refuse all held joins."""
         for member_id in [*self._joins]:
             self._refuse(member_id, error)
 
@@ -55,7 +55,7 @@ class CentralTargets:
     # ---- targets
 
     def give(self, member: ConsumerMember, targeted: Targeted) -> bool:
-        """Note what a member shall have from now on; return whether that is something new."""
+        """Set a member's target; return whether it changes anything."""
         self._given[member.member_id] = targeted
         if targeted.partitions:
             self._end_haste(member.member_id)
@@ -63,9 +63,10 @@ class CentralTargets:
         return not topics.is_known or self.target_of(member) != member.target
 
     def target_of(self, member: ConsumerMember) -> Partitions:
-        """Return what was given and can be: clients take any assignment, and some loop over a topic they do not want.
+        """Return a member's target, without partitions that do not exist or that the member does not want.
 
-        After a restart it is what was stored, until something is given anew.
+        Clients accept any assignment, and some loop over a topic that they do not want. After a restart, the stored
+        target applies until there is a new one.
         """
         topics = self._group.world.topics
         wanted = self._group.subscription(member)
@@ -81,7 +82,7 @@ class CentralTargets:
     # ---- newcomers
 
     def hasten(self, member: ConsumerMember, session_timeout_ms: int) -> None:
-        """Expect the first target of a newcomer, for a while."""
+        """Expect the first target of a newcomer, for a limited time."""
         if member.member_id in self._given or member.member_id in self.newcomers:
             return
         self.newcomers.add(member.member_id)
@@ -101,15 +102,15 @@ class CentralTargets:
             self._group.take_turn(turn)
 
     def hold_join(self, member: ConsumerMember, turn: Turn) -> bool:
-        """Keep a classic newcomer's JoinGroup until it can be given something; return whether it is kept."""
-        self._refuse(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, sent again
+        """Hold a classic newcomer's JoinGroup until its first target is free; return whether it is held."""
+        self._refuse(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, which the client repeated
         if member.member_id not in self.newcomers or turn.member is not member:
             return False
         self._joins[member.member_id] = turn
         return True
 
     def due_joins(self) -> list[Turn]:
-        """Take out the joins of newcomers whose whole target is free."""
+        """Remove and return the joins of newcomers whose whole target is free."""
         roster = self._group.roster
         due = []
         for member_id in [*self._joins]:
@@ -124,7 +125,7 @@ class CentralTargets:
     def standings(
         self, members: Iterable[ConsumerMember], names: Mapping[UUID, str], session_ms: int
     ) -> tuple[Standing, ...]:
-        """Return how members stand; `session_ms` is that of clients of KIP-848."""
+        """Return the members as they are reported; `session_ms` is the session timeout of KIP-848 clients."""
         return tuple(self._standing(member, names, session_ms) for member in members)
 
     def _standing(self, member: ConsumerMember, names: Mapping[UUID, str], session_ms: int) -> Standing:
@@ -145,12 +146,12 @@ class CentralTargets:
 
 
 def is_consumers_join(request: OneGroup) -> bool:
-    """Whether a client of the classic protocol joins a group of consumers: of other groups only clients can assign."""
+    """Whether a classic client joins a consumer group; in other groups only clients can assign."""
     return isinstance(request, JoinGroupRequest) and request.protocol_type == PROTOCOL_TYPE
 
 
 def join_error(request: OneGroup, *, is_ready: bool) -> ErrorCode:
-    """Say why a client cannot join a central group: its name cannot be a consumer group's, or topics are not known."""
+    """Return why a client cannot join a central group: the group's name is invalid, or topics are not known yet."""
     if not is_consumers_join(request) and not isinstance(request, ConsumerGroupHeartbeatRequest):
         return ErrorCode.NONE
     try:
@@ -161,5 +162,5 @@ def join_error(request: OneGroup, *, is_ready: bool) -> ErrorCode:
 
 
 def names_of(seen: Mapping[str, Topic]) -> dict[UUID, str]:
-    """Return the names of topics by their ids."""
+    """Return topic id -> name."""
     return {topic.topic_id: name for name, topic in seen.items()}

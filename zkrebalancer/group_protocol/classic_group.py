@@ -1,4 +1,4 @@
-"""One classic group: how its state goes round, what is stored on the way, and who is answered then."""
+"""One classic group: its cycle of states, what each of them stores, and which requests are answered then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup, StoredMember
 
 JOIN, SYNC, SESSION, RETENTION, LIMIT = "join", "sync", "session", "retention", "limit"
-FIRST_LIMIT_MS = 60_000  # how long a group that could not be stored takes no more members; doubled each time
+FIRST_LIMIT_MS = 60_000  # how long a group that was too large to be stored admits no members; doubled each time
 LONGEST_LIMIT_MS = 3_600_000
 STORY_LENGTH = 20
 CAN_REBALANCE = frozenset({ClassicState.EMPTY, ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE})
@@ -27,7 +27,7 @@ class ClassicGroup:
     def __init__(
         self, group_id: str, settings: GroupProtocolSettings, scheduler: Scheduler, when_gone: Callable[[], None]
     ) -> None:
-        """Make an empty group; `when_gone` is called once nothing of it has to be kept."""
+        """Create an empty group; `when_gone` is called once nothing of it has to be kept."""
         self.group_id = group_id
         self.settings = settings
         self.scheduler = scheduler
@@ -41,7 +41,7 @@ class ClassicGroup:
         self.max_size = settings.group_max_size
         self._limit_ms = FIRST_LIMIT_MS
         self._when_gone = when_gone
-        self._came_since = False  # in the first join: a member came since the timer was set
+        self._came_since = False  # in the first join: a member arrived after the timer was set
         self._story: deque[str] = deque(maxlen=STORY_LENGTH)
 
     # ---- state
@@ -59,7 +59,7 @@ class ClassicGroup:
         self.state = state
 
     def is_forgettable(self) -> bool:
-        """Whether nothing of the group is stored and nobody is in it or about to be."""
+        """Whether nothing of the group is stored and it has no member, joining ones included."""
         return (
             self.state is ClassicState.EMPTY
             and self.generation_id == 0
@@ -68,7 +68,7 @@ class ClassicGroup:
         )
 
     def restore(self, stored: StoredGroup) -> None:
-        """Go on from what another gateway, or this one before it ended, has stored."""
+        """Continue from what another gateway, or a former life of this one, has stored."""
         self.generation_id = stored.generation_id
         self.protocol_name = stored.protocol_name
         self.roster.protocol_type = stored.protocol_type
@@ -88,7 +88,7 @@ class ClassicGroup:
             self.prepare_rebalance(f"the limit is now {self.settings.group_max_size} members")
 
     def close(self, error: ErrorCode) -> None:
-        """End here: the group was deleted or is served elsewhere. Those who wait are told."""
+        """End here, because the group was deleted or is served elsewhere. Waiting requests get the error."""
         for member in self.roster.members.values():
             self.answer_join_error(member, error, member.member_id)
             self.answer_sync(member, error)
@@ -103,18 +103,18 @@ class ClassicGroup:
     # ---- the join phase
 
     def note_newcomer(self) -> None:
-        """Let a member that comes during the first join extend it."""
+        """Extend the first join when a member arrives."""
         self._came_since = self._came_since or self.is_first_join
 
     def rebalance_or_complete_join(self, reason: str) -> None:
-        """Begin a rebalance, or, where one is being prepared, see whether it can go on."""
+        """Start a rebalance, or complete the join phase if one is being prepared and all have joined."""
         if self.state in CAN_REBALANCE:
             self.prepare_rebalance(reason)
         else:
             self.maybe_complete_join()
 
     def prepare_rebalance(self, reason: str) -> None:
-        """Call all members to join again. Members that wait for an assignment are told so."""
+        """Make all members join again, including those that wait for an assignment."""
         if self.state is ClassicState.COMPLETING_REBALANCE:
             self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         self.scheduler.cancel_timer((self.group_id, SYNC, ""))
@@ -147,12 +147,12 @@ class ClassicGroup:
         self._start(JOIN, delay_ms, delay_is_over)
 
     def maybe_complete_join(self) -> None:
-        """Complete the join phase if all came; the first one always waits for its time."""
+        """Complete the join phase if all have joined; the first join phase always lasts for its full time."""
         if self.state is ClassicState.PREPARING_REBALANCE and not self.is_first_join and self.roster.have_all_joined():
             self.complete_join()
 
     def complete_join(self) -> None:
-        """Go on without dynamic members that did not come: store the next generation, then answer the joins."""
+        """Remove dynamic members that did not join, store the next generation, then answer the joins."""
         self.scheduler.cancel_timer((self.group_id, JOIN, ""))
         late = [m for m in self.roster.members.values() if m.join_ticket is None and m.group_instance_id is None]
         for member in late:
@@ -160,7 +160,7 @@ class ClassicGroup:
         if late:
             self.scheduler.report(self.group_id, f"{len(late)} members did not join in time and were removed")
         if self.roster.members and not self.roster.elect_joined_leader():
-            # Only static members are left, none of which joined: their sessions decide.
+            # Only static members are left, and none of them joined: wait until they do, or until their sessions end.
             self._start(JOIN, self.roster.rebalance_timeout_ms(), self.complete_join)
             return
         self.generation_id += 1
@@ -181,8 +181,8 @@ class ClassicGroup:
         self.scheduler.store(self.group_id, self.stored_form({}, is_assigned=True), self._emptiness_stored)
 
     def _emptiness_stored(self, error: ErrorCode) -> None:
-        if error:  # harmless: the former generation, if it is read back, has members whose sessions end
-            self.scheduler.report(self.group_id, f"that it is empty could not be stored: {error.name}")
+        if error:  # harmless: a successor reads the former generation, and the sessions of its members end
+            self.scheduler.report(self.group_id, f"the empty group could not be stored: {error.name}")
 
     def _keep_for_a_while(self) -> None:
         self._start(RETENTION, self.settings.empty_group_retention_ms, lambda: self.delete(lambda _error: None))
@@ -191,7 +191,7 @@ class ClassicGroup:
         """Delete the group, which has no member."""
 
         def deleted(error: ErrorCode) -> None:
-            self._when_gone()  # also if it failed: then the group is found empty when the bucket is loaded next
+            self._when_gone()  # even if it failed: the next load of the bucket then finds an empty group
             when_deleted(error)
 
         self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -217,7 +217,7 @@ class ClassicGroup:
         self._await_syncs()
 
     def _refuse_newcomers(self, newcomers: list[ClassicMember]) -> None:
-        """Go on as before without those that made the group too large to be stored, and take none for a while."""
+        """Remove the newcomers that made the group too large to be stored, and admit none for a while."""
         count = len(self.roster.members)
         for member in newcomers:
             self.answer_join_error(member, ErrorCode.GROUP_MAX_SIZE_REACHED, member.member_id)
@@ -225,7 +225,7 @@ class ClassicGroup:
         self.max_size = len(self.roster.members) or max(1, count // 2)
         self._start(LIMIT, self._limit_ms, self._end_limit)
         self._limit_ms = min(2 * self._limit_ms, LONGEST_LIMIT_MS)
-        self.prepare_rebalance(f"{count} members are too many to be stored; at most {self.max_size} are taken")
+        self.prepare_rebalance(f"{count} members are too many to be stored; the limit is now {self.max_size}")
 
     def _end_limit(self) -> None:
         self.max_size = self.settings.group_max_size
@@ -237,7 +237,7 @@ class ClassicGroup:
         self._start(SYNC, self.roster.rebalance_timeout_ms(), self._syncs_are_late)
 
     def note_sync(self, member_id: str) -> None:
-        """Note that a member's SyncGroup came."""
+        """Note that a member's SyncGroup arrived."""
         self.roster.pending_sync.discard(member_id)
         if not self.roster.pending_sync:
             self.scheduler.cancel_timer((self.group_id, SYNC, ""))
@@ -249,8 +249,8 @@ class ClassicGroup:
         self.prepare_rebalance(f"{len(late)} members did not ask for their assignment in time and were removed")
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Store what the leader assigned, then tell everybody; members that it left out get nothing."""
-        if self.is_assigning:  # the leader asked again; what it said first counts
+        """Store what the leader assigned, then answer all; members that the leader left out get nothing."""
+        if self.is_assigning:  # the leader repeated its request; the first assignment applies
             return
         self.is_assigning = True
         generation_id = self.generation_id
@@ -284,17 +284,17 @@ class ClassicGroup:
     # ---- sessions and departures
 
     def start_session(self, member: ClassicMember, timeout_ms: int | None = None) -> None:
-        """Expect the next sign of life within the session timeout."""
+        """Expect the next heartbeat within the session timeout."""
         key = (self.group_id, SESSION, member.member_id)
         delay_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.scheduler.start_timer(key, delay_ms, lambda: self.session_ended(key[2]))
 
     def cancel_session(self, member_id: str) -> None:
-        """Expect nothing of a member any more."""
+        """Stop expecting heartbeats of a member."""
         self.scheduler.cancel_timer((self.group_id, SESSION, member_id))
 
     def session_ended(self, member_id: str) -> None:
-        """Remove a member that was silent for too long, or an id with which nobody joined."""
+        """Remove a member that was silent for too long, or an id that no client used to join."""
         if member_id in self.roster.pending:
             self.roster.remove(member_id)
             self.maybe_complete_join()
@@ -308,14 +308,14 @@ class ClassicGroup:
         self.rebalance_after_departure(f"the session of {member_id} ended")
 
     def remove(self, member: ClassicMember) -> None:
-        """Take a member out; a join of it that waits is refused, so that a client that is still there asks again."""
+        """Remove a member; its waiting join gets an error, so that a client that still lives tries again."""
         self.cancel_session(member.member_id)
         self.answer_join_error(member, ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID)
         self.answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.roster.remove(member.member_id)
 
     def rebalance_after_departure(self, reason: str) -> None:
-        """Go on after members were removed."""
+        """Rebalance after members were removed."""
         if self.state is ClassicState.PREPARING_REBALANCE:
             self.maybe_complete_join()
         elif self.state in {ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE}:
@@ -324,7 +324,7 @@ class ClassicGroup:
     # ---- answers, and the stored form
 
     def answer_join(self, member: ClassicMember) -> None:
-        """Answer the join that waits with the present generation; the leader is shown all members."""
+        """Answer the waiting join with the present generation; the leader's answer lists all members."""
         if member.join_ticket is None:
             return
         is_leader = member.member_id == self.roster.leader_id
@@ -334,7 +334,7 @@ class ClassicGroup:
     def join_answer(
         self, member: ClassicMember, members: tuple[JoinGroupMember, ...], *, skip_assignment: bool = False
     ) -> JoinGroupAnswer:
-        """Return the present generation as a member is told it."""
+        """Return a member's answer with the present generation."""
         return JoinGroupAnswer(
             ErrorCode.NONE,
             member.member_id,
@@ -347,20 +347,20 @@ class ClassicGroup:
         )
 
     def shown_members(self) -> tuple[JoinGroupMember, ...]:
-        """Return the members as the leader is shown them."""
+        """Return the members as the leader sees them."""
         return tuple(
             JoinGroupMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.roster.members.values()
         )
 
     def answer_join_error(self, member: ClassicMember, error: ErrorCode, member_id: str) -> None:
-        """Refuse the join that waits, if one does."""
+        """Answer the waiting join, if any, with an error."""
         if member.join_ticket is not None:
             self.scheduler.reply(member.join_ticket, JoinGroupAnswer(error, member_id))
             self.roster.set_join_ticket(member, None)
 
     def answer_sync(self, member: ClassicMember, error: ErrorCode) -> None:
-        """Answer the sync that waits, if one does."""
+        """Answer the waiting sync, if any."""
         if member.sync_ticket is None:
             return
         if error:

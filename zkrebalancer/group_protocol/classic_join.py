@@ -1,4 +1,4 @@
-"""JoinGroup in a classic group: who is let in, and what the join sets off."""
+"""JoinGroup in a classic group: which clients are admitted, and what a join causes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Join:
             self._refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
             if member is not None:
                 self._group.remove(member)
-                self._group.rebalance_after_departure(f"{member.member_id} is one too many")
+                self._group.rebalance_after_departure(f"{member.member_id} exceeds the limit of members")
         elif not self._is_consistent():
             self._refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif request.member_id == UNKNOWN_MEMBER_ID:
@@ -48,7 +48,7 @@ class Join:
         elif request.member_id in roster.pending:
             if request.group_instance_id is None:
                 self._add(request.member_id)
-            else:  # only dynamic members are given an id first
+            else:  # only dynamic members get an id first
                 self._refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
         elif error := roster.check(request.member_id, request.group_instance_id):
             self._refuse(error)
@@ -56,7 +56,7 @@ class Join:
             self._handle_member(roster.members[request.member_id])
 
     def _has_room(self) -> bool:
-        """Whether the group may have this member. While joins wait, the last ones to come are one too many."""
+        """Whether the group may have this member. While joins wait, the last ones to arrive exceed the limit."""
         group, roster, limit = self._group, self._group.roster, self._group.max_size
         member = roster.members.get(self._request.member_id)
         if group.state is ClassicState.EMPTY:
@@ -90,7 +90,7 @@ class Join:
             self._replace(roster.members[current_id], member_id)
 
     def _give_out(self, member_id: str) -> None:
-        """Let the client join again with an id, so that a join whose answer is lost leaves no member behind."""
+        """Make the client join again with an id, so that a join whose answer is lost leaves no member behind."""
         group = self._group
         if len(group.roster.pending) >= MAX_PENDING_MEMBERS:
             self._refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
@@ -117,14 +117,14 @@ class Join:
         )
         group.note_newcomer()
         group.roster.add(member)
-        # It has no id to send heartbeats with yet. A client that went away must not be waited for for ever.
+        # It has no id for heartbeats yet. The session keeps the group from waiting for ever for a client that is gone.
         group.start_session(member, group.settings.new_member_join_timeout_ms)
         group.rebalance_or_complete_join(f"{member_id} joined{self._reason()}")
 
-    # ---- a static member that comes back
+    # ---- a static member that returns
 
     def _replace(self, member: ClassicMember, member_id: str) -> None:
-        """Let a restarted static member take its former self's place."""
+        """Let a restarted static member replace its former self."""
         group = self._group
         former = replace(member, join_ticket=None, sync_ticket=None)
         group.answer_join_error(member, ErrorCode.FENCED_INSTANCE_ID, former.member_id)
@@ -139,14 +139,14 @@ class Join:
             group.maybe_complete_join()
         elif group.state is ClassicState.COMPLETING_REBALANCE:
             # The leader may be assigning to the former id.
-            group.prepare_rebalance(f"static member {member_id} came back while partitions were assigned")
+            group.prepare_rebalance(f"static member {member_id} returned while partitions were assigned")
         elif group.roster.chosen_protocol() != group.protocol_name:
-            group.prepare_rebalance(f"static member {member_id} came back with other protocols")
+            group.prepare_rebalance(f"static member {member_id} returned with other protocols")
         else:
             self._store_replacement(member, former, led)
 
     def _store_replacement(self, member: ClassicMember, former: ClassicMember, led: str) -> None:
-        """Store the new id, then answer: nobody else notices. If it cannot be stored, the former id stays."""
+        """Store the new id, then answer; no other member is affected. If it cannot be stored, the former id stays."""
         group, ticket = self._group, self._received.ticket
         member_id, generation_id = member.member_id, group.generation_id
 
@@ -171,7 +171,7 @@ class Join:
                 answer = group.join_answer(
                     member, group.shown_members() if is_leader else (), skip_assignment=is_leader
                 )
-            else:  # such a client would assign if it saw itself lead: it is shown its former self as the leader
+            else:  # a client of these versions would assign if it saw itself lead, so it sees its former id lead
                 answer = JoinGroupAnswer(
                     ErrorCode.NONE, member_id, generation_id, group.roster.protocol_type, group.protocol_name, led
                 )
@@ -188,7 +188,7 @@ class Join:
         is_same = member.protocols == self._request.protocols
         is_leader = member.member_id == group.roster.leader_id
         if group.state is ClassicState.COMPLETING_REBALANCE and is_same:
-            # Its answer was lost, or is still to come: the generation stands as it is.
+            # Its answer was lost, or is still to come: the generation does not change.
             self._update(member)
             if group.is_generation_stored:
                 group.answer_join(member)
@@ -200,7 +200,7 @@ class Join:
             group.rebalance_or_complete_join(f"{member.member_id} {what}{self._reason()}")
 
     def _update(self, member: ClassicMember) -> None:
-        """Take over what the request says, and let it wait; an older join of the member that waits ends."""
+        """Apply the request to the member, and let it wait; an older waiting join of the member ends."""
         group, request = self._group, self._request
         group.answer_join_error(member, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
         group.roster.set_protocols(member, request.protocols)

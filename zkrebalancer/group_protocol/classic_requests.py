@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup in a classic group, and what it says of commits and of itself."""
+"""SyncGroup, Heartbeat and LeaveGroup in a classic group, its checks of commits, and its descriptions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HAS_MEMBERS = frozenset({ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETI
 
 
 def sync(group: ClassicGroup, ticket: int, request: SyncGroupRequest) -> None:
-    """Answer with the member's assignment, or let it wait until the leader has brought it."""
+    """Answer with the member's assignment, or let the request wait until the leader has assigned."""
     error = _sync_error(group, request)
     if error:
         group.scheduler.reply(ticket, SyncGroupAnswer(error))
@@ -58,7 +58,7 @@ def _sync_error(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         request.protocol_name, group.protocol_name
     ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    # A generation that is not stored yet is one that nobody was told of.
+    # No member knows a generation that is not stored yet.
     is_told = group.state is ClassicState.STABLE or group.is_generation_stored
     is_joining = group.state is ClassicState.PREPARING_REBALANCE or not is_told
     return ErrorCode.REBALANCE_IN_PROGRESS if is_joining else ErrorCode.NONE
@@ -69,7 +69,7 @@ def _differs(named: str | None, expected: str | None) -> bool:
 
 
 def heartbeat(group: ClassicGroup, ticket: int, request: HeartbeatRequest) -> None:
-    """Renew the member's session, and say whether it is to join again."""
+    """Renew the member's session, and answer whether it has to join again."""
     error = group.roster.check(request.member_id, request.group_instance_id)
     if group.state is ClassicState.DEAD:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -83,7 +83,7 @@ def heartbeat(group: ClassicGroup, ticket: int, request: HeartbeatRequest) -> No
 
 
 def leave(group: ClassicGroup, ticket: int, request: LeaveGroupRequest, *, is_one: bool) -> None:
-    """Remove the members that are named, then rebalance once. `is_one`: the answer has one error, the first's."""
+    """Remove the named members, then rebalance once. `is_one`: the answer has only the first member's error."""
     if group.state is ClassicState.DEAD:
         group.scheduler.reply(ticket, LeaveGroupAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
@@ -157,7 +157,7 @@ def _commit_error(
 
 
 def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteRequest) -> None:
-    """Say which topics' offsets may be deleted: those to which no consumer of the group is subscribed."""
+    """Answer which topics' offsets may be deleted: those to which no consumer of the group is subscribed."""
     if group.state is ClassicState.DEAD:
         answer = OffsetDeleteAnswer(ErrorCode.GROUP_ID_NOT_FOUND)
     elif group.state is ClassicState.EMPTY:
@@ -172,7 +172,7 @@ def check_offset_delete(group: ClassicGroup, ticket: int, request: OffsetDeleteR
 
 
 def _subscribed(group: ClassicGroup) -> set[str] | None:
-    """Return what the members of a group of consumers are subscribed to; None if one of them cannot be read."""
+    """Return the topics of all consumers of the group; None if a subscription cannot be read."""
     topics: set[str] = set()
     try:
         for member in group.roster.members.values():
@@ -183,7 +183,7 @@ def _subscribed(group: ClassicGroup) -> set[str] | None:
     return topics
 
 
-# ---- what it looks like
+# ---- descriptions
 
 
 def describe(group: ClassicGroup) -> DescribedGroup:
@@ -212,7 +212,7 @@ def listed(group: ClassicGroup) -> ListedGroup:
 
 
 def delete_error(group: ClassicGroup) -> ErrorCode:
-    """Say whether the group may be deleted."""
+    """Return why the group may not be deleted, or NONE."""
     if group.state is ClassicState.DEAD:
         return ErrorCode.GROUP_ID_NOT_FOUND
     return ErrorCode.NON_EMPTY_GROUP if group.state in HAS_MEMBERS else ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, what they can, who leads, who waits."""
+"""The members of a classic group: their ids, protocols, leader and waiting requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkrebalancer.group_protocol.requests import JoinGroupProtocol
 
 @dataclass(slots=True)
 class ClassicMember:
-    """One member; the tickets are those of requests that wait for their answer."""
+    """One member; the tickets are those of its waiting requests."""
 
     member_id: str
     group_instance_id: str | None
@@ -27,25 +27,25 @@ class ClassicMember:
     is_new: bool = False
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return what the member says for this protocol; empty if it does not have it."""
+        """Return the member's metadata for this protocol; empty if it does not support it."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the member's first choice among protocols that all members have."""
+        """Return the member's first choice among the protocols that all members support."""
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
     @property
     def is_excused(self) -> bool:
-        """Whether no heartbeat is expected: the member waits for us, and is not new, so that we would miss it."""
+        """Whether no heartbeat is expected: the member waits for an answer, and is not new."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
 
 class ClassicRoster:
-    """The members of one group. Everything that a single join needs costs the same however many there are."""
+    """The members of one group. What a single join needs costs the same for any number of members."""
 
     def __init__(self) -> None:
         self.members: dict[str, ClassicMember] = {}
-        self.pending: set[str] = set()  # ids that were given out; a join with them is awaited
+        self.pending: set[str] = set()  # ids that were given out; their joins are expected
         self.pending_sync: set[str] = set()
         self.leader_id: str | None = None
         self.protocol_type: str | None = None
@@ -54,7 +54,7 @@ class ClassicRoster:
         self._support: Counter[str] = Counter()
 
     def add(self, member: ClassicMember) -> None:
-        """Take a member in; the first becomes the leader and gives the group its protocol type."""
+        """Add a member; the first one becomes the leader and determines the group's protocol type."""
         protocols = member.protocols
         self.members[member.member_id] = member
         self._support.update(_names(protocols))
@@ -65,7 +65,7 @@ class ClassicRoster:
             self._static[member.group_instance_id] = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Take a member out, of which no request waits, or forget an id that was given out."""
+        """Remove a member that has no waiting request, or an id that was given out."""
         self.pending.discard(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -78,7 +78,7 @@ class ClassicRoster:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, member: ClassicMember, member_id: str) -> None:
-        """Give a static member, of which no request waits, another id."""
+        """Give another id to a static member that has no waiting request."""
         del self.members[member.member_id]
         self.pending_sync.discard(member.member_id)
         if self.leader_id == member.member_id:
@@ -89,13 +89,13 @@ class ClassicRoster:
             self._static[member.group_instance_id] = member_id
 
     def set_protocols(self, member: ClassicMember, protocols: tuple[JoinGroupProtocol, ...]) -> None:
-        """Replace what a member can."""
+        """Replace the protocols that a member supports."""
         self._withdraw_support(member)
         member.protocols = protocols
         self._support.update(_names(protocols))
 
     def set_join_ticket(self, member: ClassicMember, ticket: int | None) -> None:
-        """Let the member's JoinGroup wait, or no more."""
+        """Set the ticket of the member's waiting JoinGroup; None if none waits."""
         self.joining_count += (ticket is not None) - (member.join_ticket is not None)
         member.join_ticket = ticket
 
@@ -106,11 +106,11 @@ class ClassicRoster:
                 del self._support[name]
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """Return who has this instance id."""
+        """Return the id of the member with this instance id."""
         return self._static.get(group_instance_id)
 
     def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Say whether this is a member; a static one that was replaced is fenced."""
+        """Return NONE if this is a member, else the error; a static member that was replaced is fenced."""
         if group_instance_id is not None:
             current = self._static.get(group_instance_id)
             if current is None:
@@ -120,15 +120,15 @@ class ClassicRoster:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols can be in a group together with the present members."""
+        """Whether a member with these protocols fits in with the present members."""
         return self.protocol_type == protocol_type and any(self._support[name] == len(self.members) for name in names)
 
     def have_all_joined(self) -> bool:
-        """Whether nobody is awaited any more in this join."""
+        """Whether all expected members have joined."""
         return self.joining_count == len(self.members) and not self.pending
 
     def elect_joined_leader(self) -> bool:
-        """Let a member lead whose join waits; False if there is none."""
+        """Make a member with a waiting join the leader; return False if there is none."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].join_ticket is None:
@@ -140,7 +140,7 @@ class ClassicRoster:
         return True
 
     def chosen_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all have; at equal votes the earlier vote's."""
+        """Return the protocol with the most votes among those that all support; the earlier vote breaks a tie."""
         candidates = {name for name, count in self._support.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]

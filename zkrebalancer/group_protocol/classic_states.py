@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class ClassicState(Enum):
-    """The phase that a classic group is in; the values are Kafka's names; each comment also says what ends it."""
+    """The phase of a classic group; the values are Kafka's names; each comment also says what ends the phase."""
 
-    EMPTY = "Empty"  # has no member; preparing when one joins, dead when deleted or kept for long enough
-    PREPARING_REBALANCE = "PreparingRebalance"  # holds joins; completing when all came, or time is up; empty if none
-    COMPLETING_REBALANCE = "CompletingRebalance"  # generation stored, then syncs held; stable when the leader assigned
+    EMPTY = "Empty"  # has no member; preparing when one joins, dead when deleted or empty for seven days
+    PREPARING_REBALANCE = "PreparingRebalance"  # joins wait; completing when all joined, or time is up; empty if none
+    COMPLETING_REBALANCE = "CompletingRebalance"  # stores its generation, then syncs wait; stable when assigned
     STABLE = "Stable"  # the assignment is stored; preparing when members or subscriptions change
     DEAD = "Dead"  # deleted, or served by another gateway; the end
 
@@ -29,4 +29,4 @@ TRANSITIONS: dict[ClassicState, frozenset[ClassicState]] = {
 
 
 class InvalidTransitionError(Exception):
-    """The machine was about to do what the table forbids: a bug; the text lists the last transitions."""
+    """A bug: the machine attempted a transition that the table lacks; the text lists the last transitions."""

@@ -1,6 +1,7 @@
 """Members of a KIP-848 group that still speak the classic protocol: their epoch is their generation.
 
-There is no leader. Each member joins and syncs alone, hears from its heartbeats to join again, and gets what is free.
+There is no leader. Each member joins and syncs alone, rejoins when its heartbeat's answer asks for it, and gets what
+is free.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from zkrebalancer.group_protocol.requests import (
 
 
 def refuse(error: ErrorCode) -> None:
-    """Refuse a request.
+    """Refuse a request if there is an error.
 
     Raises:
-        RefusedError: if there is an error.
+        RefusedError: with the error for the client.
 
     """
     if error:
@@ -58,7 +59,7 @@ def handle(
     """Answer a request of the classic protocol.
 
     Raises:
-        RefusedError: with this error.
+        RefusedError: with the error for the client.
 
     """
     if group.is_dead:
@@ -78,7 +79,7 @@ def handle(
 
 
 def join(group: ConsumerGroup, received: Received, request: JoinGroupRequest) -> None:
-    """Let a classic client in, or let it move on towards its target.
+    """Admit a classic client, or move it towards its target.
 
     Raises:
         RefusedError: it cannot be a member.
@@ -127,9 +128,9 @@ def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscripti
 
 
 def _member(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, *, is_claiming: bool) -> ConsumerMember:
-    """Return the member, a new one if need be. As in Kafka, a dynamic member with an unknown id is a new one.
+    """Return the member; as in Kafka, a dynamic member with an unknown id is a new one.
 
-    Not in a central group if it believes to own something: it was fenced, and has to hear of it first.
+    In a central group, it is refused if it reports partitions: it was fenced, and has to learn that first.
     """
     roster, instance_id = group.roster, request.group_instance_id
     former = None if instance_id is None else roster.static_member(instance_id)
@@ -156,7 +157,7 @@ def _update(
     request: JoinGroupRequest,
     subscription: Subscription,
 ) -> bool:
-    """Take over what the request says; return whether the subscription changed."""
+    """Apply the request to the member; return whether the subscription changed."""
     topics = tuple(sorted(set(subscription.topics)))
     is_changed = (topics, "") != (member.topic_names, member.topic_regex)
     classic = ClassicSide(request.session_timeout_ms, request.protocols)
@@ -183,7 +184,7 @@ def _joined(group: ConsumerGroup, member: ConsumerMember, request: JoinGroupRequ
 
 
 def sync(group: ConsumerGroup, ticket: int, request: SyncGroupRequest) -> None:
-    """Answer with what the member has.
+    """Answer with the partitions that the member has.
 
     Raises:
         RefusedError: it has to join first, or is no member.
@@ -214,7 +215,7 @@ def named(group: ConsumerGroup, partitions: Partitions) -> dict[str, tuple[int, 
 
 
 def heartbeat(group: ConsumerGroup, ticket: int, request: HeartbeatRequest) -> None:
-    """Renew the session, and say whether there is something to join for.
+    """Renew the session, and answer whether the member has to join again.
 
     Raises:
         RefusedError: it is no member.
@@ -230,9 +231,9 @@ def heartbeat(group: ConsumerGroup, ticket: int, request: HeartbeatRequest) -> N
 
 
 def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether there is a newer target, something to give up, or something to get that nobody holds any more."""
+    """Whether there is a newer target, something to give up, or something to get that is free now."""
     position = member.position
-    if position.epoch < group.due_epoch(member, group.group_epoch):  # also while it still has something to give up
+    if position.epoch < group.due_epoch(member, group.group_epoch):  # even while it still has something to give up
         return True
     is_free = group.roster.is_free_for(member)
     return position.state is ConsumerMemberState.UNRELEASED and all(map(is_free, member.target - position.assigned))
@@ -255,7 +256,7 @@ def _classic_member(
 
 
 def leave(group: ConsumerGroup, received: Received, request: LeaveGroupRequest) -> None:
-    """Remove the classic members that are named, and answer when that is stored."""
+    """Remove the named classic members, and answer when that is stored."""
     results = tuple(
         LeaveGroupMember(member.member_id, member.group_instance_id, _let_go(group, member))
         for member in request.members

@@ -1,4 +1,4 @@
-"""One KIP-848 group: epochs, the target, each member's way to it, and one write for all that changes meanwhile."""
+"""One KIP-848 group: epochs, the target, each member's steps towards it, and one write for simultaneous changes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MEMBERS_PER_PAUSE_MS = 10  # a write costs processor time for each member: 1,000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A request that is answered once what it changes is stored; before, it moves its member, if any, one step on.
+    """A request that moves its member, if any, one step, and is answered once its changes are stored.
 
-    `answer` gets the member's position before the step; `refuse` makes an answer of an error.
+    `answer` gets the member's position before the step; `refuse` turns an error into an answer.
     """
 
     ticket: int
@@ -51,15 +51,15 @@ class World:
 
 
 class ConsumerGroup:
-    """A group of KIP-848. `consumer_heartbeat` and `consumer_classic` decide what a request does to it."""
+    """A KIP-848 group. `consumer_heartbeat` and `consumer_classic` decide what a request does to it."""
 
     def __init__(
         self, group_id: str, world: World, when_gone: Callable[[], None], downgrade: Callable[[Turn | None], bool]
     ) -> None:
-        """Make an empty group.
+        """Create an empty group.
 
-        `when_gone` is called once nothing of it has to be kept; `downgrade` when members went and all that are left
-        speak the classic protocol: it returns whether the group goes on as a classic one.
+        `when_gone` is called once nothing of it has to be kept. `downgrade` is called when only members of the classic
+        protocol are left; it returns whether the group continues as a classic one.
         """
         self.group_id = group_id
         self.world = world
@@ -77,11 +77,11 @@ class ConsumerGroup:
         self._in_flight: list[tuple[Turn, Answer]] = []
         self._is_writing = False
         self._has_changed = False  # since the last write
-        self._being_stored: tuple[Standing, ...] = ()  # how members stand in the write under way
+        self._being_stored: tuple[Standing, ...] = ()  # the members as in the write in progress
 
     @property
     def state(self) -> ConsumerGroupState:
-        """What the members' states add up to."""
+        """The group's state, which follows from the members' states."""
         if self.is_dead:
             return ConsumerGroupState.DEAD
         if not self.roster.members:
@@ -90,13 +90,13 @@ class ConsumerGroup:
         return ConsumerGroupState.STABLE if is_settled else ConsumerGroupState.RECONCILING
 
     def is_forgettable(self) -> bool:
-        """Whether nothing of the group is stored and nobody is in it."""
+        """Whether nothing of the group is stored and it has no member."""
         return self.group_epoch == 0 and not self.roster.members and not self.is_dead
 
     # ---- beginning and end
 
     def restore(self, stored: StoredConsumerGroup) -> None:
-        """Go on from what was stored."""
+        """Continue from what was stored."""
         self.group_epoch, self.target_epoch = stored.group_epoch, stored.target_epoch
         self._seen = {topic.name: Topic(UUID(bytes=topic.topic_id), topic.partition_count) for topic in stored.topics}
         for kept in stored.members:
@@ -111,7 +111,10 @@ class ConsumerGroup:
         self.topics_changed()
 
     def close(self, error: ErrorCode) -> None:
-        """End here: the group was deleted, is served elsewhere, or goes on as a classic one. Who waits is told."""
+        """End here, because the group was deleted, is served elsewhere, or continues as a classic one.
+
+        Waiting requests get the error.
+        """
         for turn in (*self._waiting, *(turn for turn, _answer in self._in_flight)):
             self.scheduler.reply(turn.ticket, turn.refuse(error))
         self._waiting, self._in_flight = [], []
@@ -127,7 +130,7 @@ class ConsumerGroup:
         """Delete the group, which has no member."""
 
         def deleted(error: ErrorCode) -> None:
-            self._when_gone()  # also if it failed: then the group is found empty when the bucket is loaded next
+            self._when_gone()  # even if it failed: the next load of the bucket then finds an empty group
             when_deleted(error)
 
         self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -144,14 +147,14 @@ class ConsumerGroup:
     # ---- what changes the target
 
     def bump(self, reason: str) -> None:
-        """Ask for a new target."""
+        """Raise the epoch, so that a new target is computed."""
         self.group_epoch += 1
         self._has_changed = True
         self._keep_while_empty()
         self.scheduler.report(self.group_id, f"epoch {self.group_epoch}: {reason}")
 
     def topics_changed(self) -> None:
-        """See whether topics of this group came, went, or have more partitions now."""
+        """Raise the epoch if topics of this group were created, deleted, or have more partitions now."""
         if not self.world.topics.is_known:
             return
         if self.roster.members and self._wanted() != self._seen:
@@ -160,7 +163,7 @@ class ConsumerGroup:
             self.advance()
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
-        """Return the topics that a member wants and that exist."""
+        """Return the existing topics that a member wants."""
         topics = self.world.topics
         named = frozenset(name for name in member.topic_names if name in topics.by_name)
         return named | topics.matching(member.topic_regex) if member.topic_regex else named
@@ -170,24 +173,24 @@ class ConsumerGroup:
         return {name: self.world.topics.by_name[name] for name in names}
 
     def give(self, targeted: Targeted) -> None:
-        """Let a member of a central group have these partitions, and no others."""
+        """Set the target of a member of a central group."""
         member = self.roster.members.get(targeted.member_id)
         if member is None or self.central is None or self.is_dead:
             return
         if self.central.give(member, targeted):
             self.bump(f"{member.member_id} is given {len(targeted.partitions)} partitions")
-        self._has_changed = True  # also if nothing is new: it is reported with the write
+        self._has_changed = True  # even if nothing is new: the write causes the report
         self.advance()
 
     def due_epoch(self, member: ConsumerMember, newest: int) -> int:
-        """Return the epoch that a member has to reach: its own if the newest one is about others."""
+        """Return the epoch that a member has to reach: its own if the newest epoch does not affect it."""
         return member.position.epoch if self.central is not None and member.has_its_target else newest
 
     def _note_progress(self, member: ConsumerMember) -> None:
         self.roster.note_progress(member, self.due_epoch(member, self.target_epoch))
 
     def _compute_target(self) -> None:
-        """Bring everybody's target up to date."""
+        """Bring all targets up to date."""
         self._seen = self._wanted()
         if self.central is None:
             self._let_assignor_decide()
@@ -199,7 +202,7 @@ class ConsumerGroup:
             self._note_progress(member)
 
     def _let_assignor_decide(self) -> None:
-        """Let the assignor decide. What it may not give is left out: a client would take it."""
+        """Let the assignor decide, but drop what it may not give: a client would accept it."""
         name = self.roster.chosen_assignor(DEFAULT_ASSIGNOR)
         members = {member.member_id: self._subscriber(member) for member in self.roster.members.values()}
         counts = {topic: seen.partition_count for topic, seen in self._seen.items()}
@@ -223,15 +226,15 @@ class ConsumerGroup:
         target = frozenset((names[topic_id], number) for topic_id, number in member.target if topic_id in names)
         return Subscriber(self.subscription(member), target, member.instance_id, member.rack_id)
 
-    # ---- one step of everybody who asked, and one write for all of them
+    # ---- one step for each waiting turn, and one write for all of them
 
     def take_turn(self, turn: Turn) -> None:
-        """Let a member's request move it on."""
+        """Let a request move its member one step."""
         self._waiting.append(turn)
         self.advance()
 
     def advance(self) -> None:
-        """Handle what waits, unless a write is under way, or was just now: then it is handled together, afterwards."""
+        """Handle all waiting turns together, unless a write is in progress or has just ended: then later."""
         pause = (self.group_id, PAUSE, "")
         if self._is_writing or self.is_dead or self.scheduler.has_timer(pause):
             return
@@ -265,7 +268,7 @@ class ConsumerGroup:
         return turn.answer(before)
 
     def move(self, member: ConsumerMember, position: Position) -> None:
-        """Let a member stand elsewhere, which has to be stored, and told to it."""
+        """Change a member's position, which then has to be stored and sent to its client."""
         self.roster.move(member, position)
         self._note_progress(member)
         self._has_changed = True
@@ -316,7 +319,7 @@ class ConsumerGroup:
             self.scheduler.report_members(self.group_id, members)
 
     def stored_form(self) -> StoredConsumerGroup:
-        """Return the group as it is stored."""
+        """Return the group in its stored form."""
         topics = tuple(
             StoredTopic(name, topic.topic_id.bytes, topic.partition_count) for name, topic in sorted(self._seen.items())
         )
@@ -326,20 +329,20 @@ class ConsumerGroup:
     # ---- members come and go
 
     def start_session(self, member: ConsumerMember) -> None:
-        """Expect the next sign of life within the session timeout."""
+        """Expect the next heartbeat within the session timeout."""
         key = (self.group_id, SESSION, member.member_id)
         classic = member.classic
         timeout_ms = self.world.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.scheduler.start_timer(key, timeout_ms, lambda: self.fence(member, "its session ended"))
 
     def start_timer(self, kind: str, member: ConsumerMember, reason: str) -> None:
-        """Fence a member unless the timer is cancelled within its rebalance timeout. One that runs stays as it is."""
+        """Fence a member unless the timer is cancelled within its rebalance timeout. A running timer is unchanged."""
         key = (self.group_id, kind, member.member_id)
         if not self.scheduler.has_timer(key):
             self.scheduler.start_timer(key, member.rebalance_timeout_ms, lambda: self.fence(member, reason))
 
     def cancel_timer(self, kind: str, member_id: str) -> None:
-        """Expect this of a member no more."""
+        """Cancel a member's timer."""
         self.scheduler.cancel_timer((self.group_id, kind, member_id))
 
     def _time_revocation(self, member: ConsumerMember) -> None:
@@ -347,14 +350,14 @@ class ConsumerGroup:
             return
         self.cancel_timer(REBALANCE, member.member_id)
         if member.position.state is ConsumerMemberState.UNREVOKED:
-            self.start_timer(REBALANCE, member, "it did not give its partitions up in time")
+            self.start_timer(REBALANCE, member, "it did not give up its partitions in time")
 
     def _cancel_timers(self, member_id: str) -> None:
         for kind in MEMBER_TIMERS:
             self.cancel_timer(kind, member_id)
 
     def remove(self, member: ConsumerMember) -> None:
-        """Take a member out."""
+        """Remove a member."""
         self._cancel_timers(member.member_id)
         self.untold.discard(member.member_id)
         if self.central is not None:
@@ -363,12 +366,12 @@ class ConsumerGroup:
         self._has_changed = True
 
     def fence(self, member: ConsumerMember, reason: str, turn: Turn | None = None) -> None:
-        """Take a member out, and give what it had to others; `turn` is the request that asked for it."""
+        """Remove a member, and assign what it had to others; `turn` is the request that caused it, if any."""
         self.remove(member)
-        self.go_on_without(f"{member.member_id} is out: {reason}", turn)
+        self.go_on_without(f"{member.member_id} was removed: {reason}", turn)
 
     def go_on_without(self, reason: str, turn: Turn | None) -> None:
-        """Give what removed members had to others; a group in which all speak the classic protocol becomes one."""
+        """Assign what removed members had to others; a group with only classic members becomes a classic one."""
         self.bump(reason)
         if 0 < self.roster.classic_count == len(self.roster.members) and self._downgrade(turn):
             return

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: who is let in, who is fenced, and what a member is told."""
+"""ConsumerGroupHeartbeat: which clients are admitted or fenced, and what the answer contains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEMBER_ID_FROM_CLIENT = 1  # versions of ConsumerGroupHeartbeat
 
 
 class RefusedError(Exception):
-    """A heartbeat is refused with this code and this text."""
+    """The request is refused with this code and this text."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -35,12 +35,12 @@ class RefusedError(Exception):
 
 
 def refusal(code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatAnswer:
-    """Return an answer that says no."""
+    """Return an answer with this error."""
     return ConsumerGroupHeartbeatAnswer(code, text or code.name)
 
 
 def validate(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]) -> None:
-    """Check what can be checked without the group.
+    """Check everything that does not depend on the group.
 
     Raises:
         RefusedError: the request is invalid.
@@ -84,10 +84,10 @@ class Heartbeat:
         self._member_id = request.member_id or received.fresh_id
 
     def handle(self) -> None:
-        """Answer the request, at once or when what it changes is stored.
+        """Answer the request, at once or when its changes are stored.
 
         Raises:
-            RefusedError: the member is unknown, fenced, or one too many.
+            RefusedError: the member is unknown or fenced, or the group is full.
 
         """
         if self._group.is_dead:
@@ -114,7 +114,7 @@ class Heartbeat:
         )
 
     def _has_nothing_new(self, member: ConsumerMember) -> bool:
-        """Whether the member stands where its client thinks, and nothing has to be written to say so."""
+        """Whether the client knows the member's position, and nothing has to be written before the answer."""
         group, position = self._group, member.position
         return (
             position.epoch == self._request.member_epoch
@@ -127,7 +127,7 @@ class Heartbeat:
     # ---- who it is
 
     def _joining(self) -> ConsumerMember:
-        """Return the member, a new one if need be. A client that joins has no partitions any more."""
+        """Return the member, which may be a new one. A client that joins has given up all partitions."""
         group, instance_id = self._group, self._request.instance_id
         former = None if instance_id is None else group.roster.static_member(instance_id)
         present = group.roster.members.get(self._member_id)
@@ -175,7 +175,7 @@ class Heartbeat:
         answer = ConsumerGroupHeartbeatAnswer(ErrorCode.NONE, None, member.member_id, request.member_epoch)
         if request.member_epoch == LEAVE_EPOCH:
             group.fence(member, "it left", Turn(self._received.ticket, None, None, lambda _before: answer, refusal))
-        else:  # its session goes on; what it was giving up is free, for it has stopped
+        else:  # its session continues; what it was giving up is free, because it has stopped
             away = Position(
                 LEAVE_FOR_A_WHILE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, ConsumerMemberState.AWAY, member.position.assigned
             )
@@ -185,7 +185,7 @@ class Heartbeat:
     # ---- what it wants
 
     def _update(self, member: ConsumerMember) -> bool:
-        """Take over what the request says; return whether the subscription changed."""
+        """Apply the request to the member; return whether the subscription changed."""
         request = self._request
         before = (member.topic_names, member.topic_regex)
         others = (member.rack_id, member.rebalance_timeout_ms, member.server_assignor, member.classic)
@@ -236,7 +236,7 @@ class Heartbeat:
 
 
 def replace_static(group: ConsumerGroup, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Let a later self of a static member have its place and its partitions, under another id."""
+    """Replace a static member by its later self, which gets its partitions under another id."""
     position = Position(0, 0, ConsumerMemberState.STABLE, former.position.assigned)
     group.remove(former)
     member = ConsumerMember(

@@ -21,7 +21,7 @@ class SubscriptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer wants; `owned`: topic -> partitions that it has, always empty if it gives up all first."""
+    """A consumer's subscription; `owned`: topic -> partitions that it has, always empty for eager clients."""
 
     version: int
     topics: tuple[str, ...]
@@ -44,7 +44,7 @@ class _Reader:
     def bytes_of(self, length: int) -> bytes:
         found = self._content[self._at : self._at + length]
         if length < 0 or len(found) != length:
-            raise ValueError(f"{length} bytes are announced, {len(found)} are there")
+            raise ValueError(f"{length} bytes expected, {len(found)} found")
         self._at += length
         return found
 
@@ -74,7 +74,7 @@ def read_subscription(metadata: bytes) -> Subscription:
     """Read a member's metadata.
 
     Raises:
-        SubscriptionError: it is cut off, or no subscription.
+        SubscriptionError: the metadata are truncated, or no subscription.
 
     """
     reader = _Reader(metadata)
@@ -96,10 +96,10 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_assignment(content: bytes) -> dict[str, tuple[int, ...]]:
-    """Return topic -> partitions of an assignment; nothing at all is an empty one.
+    """Return topic -> partitions of an assignment; no bytes are an empty assignment.
 
     Raises:
-        SubscriptionError: it is cut off, or no assignment.
+        SubscriptionError: the content is truncated, or no assignment.
 
     """
     if not content:
@@ -113,7 +113,7 @@ def read_assignment(content: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def write_assignment(version: int, partitions: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Return an assignment as a member with a subscription of this version reads it."""
+    """Return an assignment in the form that a member with a subscription of this version reads."""
     parts = [struct.pack(">hi", version, len(partitions))]
     for topic, numbers in partitions.items():
         name = topic.encode()

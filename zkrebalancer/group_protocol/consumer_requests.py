@@ -1,4 +1,4 @@
-"""What a KIP-848 group says of commits, of deletions and of itself."""
+"""A KIP-848 group's checks of commits and deletions, and its descriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCH_FROM = 9  # versions of OffsetCommit
 
 
 def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest, api_version: int) -> None:
-    """Decide about an OffsetCommit: only at the member's own epoch."""
+    """Decide about an OffsetCommit: it must name the member's own epoch."""
     epoch = request.generation_id_or_member_epoch
     member = group.roster.members.get(request.member_id)
     error = _epoch_error(group, member, epoch)
@@ -47,7 +47,7 @@ def check_transactional_commit(group: ConsumerGroup, ticket: int, request: TxnOf
 
 
 def check_fetch(group: ConsumerGroup, ticket: int, request: OffsetFetchRequest) -> None:
-    """Decide about an OffsetFetch: a tool says nothing of itself, a member must be at its epoch."""
+    """Decide about an OffsetFetch: a tool names no member; a member must name its epoch."""
     error = ErrorCode.NONE
     if request.member_id is not None or request.member_epoch >= 0:
         member = group.roster.members.get(request.member_id or "")
@@ -70,7 +70,7 @@ def _stale(member: ConsumerMember, epoch: int) -> ErrorCode:
 
 
 def check_offset_delete(group: ConsumerGroup, ticket: int, request: OffsetDeleteRequest) -> None:
-    """Say which topics' offsets may be deleted: those that no member wants."""
+    """Answer which topics' offsets may be deleted: those that no member wants."""
     wanted: set[str] = set()
     for member in group.roster.members.values():
         wanted.update(member.topic_names, group.subscription(member))
@@ -79,7 +79,7 @@ def check_offset_delete(group: ConsumerGroup, ticket: int, request: OffsetDelete
 
 
 def delete_error(group: ConsumerGroup) -> ErrorCode:
-    """Say whether the group may be deleted."""
+    """Return why the group may not be deleted, or NONE."""
     if group.is_dead:
         return ErrorCode.GROUP_ID_NOT_FOUND
     return ErrorCode.NON_EMPTY_GROUP if group.roster.members else ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The members of a KIP-848 group: what they want, where they stand, and who holds each partition."""
+"""The members of a KIP-848 group: their subscriptions and positions, and the holder of each partition."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zkrebalancer.group_protocol.stored import StoredClassicSide, StoredConsumer
 
 
 class InvalidPositionError(Exception):
-    """A member was about to take what another holds, or a transition that the table does not have: a bug."""
+    """A bug: a member was about to get what another holds, or to make a transition that the table lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicSide:
-    """What a member that speaks the classic protocol has of its own."""
+    """The additional data of a member that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
@@ -28,7 +28,7 @@ class ClassicSide:
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member; `topic_regex` is empty for none, `classic` None for a client of KIP-848."""
+    """One member; `topic_regex` is empty if there is none, `classic` None for a KIP-848 client."""
 
     member_id: str
     instance_id: str | None
@@ -45,7 +45,7 @@ class ConsumerMember:
 
     @property
     def has_its_target(self) -> bool:
-        """Whether it has what it shall have, and was told so."""
+        """Whether the member has its target, and its client knows."""
         position = self.position
         is_stable = position.state is ConsumerMemberState.STABLE and position.epoch > 0
         return is_stable and position.assigned == self.target
@@ -56,14 +56,14 @@ class ConsumerRoster:
 
     def __init__(self) -> None:
         self.members: dict[str, ConsumerMember] = {}
-        self.unsettled: set[str] = set()  # have not reached the target
+        self.unsettled: set[str] = set()  # members that have not reached the target
         self.classic_count = 0  # members that speak the classic protocol
-        self._support: Counter[str] = Counter()  # classic protocol -> members that have it
+        self._support: Counter[str] = Counter()  # classic protocol -> number of members that support it
         self._static: dict[str, str] = {}
         self._holders: dict[Partition, str] = {}
 
     def add(self, member: ConsumerMember) -> None:
-        """Take a member in, with what it holds."""
+        """Add a member, with what it holds."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
@@ -71,7 +71,7 @@ class ConsumerRoster:
         self._hold(member, member.position.held)
 
     def remove(self, member: ConsumerMember) -> None:
-        """Take a member out; what it holds becomes free."""
+        """Remove a member; what it holds becomes free."""
         self.move(member, Position(0, 0, ConsumerMemberState.GONE))
         del self.members[member.member_id]
         self.unsettled.discard(member.member_id)
@@ -80,7 +80,7 @@ class ConsumerRoster:
             del self._static[member.instance_id]
 
     def move(self, member: ConsumerMember, position: Position) -> None:
-        """Let a member stand elsewhere.
+        """Change a member's position.
 
         Raises:
             InvalidPositionError: the table has no such transition, or another member holds one of the partitions.
@@ -100,11 +100,11 @@ class ConsumerRoster:
                 raise InvalidPositionError(f"{member.member_id} and {self._holders[partition]} hold {partition}")
 
     def is_free_for(self, member: ConsumerMember) -> Callable[[Partition], bool]:
-        """Return whether a partition is held by nobody but this member."""
+        """Return a function that says whether no other member holds a partition."""
         return lambda partition: self._holders.get(partition, member.member_id) == member.member_id
 
     def set_classic(self, member: ConsumerMember, classic: ClassicSide | None) -> None:
-        """Note which protocol a member speaks."""
+        """Set which protocol a member speaks."""
         self._count_classic(member.classic, -1)
         self._count_classic(classic, 1)
         member.classic = classic
@@ -112,27 +112,27 @@ class ConsumerRoster:
     def _count_classic(self, classic: ClassicSide | None, change: int) -> None:
         if classic is not None:
             self.classic_count += change
-            for name in {protocol.name for protocol in classic.protocols}:  # one that is listed twice counts once
+            for name in {protocol.name for protocol in classic.protocols}:  # a protocol listed twice counts once
                 self._support[name] += change
 
     def supports(self, names: Iterable[str]) -> bool:
-        """Whether one of these classic protocols is one that all classic members have."""
+        """Whether all classic members support one of these classic protocols."""
         return any(self._support[name] == self.classic_count for name in names)
 
     def note_progress(self, member: ConsumerMember, target_epoch: int) -> None:
-        """Note whether the member has reached the target; one that is away is not waited for."""
+        """Note whether the member has reached the target; the group does not wait for a member that is away."""
         if member.position.has_reached(target_epoch) or member.position.state is ConsumerMemberState.AWAY:
             self.unsettled.discard(member.member_id)
         else:
             self.unsettled.add(member.member_id)
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """Return who has this instance id."""
+        """Return the member with this instance id."""
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Say whether this is a member; a static one that was replaced is fenced."""
+        """Return NONE if this is a member, else the error; a static member that was replaced is fenced."""
         if instance_id is not None:
             current = self.static_member(instance_id)
             if current is None:
@@ -151,7 +151,7 @@ class ConsumerRoster:
 
 
 def to_stored(member: ConsumerMember) -> StoredConsumerMember:
-    """Return a member as it is stored."""
+    """Return a member in its stored form."""
     classic, position = member.classic, member.position
     return StoredConsumerMember(
         member.member_id,

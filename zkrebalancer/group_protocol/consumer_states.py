@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ConsumerGroupState(Enum):
-    """What the members' states add up to; the values are Kafka's names."""
+    """The group's state, which follows from the members' states; the values are Kafka's names."""
 
     EMPTY = "Empty"
     RECONCILING = "Reconciling"
@@ -15,11 +15,11 @@ class ConsumerGroupState(Enum):
 
 
 class ConsumerMemberState(Enum):
-    """How far a member is on its way to its target; each comment also says what ends it."""
+    """A member's progress towards its target; each comment also says what ends the state."""
 
     STABLE = "stable"  # has its target; leaves when there is a newer one
-    UNREVOKED = "unrevoked"  # was told to give partitions up; on when it no longer reports them, fenced if late
-    UNRELEASED = "unreleased"  # is at the newest epoch, others still hold what it gets; on when that is free
+    UNREVOKED = "unrevoked"  # has to give up partitions; ends when it no longer reports them, or with a fence if late
+    UNRELEASED = "unreleased"  # is at the newest epoch, but others still hold what it gets; ends when that is free
     AWAY = "away"  # static, and left for a while: keeps its partitions; gone when replaced, or with its session
     GONE = "gone"  # left, fenced, or replaced by its later self; the end
 

@@ -1,4 +1,4 @@
-"""The events that go into the machine and the effects that come out of it, as plain data."""
+"""The machine's events (inputs) and effects (outputs), as plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zkrebalancer.group_protocol.topics import Topic
 class Received:
     """A request came in; exactly one `Reply` with its `ticket` follows, at once or later.
 
-    `fresh_id`: random text that no other request has; a member id is made of it if one is needed.
+    `fresh_id`: random text, different for each request, from which a member id is made if needed.
     """
 
     ticket: int
@@ -30,7 +30,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The answer to a `Store`. An error is one that clients understand, such as NOT_COORDINATOR where a fence fell."""
+    """The answer to a `Store`. Its error is one for clients, such as NOT_COORDINATOR if the write was fenced."""
 
     write_id: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -45,7 +45,7 @@ class BucketLoading:
 
 @dataclass(frozen=True, slots=True)
 class BucketLoaded:
-    """What was stored of a bucket's groups; from now on they are served here."""
+    """The stored groups of a bucket; from now on this gateway serves them."""
 
     bucket: int
     groups: Mapping[str, StoredContent]
@@ -53,7 +53,7 @@ class BucketLoaded:
 
 @dataclass(frozen=True, slots=True)
 class GroupLoaded:
-    """What is stored of a group that had failed (None: nothing); from now on it is served again."""
+    """The stored form of a group that had failed (None: nothing is stored); from now on it is served again."""
 
     group_id: str
     content: StoredContent | None
@@ -61,14 +61,14 @@ class GroupLoaded:
 
 @dataclass(frozen=True, slots=True)
 class BucketLost:
-    """Another gateway serves this bucket now, or may: nobody is answered for its groups any more."""
+    """Another gateway serves this bucket now, or may; this one no longer answers for its groups."""
 
     bucket: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsRead:
-    """The topics of the cluster, all of them; sent once before KIP-848 groups are served, then after each change."""
+    """All topics of the cluster; sent once before KIP-848 groups are served, then after each change."""
 
     topics: Mapping[str, Topic]
 
@@ -77,7 +77,7 @@ class TopicsRead:
 class Targeted:
     """All that a member of a central group shall have from now on; ignored if the member is gone.
 
-    `number` comes back in the first `Standing` that takes this into account: what was reported before says nothing.
+    `number` returns in the first `Standing` that takes this target into account; earlier reports do not reflect it.
     """
 
     group_id: str
@@ -113,10 +113,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A member of a central group: who it is, what it wants, and what no other client may have.
+    """A member of a central group: its identity, its subscription, and what no other client may have.
 
-    `topic_regex`: an expression that has to match the whole name of a topic; empty for none. `number`: of the last
-    `Targeted` that is taken into account; 0 if there was none since the group was read.
+    `topic_regex`: an expression that has to match a topic's whole name; empty if there is none. `number`: of the last
+    `Targeted` that this takes into account; 0 if there was none since the group was read.
     """
 
     member_id: str
@@ -134,7 +134,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """All members of a central group as they are stored now; sent after each write, and when the group was read."""
+    """All members of a central group as they are stored now; sent after each write and each read of the group."""
 
     group_id: str
     members: tuple[Standing, ...]
@@ -150,9 +150,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An exception ended a group, and no other one. `GroupLoaded` has to follow, after a pause.
+    """An exception ended this one group. `GroupLoaded` has to follow, after a pause.
 
-    `text`: where the error was raised, the event, and the group as it is: what is needed to reproduce it.
+    `text`: what is needed to reproduce the error: where it was raised, the event, and the group's state.
     """
 
     group_id: str

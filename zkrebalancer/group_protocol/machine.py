@@ -1,4 +1,4 @@
-"""The group coordinator of a gateway: `step(event, now_ms) -> effects` is all of it."""
+"""The group coordinator of a gateway, as one function: `step(event, now_ms) -> effects`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from zkrebalancer.group_protocol.stored import StoredContent, StoredGroup
 from zkrebalancer.group_protocol.topics import Topics
 
 GROUP_NOT_FOUND_FROM = 6  # versions of DescribeGroups
-MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # Kafka takes the empty name for a group there
+MAY_BE_UNNAMED = (OffsetCommitRequest, OffsetFetchRequest)  # in these, Kafka allows an empty group name
 MAX_SHOWN = 8_000  # characters of an event, and of a group, that are logged when the group fails
 AnyGroup = ClassicGroup | ConsumerGroup
 T = TypeVar("T")
@@ -82,11 +82,11 @@ class Machine:
         self._groups: dict[str, AnyGroup] = {}
         self._loaded: dict[int, bool] = {}  # the buckets served here; False: being loaded
         self._failed: set[str] = set()  # groups that are not served until they are read again
-        self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> who waits for it
-        self._event: Event | None = None  # the one that is handled
+        self._deletions: dict[tuple[str, int], Callable[[ErrorCode], None]] = {}  # group, ticket -> callback
+        self._event: Event | None = None  # the event being handled
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event. `now_ms`: of a clock that never jumps; timers that are due are woken first."""
+        """Handle one event. `now_ms`: of a clock that never jumps. Due timers fire first."""
         self._scheduler.now_ms = now_ms
         self._event = event
         self._scheduler.wake_due()
@@ -110,11 +110,11 @@ class Machine:
         return self._scheduler.take_effects()
 
     def next_deadline_ms(self) -> int | None:
-        """Return when a `Tick` is needed at the latest; None: not before the next event."""
+        """Return when a `Tick` is due; None: not before the next event."""
         return self._scheduler.next_deadline_ms()
 
     def group_names(self) -> frozenset[str]:
-        """Return the groups that are known here; the real broker's opinion of them does not count."""
+        """Return the groups that are known here; what Kafka's group coordinator knows of them does not matter."""
         return frozenset(self._groups)
 
     def _replace_topics(self, event: TopicsRead) -> None:
@@ -131,11 +131,11 @@ class Machine:
     # ---- failures
 
     def _contain(self, group_id: str, action: Callable[[], None]) -> None:
-        """Run what concerns one group. An exception ends this group, until it is read again, and nothing else."""
+        """Run an action on one group. An exception ends only this group, until it is read again."""
         try:
             action()
         except MemoryError:
-            raise  # concerns the whole process
+            raise  # it affects the whole process
         except Exception as error:  # noqa: BLE001  # any bug: the other groups go on
             group = self._groups.pop(group_id, None)
             self._failed.add(group_id)
@@ -144,7 +144,7 @@ class Machine:
                 self._deletions.pop(key)(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _reproduction(self, error: Exception, group: AnyGroup | None) -> str:
-        """Return all that is needed to see the same error again."""
+        """Return what is needed to reproduce the error."""
         try:
             if isinstance(group, ClassicGroup):
                 state = f"{group.state.value} {group.stored_form({}, is_assigned=False)!r}"
@@ -203,10 +203,10 @@ class Machine:
         return group
 
     def _upgrade(self, classic: ClassicGroup) -> ConsumerGroup:
-        """Let a classic group of consumers, in which the first one of KIP-848 joins, go on as one of KIP-848.
+        """Turn a classic consumer group into a KIP-848 group, because its first KIP-848 client joins.
 
         Raises:
-            RefusedError: it cannot.
+            RefusedError: it cannot become one.
 
         """
         stored = migration.upgraded(classic, self._topics)
@@ -218,7 +218,10 @@ class Machine:
         return group
 
     def _downgrade(self, group: ConsumerGroup, turn: Turn | None) -> bool:
-        """Let a group whose last client of KIP-848 went go on as a classic one, with a rebalance; no central group."""
+        """Turn a group that lost its last KIP-848 client into a classic one, with a rebalance; never a central group.
+
+        Return whether it did.
+        """
         stored = None if self._settings.assigns_centrally else migration.downgraded(group)
         if stored is None:
             return False
@@ -231,7 +234,7 @@ class Machine:
         classic = self._create_classic(group.group_id)
         self._scheduler.store(group.group_id, stored, when_stored)
         classic.restore(stored)
-        classic.prepare_rebalance("the last member of KIP-848 is gone")
+        classic.prepare_rebalance("the last KIP-848 member is gone")
         return True
 
     def _serving_error(self, group_id: str) -> ErrorCode:
@@ -280,7 +283,7 @@ class Machine:
             self._forget(present)
 
     def _error_of(self, received: Received, request: OneGroup) -> ErrorCode:
-        """Say what is wrong with a request before its group is looked at."""
+        """Return what is wrong with a request regardless of its group."""
         error = self._serving_error(request.group_id)
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             validate(request, received.api_version, self._world.assignors)
@@ -296,7 +299,7 @@ class Machine:
         return error
 
     def _group_for(self, request: OneGroup) -> AnyGroup | None:
-        """Return the group that a request is for; one that has no member takes the protocol of the first to join."""
+        """Return the group of a request; a group without members adopts the protocol of the first client to join."""
         group = self._groups.get(request.group_id)
         is_new = isinstance(request, JoinGroupRequest) and request.member_id == UNKNOWN_MEMBER_ID
         is_central = self._settings.assigns_centrally and central.is_consumers_join(request)
@@ -358,7 +361,7 @@ class Machine:
     # ---- requests for several groups
 
     def _shown(self, group_id: str, show: Callable[[], T], otherwise: T) -> T:
-        """Return what `show` does, or `otherwise` if that fails."""
+        """Return what `show` returns, or `otherwise` if it fails."""
         shown: list[T] = []
         self._contain(group_id, lambda: shown.append(show()))
         return shown[0] if shown else otherwise
@@ -399,7 +402,7 @@ class Machine:
         return ListGroupsAnswer(ErrorCode.NONE, tuple(passing))
 
     def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
-        """Delete what can be, and answer when all of it is done."""
+        """Delete the groups that can be deleted, and answer when all deletions have ended."""
         results: dict[str, ErrorCode] = {}
         going: dict[str, AnyGroup] = {}
         waiting: set[str] = set()

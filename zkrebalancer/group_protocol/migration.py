@@ -1,4 +1,4 @@
-"""A group moves from one protocol to the other while its members go on: the other form of what is stored."""
+"""A group changes its protocol while its members continue: conversion between the two stored forms."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from zkrebalancer.group_protocol.topics import Topics
 
 
 def upgraded(group: ClassicGroup, topics: Topics) -> StoredConsumerGroup | None:
-    """Return a classic group of consumers as one of KIP-848; None if it cannot become one.
+    """Return a classic consumer group as a KIP-848 group; None if it cannot become one.
 
-    Members have what they were assigned last, and their generation as their epoch.
+    Members keep their last assignment; the generation becomes their epoch.
     """
     if group.roster.protocol_type != PROTOCOL_TYPE:
         return None
@@ -50,7 +50,7 @@ def _upgraded_member(
         for topic, numbers in read_assignment(member.assignment).items()
         if topic in topics.by_name
         for number in numbers
-    ) - frozenset(taken)  # a leader may give a partition to two members; here it has one
+    ) - frozenset(taken)  # a leader may have given a partition to two members; here only the first keeps it
     taken |= assigned
     return ConsumerMember(
         member.member_id,
@@ -67,7 +67,7 @@ def _upgraded_member(
 
 
 def downgraded(group: ConsumerGroup) -> StoredGroup | None:
-    """Return a group all of whose members speak the classic protocol as a classic one; None if it is too large."""
+    """Return a group with only classic members as a classic group; None if it is too large."""
     members = list(group.roster.members.values())
     if len(members) > group.world.settings.group_max_size:
         return None

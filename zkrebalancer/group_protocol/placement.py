@@ -1,4 +1,4 @@
-"""Which gateway serves a group, computed from the names alone, so that it can be foretold."""
+"""Which gateway serves a group, computed from names alone, so that every gateway gets the same answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BUCKETS = 50  # Kafka's default number of partitions of __consumer_offsets
 
 
 def bucket_of(group_id: str) -> int:
-    """Return Kafka's own number for a group: that of the partition of `__consumer_offsets` that it is stored in."""
+    """Return Kafka's own number for a group: the partition of `__consumer_offsets` that would store it."""
     return _java_abs(java_hash(group_id)) % BUCKETS
 
 
@@ -23,14 +23,14 @@ def java_hash(text: str) -> int:
 
 
 def _java_abs(value: int) -> int:
-    """Return Kafka's `Utils.abs`: the smallest number has no positive one, and becomes 0."""
+    """Return Kafka's `Utils.abs`, in which the smallest integer becomes 0."""
     return 0 if value == -(1 << 31) else abs(value)
 
 
 def gateway_of(bucket: int, gateways: Collection[str]) -> str:
-    """Return which of the living gateways should serve a bucket: the one with the highest hash of both names.
+    """Return which of the live gateways should serve a bucket: the one with the highest hash of both names.
 
-    When a gateway comes or goes, only buckets that it gets or had change their place.
+    When a gateway starts or ends, only the buckets that it gets or had move.
 
     Raises:
         ValueError: there is no gateway.

@@ -1,7 +1,7 @@
-"""One member's next step from what it has to its target: give up, then get what is free. A pure function.
+"""One member's next step from what it has to its target, as a pure function: give up, then get what is free.
 
-The rules are those of KIP-848: a member that has to give partitions up stays at its epoch until it no longer reports
-them; only then it moves to the target's epoch, with all that nobody else holds; what others hold follows later.
+The rules are those of KIP-848: a member that has to give up partitions stays at its epoch until it no longer reports
+them. Only then does it move to the target's epoch, with all that no other member holds; the rest follows later.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NOTHING: Partitions = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a member is. It holds `assigned` and `revoking`: no other member may have those.
+    """A member's progress. It holds `assigned` and `revoking`: no other member may have those.
 
-    `previous_epoch`: a client that reports it missed the last answer.
+    `previous_epoch`: a client that reports this epoch missed the last answer.
     """
 
     epoch: int
@@ -32,7 +32,7 @@ class Position:
 
     @property
     def held(self) -> Partitions:
-        """Return what no other member may have."""
+        """Return the partitions that no other member may have."""
         return self.assigned | self.revoking
 
     def has_reached(self, target_epoch: int) -> bool:
@@ -50,7 +50,7 @@ def next_position(
     is_free: Callable[[Partition], bool],
     owned: Partitions | None,
 ) -> Position:
-    """Return where the member stands after a heartbeat.
+    """Return the member's position after a heartbeat.
 
     `is_free`: whether no other member holds a partition. `owned`: what the client reports; None if it reports nothing.
     """
@@ -78,6 +78,6 @@ def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:
 def _moved(
     position: Position, epoch: int, state: ConsumerMemberState, assigned: Partitions, revoking: Partitions
 ) -> Position:
-    # The previous epoch is that of the answer that the client may have missed, however often it asks again.
+    # The previous epoch belongs to the answer that the client may have missed, however often it asks again.
     previous_epoch = position.previous_epoch if epoch == position.epoch else position.epoch
     return Position(epoch, previous_epoch, state, assigned, revoking)

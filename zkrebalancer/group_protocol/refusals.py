@@ -1,4 +1,4 @@
-"""Answers that say no, in the form that each request's answer has, and what is said of a group that is not there."""
+"""Answers with errors, in the form of each request's answer, and the answers about unknown groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _unless_loading(error: ErrorCode) -> ErrorCode:
 
 
 def refused(request: OneGroup, error: ErrorCode, text: str | None = None) -> Answer:
-    """Return an answer with this error; `text` only where the answer has room for one."""
+    """Return an answer with this error, and with `text` if the answer has a field for it."""
     if isinstance(request, JoinGroupRequest):
         return JoinGroupAnswer(error, request.member_id)
     if isinstance(request, ConsumerGroupHeartbeatRequest):
@@ -56,7 +56,7 @@ def refused(request: OneGroup, error: ErrorCode, text: str | None = None) -> Ans
 
 
 def for_unknown_group(request: OneGroup, api_version: int) -> Answer:
-    """Return what is said to a member of a group that is not there."""
+    """Return the answer to a member of an unknown group."""
     error = ErrorCode.UNKNOWN_MEMBER_ID
     match request:
         case LeaveGroupRequest():
@@ -77,7 +77,7 @@ def for_unknown_group(request: OneGroup, api_version: int) -> Answer:
 
 
 def nobody_left(request: LeaveGroupRequest, api_version: int) -> LeaveGroupAnswer:
-    """Return that none of the members is known."""
+    """Return an answer that no member is known."""
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     members = tuple(LeaveGroupMember(member.member_id, member.group_instance_id, unknown) for member in request.members)
     return LeaveGroupAnswer(unknown if api_version <= ONE_MEMBER_UNTIL else ErrorCode.NONE, members)

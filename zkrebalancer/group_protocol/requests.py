@@ -1,6 +1,6 @@
-"""Requests to a group coordinator, with Kafka's own field names. The fields of all versions are one class.
+"""Requests to a group coordinator, with Kafka's own field names. One class has the fields of all versions.
 
-A field that an older version does not have takes the default that is given here.
+A field that an older version lacks has its default here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SyncGroupAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest:
-    """A member asks for its assignment; the leader brings those of all."""
+    """A member asks for its assignment; the leader's request has all assignments."""
 
     group_id: str
     generation_id: int
@@ -69,7 +69,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """A member to remove: by its id, or, with an empty id, by its instance."""
+    """A member to remove, by its id, or by its instance id if that is empty."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -86,9 +86,9 @@ class LeaveGroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
-    """A member wants to commit offsets; which ones is not needed to decide.
+    """A member wants to commit offsets; the decision does not depend on which ones.
 
-    Before v9 the epoch is called `generation_id`; v0 has neither it nor a member.
+    Before v9 the epoch is called `generation_id`; v0 has neither an epoch nor a member.
     """
 
     group_id: str
@@ -126,14 +126,14 @@ class OffsetDeleteRequest:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
-    """What classic groups look like."""
+    """Describe classic groups."""
 
     groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """Which groups there are; an empty filter lets everything pass. Filters ignore case."""
+    """List groups; an empty filter matches everything. Filters ignore case."""
 
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
@@ -156,9 +156,9 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest:
-    """A KIP-848 member joins (epoch 0), is alive, or leaves (-1; a static member for a while: -2).
+    """A KIP-848 member joins (epoch 0), is alive, or leaves (-1; a static member that will return: -2).
 
-    None, and -1 for the timeout: not changed since the last time. An empty regular expression is none.
+    None, or -1 for the timeout: unchanged. An empty regular expression means none.
     """
 
     group_id: str
@@ -175,7 +175,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeRequest:
-    """What KIP-848 groups look like."""
+    """Describe KIP-848 groups."""
 
     group_ids: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""The desk of the machine: effects of this step, timers and writes with the method that each of them wakes."""
+"""The machine's scheduler: effects of this step, and timers and writes with the method that each of them wakes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from zkrebalancer.group_protocol.requests import OneGroup
 from zkrebalancer.group_protocol.stored import StoredContent
 
 TimerKey = tuple[str, str, str]  # group, kind, member or ""
-Contain = Callable[[str, Callable[[], None]], None]  # runs what concerns a group, whatever it raises
-SPARE_QUEUE_ENTRIES = 64  # how many entries of cancelled timers the queue may have beside as many as are live
+Contain = Callable[[str, Callable[[], None]], None]  # runs an action on a group, whatever it raises
+SPARE_QUEUE_ENTRIES = 64  # entries of cancelled timers that the queue may have, beside one for each running timer
 
 
 @dataclass(slots=True)
 class _Timer:
     deadline_ms: int
-    queued_ms: int  # where the queue has its entry: at the deadline, or earlier if that was put off
+    queued_ms: int  # time of its entry in the queue: the deadline, or earlier if that was postponed
     wake: Callable[[], None]
 
 
@@ -29,18 +29,18 @@ class Scheduler:
     """Time, effects, timers and writes of one machine. `now_ms`: of a clock that never jumps."""
 
     def __init__(self, contain: Contain = lambda _group_id, action: action()) -> None:
-        """Begin at 0; `contain` runs what timers and writes wake."""
+        """Start at 0; `contain` runs what timers and writes wake."""
         self.now_ms = 0
         self._contain = contain
         self._effects: list[Effect] = []
         self._timers: dict[TimerKey, _Timer] = {}
         self._queue: list[tuple[int, TimerKey]] = []
-        self._writes: dict[int, tuple[str, Callable[[ErrorCode], None]]] = {}  # id -> group, who waits
+        self._writes: dict[int, tuple[str, Callable[[ErrorCode], None]]] = {}  # id -> group, callback
         self._unanswered: dict[int, OneGroup] = {}  # ticket -> a request for one group
         self._last_write_id = 0
 
     def take_effects(self) -> list[Effect]:
-        """Return the effects of this step, and forget them."""
+        """Remove and return the effects of this step."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -58,7 +58,7 @@ class Scheduler:
         self._effects.append(Report(group_id, text))
 
     def report_members(self, group_id: str, members: tuple[Standing, ...]) -> None:
-        """Say how the members of a central group stand."""
+        """Report the members of a central group."""
         self._effects.append(Reported(group_id, members))
 
     def store(self, group_id: str, content: StoredContent | None, when_stored: Callable[[ErrorCode], None]) -> None:
@@ -68,14 +68,14 @@ class Scheduler:
         self._effects.append(Store(self._last_write_id, group_id, content))
 
     def stored(self, write_id: int, error_code: ErrorCode) -> None:
-        """Wake the one who waits for this write; a write that nobody knows is ignored."""
+        """Pass on the result of a write; unknown writes are ignored."""
         found = self._writes.pop(write_id, None)
         if found is not None:
             group_id, when_stored = found
             self._contain(group_id, lambda: when_stored(error_code))
 
     def fail(self, group_id: str, error: str, text: str) -> None:
-        """Forget what a group that has failed waits for, and refuse the requests for it that are not answered."""
+        """Forget the timers and writes of a group that has failed, and refuse its unanswered requests."""
         for key in [key for key in self._timers if key[0] == group_id]:
             del self._timers[key]
         for write_id in [number for number, (other, _wake) in self._writes.items() if other == group_id]:
@@ -86,7 +86,7 @@ class Scheduler:
         self._effects = [*kept, Failed(group_id, error, text)]  # what is half changed is not stored
 
     def start_timer(self, key: TimerKey, delay_ms: int, wake: Callable[[], None]) -> None:
-        """Start a timer, or put it off. A heartbeat does so; it costs no entry in the queue."""
+        """Start a timer, or postpone it. Postponing, as each heartbeat does, adds no entry to the queue."""
         deadline_ms = self.now_ms + delay_ms
         timer = self._timers.get(key)
         if timer is not None and timer.queued_ms <= deadline_ms:
@@ -105,11 +105,11 @@ class Scheduler:
         return key in self._timers
 
     def next_deadline_ms(self) -> int | None:
-        """When `wake_due` is to be called next at the latest; None: never."""
+        """Return when `wake_due` is due; None: never."""
         return self._queue[0][0] if self._queue else None
 
     def wake_due(self) -> None:
-        """Wake everything whose time has come."""
+        """Wake all due timers."""
         while self._queue and self._queue[0][0] <= self.now_ms:
             queued_ms, key = heapq.heappop(self._queue)
             timer = self._timers.get(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_PENDING_MEMBERS = 10_000  # of one group: member ids that were given out and have not joined yet
+MAX_PENDING_MEMBERS = 10_000  # member ids per group that were given out and have not joined yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class GroupProtocolSettings:
     """Times in milliseconds."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """How long the first join of an empty group waits for others; each further one extends it by as much."""
+    """How long the first join of an empty group waits for others; each further join extends it by as much."""
     group_min_session_timeout_ms: int = 6_000
     """The shortest session that a classic member may ask for."""
     group_max_session_timeout_ms: int = 1_800_000
@@ -20,16 +20,16 @@ class GroupProtocolSettings:
     group_max_size: int = 2**31 - 1
     """How many members a classic group may have."""
     new_member_join_timeout_ms: int = 300_000
-    """How long the JoinGroup of a new member is held; a client that is still there asks again."""
+    """How long the JoinGroup of a new member waits; a client that still lives then asks again."""
     empty_group_retention_ms: int = 7 * 24 * 3_600_000
     """How long a group without members is kept."""
     consumer_session_timeout_ms: int = 45_000
     """After how much silence a KIP-848 member is fenced."""
     consumer_heartbeat_interval_ms: int = 5_000
-    """How often a KIP-848 member reports in a group at rest."""
+    """How often a KIP-848 member reports in a settled group."""
     consumer_urgent_heartbeat_interval_ms: int = 500
     """The same while a member of the group has not reached its target."""
     assigns_centrally: bool = False
-    """Whether targets of groups of consumers come from outside (`Targeted`), instead of a leader or an assignor."""
+    """Whether targets of consumer groups come from outside (`Targeted`), instead of a leader or an assignor."""
     consumer_group_max_size: int = 2**31 - 1
     """How many members a KIP-848 group may have."""

@@ -1,4 +1,4 @@
-"""What is stored of a group, and its form in bytes."""
+"""The stored form of a group, as data and as bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CONTENT_BYTES = 256 * 1024 * 1024  # of one group, uncompressed; a guard aga
 
 
 class StoredGroupError(Exception):
-    """What is stored of a group cannot be read; the text says why."""
+    """The stored form of a group cannot be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A classic group: its generation, and, once the leader has assigned, what each member got (`is_assigned`)."""
+    """A classic group: its generation and, once the leader has assigned (`is_assigned`), what each member got."""
 
     generation_id: int
     protocol_type: str | None
@@ -56,7 +56,7 @@ class StoredPartitions:
 
 @dataclass(frozen=True, slots=True)
 class StoredClassicSide:
-    """What a classic member of a KIP-848 group has of its own."""
+    """The additional data of a classic member of a KIP-848 group."""
 
     session_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
@@ -86,7 +86,7 @@ class StoredConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic as the target was computed with it."""
+    """A topic as it was when the target was computed."""
 
     name: str
     topic_id: bytes
@@ -95,7 +95,7 @@ class StoredTopic:
 
 @dataclass(frozen=True, slots=True)
 class StoredConsumerGroup:
-    """A KIP-848 group: its epoch, that of its target, and each member's way there."""
+    """A KIP-848 group: its epoch, that of its target, and each member's position."""
 
     group_epoch: int
     target_epoch: int
@@ -115,7 +115,7 @@ def to_bytes(group: StoredContent) -> bytes:
 
 
 def _fields(value: Any) -> dict[str, object]:  # noqa: ANN401 -- any class of this module
-    """Return one level of a class of this module; `asdict` would copy all below it as well."""
+    """Return the fields of an instance of this module's classes; `asdict` would also copy everything below them."""
     kind: Any = type(value)
     return {name: getattr(value, name) for name in _hints(kind)}
 
@@ -139,7 +139,7 @@ def _unpack(content: bytes) -> dict[str, Any]:
     inflater = zlib.decompressobj()
     plain = inflater.decompress(content, MAX_CONTENT_BYTES)
     if not inflater.eof:
-        raise ValueError("it is cut off, or too large")
+        raise ValueError("it is truncated, or too large")
     found: dict[str, Any] = msgpack.unpackb(plain)
     if found["version"] != VERSION:
         raise ValueError(f"version {found['version']!r:.20} is not known")

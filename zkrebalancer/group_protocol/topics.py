@@ -12,14 +12,14 @@ from zkrebalancer.protocol.registration import WHITE_LIST
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; created again under its name it has another id."""
+    """One topic; if it is deleted and created again, its id changes."""
 
     topic_id: UUID
     partition_count: int
 
 
 class Topics:
-    """What is known of the topics; `is_known` is False until they were read for the first time."""
+    """The known topics; `is_known` is False until they are read for the first time."""
 
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] = {}
@@ -28,7 +28,7 @@ class Topics:
         self._matching: dict[str, frozenset[str]] = {}
 
     def replace(self, by_name: Mapping[str, Topic]) -> None:
-        """Take over what was read."""
+        """Replace the known topics."""
         self.by_name = by_name
         self.name_of = {topic.topic_id: name for name, topic in by_name.items()}
         self.is_known = True
@@ -44,7 +44,7 @@ class Topics:
 
 
 def check_expression(expression: str) -> None:
-    """Say whether a regular expression is one by itself, before it is put in brackets.
+    """Check that an expression is valid by itself, before it is put in brackets.
 
     Raises:
         PatternError: RE2 rejects it.
