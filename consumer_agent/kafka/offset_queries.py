@@ -2,7 +2,8 @@
 
 Nothing waits for an answer, and all partitions are asked for at once: a broker that is away costs only the answers
 about its own partitions, and no fetching. librdkafka answers from metadata that may be minutes old ("unknown
-partition"), so the topics of partitions without an answer are described again, for the next question.
+partition"), so the topics of partitions without an answer are described again, for the next question. If a leader does
+not answer in time, librdkafka reports success with an invalid offset (-1001); that counts as no answer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from zkrebalancer.protocol import fields
 TIMEOUT_S = 1.0  # of a question
 OVERDUE_S = 5.0  # then the client hangs: within TIMEOUT_S it says at least that there is no answer
 SILENT_LIMIT_S = 20.0  # without any answer, before the next question is asked with a new client
+AFTER_LAST_RECORD = -1  # Kafka's answer to a time: no record is as young as that
 _SPECS: dict[str, Any] = {"earliest": OffsetSpec.earliest(), "latest": OffsetSpec.latest()}  # type: ignore[no-untyped-call]
 
 Where = str | int  # an end ("earliest", "latest"), or the first record since a time (ms)
@@ -122,7 +124,9 @@ class OffsetQueries:
         """Note the answer about one partition, in librdkafka's thread."""
         with self._lock:
             if question in self._open and future.exception() is None:
-                question.found[where][partition] = future.result().offset
+                offset: int = future.result().offset
+                is_known = offset >= 0 or (isinstance(where, int) and offset == AFTER_LAST_RECORD)
+                question.found[where][partition] = offset if is_known else None
             question.left.discard((where, partition))
             is_over = not question.left
         if is_over:
@@ -143,6 +147,6 @@ class OffsetQueries:
         if missing:
             _log.info("Kafka gave no offsets of %s partitions, such as %s/%s", len(missing), *min(missing))
         for where, offsets in found.items():
-            if isinstance(where, int):  # -1: no record is as young as that
-                offsets.update({tp: found["latest"][tp] for tp, at in offsets.items() if at == -1})
+            if isinstance(where, int):
+                offsets.update({tp: found["latest"][tp] for tp, at in offsets.items() if at == AFTER_LAST_RECORD})
         question.answer(found)

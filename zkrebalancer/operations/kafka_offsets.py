@@ -102,9 +102,9 @@ class StoredInKafka:
 def _ask(kafka: Mapping[str, str], partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
     answers = _answers(kafka, partitions, time_ms)
     for answer in answers:
-        if answer.error is not None:
-            where = f"{answer.topic}/{answer.partition}"
-            raise KafkaOffsetsError(f"no offset of {where} from Kafka at {kafka[BOOTSTRAP]}: {answer.error.str()}")
+        if answer.error is not None or answer.offset < NO_OFFSET:  # an invalid offset: its leader did not answer
+            where, why = f"{answer.topic}/{answer.partition}", answer.error.str() if answer.error else "no answer"
+            raise KafkaOffsetsError(f"no offset of {where} from Kafka at {kafka[BOOTSTRAP]}: {why}")
     return {(answer.topic, answer.partition): answer.offset for answer in answers}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
 from zkrebalancer.operations import kafka_offsets
 from zkrebalancer.operations.kafka_offsets import END, FIRST, NO_OFFSET, KafkaOffsetsError, log_ends, offsets_at
@@ -55,6 +55,12 @@ def test_a_time_after_the_last_record_gives_the_end(answering: Callable[..., Bro
     brokers = answering(Answer(0, 17), Answer(1, NO_OFFSET))
     assert offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT) == {("t", 0): 17, ("t", 1): 90}
     assert brokers.closed == 2
+
+
+def test_an_invalid_offset_is_an_error(answering: Callable[..., Brokers]) -> None:
+    answering(Answer(0, 17), Answer(1, OFFSET_INVALID))
+    with pytest.raises(KafkaOffsetsError, match="no offset of t/1 from Kafka at b:1: no answer"):
+        offsets_at(KAFKA, [("t", 0), ("t", 1)], MOMENT)
 
 
 def test_a_partition_that_kafka_does_not_know_is_an_error(answering: Callable[..., Brokers]) -> None:

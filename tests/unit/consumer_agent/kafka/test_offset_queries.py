@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException
 
 from consumer_agent.kafka import offset_queries
 from consumer_agent.kafka.offset_queries import OffsetQueries
@@ -71,6 +71,14 @@ def test_topics_without_an_answer_are_described_before_the_next_question() -> No
 def test_a_time_after_the_last_record_is_the_end() -> None:
     (found,) = ask(queries(lambda *_, **__: Admin(answers)), [A, B], 1_700_000_000_000)
     assert found[1_700_000_000_000] == {A: 7, B: None}
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest", 1_700_000_000_000])
+def test_an_invalid_offset_is_no_answer(where: str | int) -> None:
+    """Librdkafka reports one, as a success, for each partition whose leader does not answer in time."""
+    admin = Admin(lambda partition, _where: OFFSET_INVALID if partition == AWAY else 7)
+    (found,) = ask(queries(lambda *_, **__: admin), [A, B], where)
+    assert found[where] == {A: 7, B: None}
 
 
 def test_what_is_abandoned_is_answered_once_and_so_is_what_follows() -> None:
