@@ -2,7 +2,7 @@
 
 import contextlib
 
-with contextlib.suppress(ImportError):  # without the extra `spark` there is none; to fail would take Spark all others
+with contextlib.suppress(ImportError):  # without the extra `spark`; an error would hide all other sources from Spark
     from zkrebalancer.pipeline.source import ConsumerGroupSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,4 +1,4 @@
-"""The consumer agent: a thin consumer whose partitions are decided by the coordinator. `Consumer` is the public API."""
+"""The consumer agent: a thin consumer whose partitions the coordinator assigns. `Consumer` is the public API."""
 
 from consumer_agent.aio import AsyncConsumer
 from consumer_agent.config import ConsumerConfig

@@ -1,6 +1,6 @@
 """The consumer for asyncio: the same steps, but a task waits, and callbacks run in its event loop.
 
-Nothing polls in between: the machine thread and the fetcher wake the loop when there is something to do.
+There is no busy loop: the machine thread and the fetcher wake the event loop when there is something to do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from consumer_agent.runtime.frontend import Committable
 from consumer_agent.runtime.steps import Block, Callback, Step, Steps, T, Turn, Wait
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_TURN_S = 0.005  # for polls that find records each time, before other tasks run
+MAX_TURN_S = 0.005  # how long polls that always find records may run before other tasks do
 
 
 class AsyncConsumer(ConsumerBase):
     """`Consumer` with `await`: one task polls, commits and closes; its callbacks may be coroutine functions.
 
-    Everything that does not wait (`seek`, `pause`, `position` …) is called as it is.
+    Methods that do not wait (`seek`, `pause`, `position` …) are called without `await`.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -100,7 +100,7 @@ class AsyncConsumer(ConsumerBase):
                     await self._perform(step)
                 except BaseException as raised:  # the generator raises it again
                     if generator.gi_frame is not None:  # type: ignore[attr-defined]  # it has not ended
-                        error = raised  # by a step, or an interrupt between two: the generator deals with it
+                        error = raised  # by a step, or by an interrupt between two: the generator handles it
                         continue
                     if isinstance(raised, StopIteration):
                         result: T = raised.value
@@ -109,7 +109,7 @@ class AsyncConsumer(ConsumerBase):
         except BaseException:
             frontend.undo(generator)
             raise
-        # No calls from here to the application: nothing interrupts these assignments.
+        # No call between here and the application, so that nothing interrupts these assignments.
         if frontend.outer is generator:
             frontend.shared.taken = None
             frontend.outer = None
@@ -130,7 +130,7 @@ class AsyncConsumer(ConsumerBase):
                 await asyncio.to_thread(call)
 
     async def _wait(self, changes: int, deadline_s: float) -> None:
-        self._changed.clear()  # before looking: a change after it is not missed
+        self._changed.clear()  # before the check, so that no later change is missed
         changed = self._frontend.shared.changed
         with changed.lock:
             if changed.changes != changes:
@@ -141,7 +141,7 @@ class AsyncConsumer(ConsumerBase):
         self._turn_ends_s = time.monotonic() + MAX_TURN_S
 
     def _listen(self) -> None:
-        """Be woken in the loop that runs now; it may be another one than before."""
+        """Make changes wake the loop that runs now, which may be another one than before."""
         before, loop = self._loop, asyncio.get_running_loop()
         if before is not loop:
             self._changed = asyncio.Event()
@@ -152,5 +152,5 @@ class AsyncConsumer(ConsumerBase):
     def _wake(self) -> None:
         """Wake the task, from any thread."""
         if self._loop is not None and not self._changed.is_set():
-            with suppress(RuntimeError):  # the loop was closed, and the consumer was not
+            with suppress(RuntimeError):  # the loop was closed before the consumer
                 self._loop.call_soon_threadsafe(self._changed.set)

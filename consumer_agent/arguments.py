@@ -12,7 +12,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.registration import MAX_THREADS
 
 MAX_OFFSET = 2**63 - 1
-MAX_TIMEOUT_S = 1e9  # thirty years: more than that overflows the clocks of some waits
+MAX_TIMEOUT_S = 1e9  # thirty years; longer waits overflow some clocks
 
 
 def check_config(config: object) -> None:
@@ -31,7 +31,7 @@ def check_timeout(method: str, timeout_s: object) -> None:
 
 
 def check_max_records(max_records: object) -> None:
-    """Require a limit for a poll; None is that of the configuration, 0 none at all."""
+    """Require a limit for a poll; None means the configured one, 0 no records."""
     is_zero = type(max_records) is int and max_records == 0
     fault = None if max_records is None or is_zero else max_records_fault(max_records)
     if fault is not None:
@@ -79,7 +79,7 @@ def checked_positions(method: str, positions: Mapping[TopicPartition, int]) -> d
 
 
 def checked_commit(what: object) -> dict[TopicPartition, Finished] | None:
-    """Require a record, or (topic, partition) -> next offset, or None; return the same as next offsets."""
+    """Require a record, or (topic, partition) -> next offset, or None; return it as next offsets."""
     if what is None:
         return None
     if isinstance(what, Record):

@@ -1,4 +1,4 @@
-"""A consumer's configuration and subscription, checked before anything is started."""
+"""A consumer's configuration and subscription, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KafkaSetting = str | int | float | bool
 MAX_POLL_RECORDS = 100_000
 NO_LIMIT = -1
 UUID_LENGTH = 37  # "-" and the uuid that a registration appends to the client id
-MAX_SUBSCRIPTION_BYTES = 900_000  # as it is registered: ZooKeeper breaks the connection at a node of 1 MiB
+MAX_SUBSCRIPTION_BYTES = 900_000  # as registered; ZooKeeper closes the connection at a node of 1 MiB
 REQUIRED = ("zookeeper", "bootstrap", "group")
 _SECRET = re.compile(r"password|passphrase|secret|token|jaas|oauthbearer\.config|key\.pem", re.IGNORECASE)
 _DECIDED_BY_THE_CONSUMER = frozenset(
@@ -49,18 +49,18 @@ _DECIDED_BY_THE_CONSUMER = frozenset(
         "metadata.broker.list",
     )
 )
-# librdkafka looks at each setting by itself before it finds that these contradict each other, and starts nothing.
+# librdkafka checks each setting by itself before it finds that these contradict each other, and starts nothing.
 _UNSTARTABLE: dict[str, KafkaSetting] = {"group.id": "-", "session.timeout.ms": 2, "max.poll.interval.ms": 1}
 
 
 class Fault(NamedTuple):
-    """What is wrong with one setting."""
+    """A setting and what is wrong with it."""
 
     key: str
     text: str
 
     def __str__(self) -> str:
-        """One line."""
+        """Return one line."""
         return f"{self.key}: {self.text}"
 
 
@@ -95,7 +95,7 @@ class ConsumerConfig:
     """The settings of a consumer. Times are in milliseconds.
 
     Raises:
-        ConfigurationError: values are of the wrong type or out of their range; the text names every such key.
+        ConfigurationError: values have a wrong type or are out of range; the text names every such key.
 
     """
 
@@ -164,7 +164,7 @@ class ConsumerConfig:
 
 
 def find_faults(settings: Mapping[str, Any]) -> list[Fault]:
-    """Return all that is wrong with the settings of a consumer."""
+    """Return all faults of a consumer's settings."""
     known = [entry.name for entry in fields(ConsumerConfig)]
     unknown = [key for key in settings if key not in known]
     found = [Fault(key, f"there is no such setting; known are {', '.join(known)}") for key in unknown]
@@ -173,10 +173,10 @@ def find_faults(settings: Mapping[str, Any]) -> list[Fault]:
 
 
 def parse_offset_reset(value: object) -> str | int:
-    """Return the setting `auto_offset_reset` as it is, a time as milliseconds since the epoch.
+    """Return the setting `auto_offset_reset` unchanged, or as milliseconds since the epoch if it is a time.
 
     Raises:
-        ValueError: it is neither of the words nor a time with its zone since 1970.
+        ValueError: it is none of the words, and no time since 1970 with its zone.
 
     """
     text = str(value)
@@ -189,12 +189,12 @@ def parse_offset_reset(value: object) -> str | int:
 
 
 def kafka_key(variable: str) -> str:
-    """Return the setting of librdkafka that the rest of a variable's name means: `SASL_PASSWORD`."""
+    """Return the librdkafka setting for the rest of a variable's name, such as `SASL_PASSWORD`."""
     return variable.lower().replace("_", ".")
 
 
 def is_secret(kafka_key: str) -> bool:
-    """Whether the value of a setting of librdkafka should not be shown."""
+    """Whether the value of a librdkafka setting must be masked."""
     return _SECRET.search(kafka_key) is not None
 
 
@@ -211,7 +211,7 @@ def _value_faults(values: Mapping[str, Any]) -> list[Fault]:
     ]
 
 
-# ---- one check a setting: what is wrong with its value, None if nothing is
+# ---- one check for each setting: returns what is wrong with its value, None if it is valid
 
 Check = Callable[[Any], str | None]
 
@@ -222,7 +222,7 @@ def text_fault(value: object) -> str | None:
 
 
 def _name(value: object) -> str | None:
-    """Look at what becomes part of a path."""
+    """Check a name that becomes part of a path."""
     if not isinstance(value, str):
         return text_fault(value)
     try:
@@ -256,7 +256,7 @@ def integer(minimum: int, maximum: int) -> Check:
 
 
 def max_records_fault(value: object) -> str | None:
-    """Say what is wrong with a limit of records for a poll."""
+    """Return what is wrong with a limit of records for a poll."""
     fault = integer(1, MAX_POLL_RECORDS)(value)
     return fault and integer(NO_LIMIT, NO_LIMIT)(value) and f"{fault}, or -1 for no limit"
 
@@ -293,7 +293,7 @@ def _kafka_config(value: object) -> str | None:
 
 
 def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
-    """Return all that is wrong with settings of librdkafka; each text begins with the setting's name."""
+    """Return all faults of librdkafka settings; each text begins with the setting's name."""
     found: list[str] = []
     plain: dict[str, KafkaSetting] = {}
     for key, setting in settings.items():
@@ -304,7 +304,7 @@ def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
             found.append(f"{key} is decided by the consumer and may not be set")
         else:
             plain[key] = setting
-    usual = _refusal({}) if plain else ""  # most consumers have no such settings, and need not wait for librdkafka
+    usual = _refusal({}) if plain else ""  # most consumers have no such settings and need not wait for librdkafka
     while plain and (text := _refusal(plain)) not in {usual, ""}:
         key = next((key for key in plain if key in text.replace('"', " ").split()), None)
         found.append(f"librdkafka refuses it: {text}" if key is None else f"{key} is refused by librdkafka: {text}")
@@ -315,12 +315,12 @@ def kafka_config_faults(settings: Mapping[Any, Any]) -> list[str]:
 
 
 def _refusal(settings: Mapping[str, KafkaSetting]) -> str:
-    """Return librdkafka's complaint about these settings; no client is started."""
+    """Return librdkafka's complaint about these settings, without starting a client."""
     try:
         KafkaConsumer({**settings, **_UNSTARTABLE}).close()
     except KafkaException as error:
         return str(error.args[0].str()).strip()  # some of its texts end with a line break
-    except (TypeError, AttributeError, ValueError) as error:  # the name of a callback, whose value is a text
+    except (TypeError, AttributeError, ValueError) as error:  # the name of a callback, with a text as its value
         return str(error)
     return ""
 
@@ -332,7 +332,7 @@ _CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer wants: topics with their numbers of threads, or one pattern."""
+    """A consumer's subscription: topics with their numbers of threads, or one pattern."""
 
     kind: str
     threads: Mapping[str, int]
@@ -346,7 +346,7 @@ class Subscription:
 def subscription(
     topics: Iterable[str] | Mapping[str, int] | None, pattern: str | None, pattern_type: str, threads: int = 1
 ) -> Subscription:
-    """Check what `Consumer.subscribe` was given.
+    """Check the arguments of `Consumer.subscribe`.
 
     Raises:
         ConfigurationError: neither or both of topics and pattern, too many names, or threads out of range.

@@ -1,7 +1,7 @@
 """The public API: a consumer whose callbacks run in the application's own thread.
 
-A *consumer* is this object. It is a *member* of its group from one registration to the loss or end of it, under a name
-of its own each time. An *agent* is a process with consumers.
+A *consumer* is this object. From a registration until its loss or end, it is a *member* of its group, each time under a
+new name. An *agent* is a process with consumers.
 
 Three threads work for a consumer: the application's (`runtime/frontend.py`), the machine thread (ZooKeeper and all
 decisions, `runtime/machine_thread.py`) and the fetcher's (`kafka/fetcher.py`). They share `runtime/shared_state.py`.
@@ -46,11 +46,11 @@ class Consumer(ConsumerBase):
     def poll(self, timeout_s: float = ITERATION_TIMEOUT_S, *, max_records: int | None = None) -> Batch:
         """Return records as soon as there are any, or none after `timeout_s` seconds.
 
-        At most `max_records` (default: `max_poll_records`); -1 is no limit. 0 only runs callbacks, and shows that the
-        application is alive. Records fetched beyond the limit stay for the next call; positions and commits follow what
-        was returned.
+        At most `max_records` are returned (default: `max_poll_records`; -1: no limit). 0 only runs callbacks, and shows
+        that the application is alive. Records fetched beyond the limit stay for the next call; positions and commits
+        follow the returned records.
 
-        With `enable_auto_commit`, the records of earlier polls are finished now.
+        With `enable_auto_commit`, this call finishes the records of earlier polls.
 
         Raises:
             ConfigurationError: `max_records` is not allowed.
@@ -78,12 +78,12 @@ class Consumer(ConsumerBase):
         """Mark everything returned so far as finished, and wait until that is stored.
 
         With `what`, only that: a record and all before it in its partition, or `{("orders", 0): 42}`, the next offsets
-        to read, also lower ones than before. If one of them cannot be stored, none is.
+        to read, which may be lower than before. If one of them cannot be stored, none is.
 
         Raises:
             CommitFailedError: the partitions were lost, and others will read the records again; or Kafka did not store
             it. CommitTimeoutError: the outcome is unknown after `timeout_s` seconds. ConfigurationError: `what` is none
-            of those. ConsumerStateError: closed, never polled, or more than was returned.
+            of those. ConsumerStateError: closed, never polled, or beyond the returned records.
 
         """
         self._do(steps.commit(self._frontend, what, timeout_s))
@@ -101,11 +101,11 @@ class Consumer(ConsumerBase):
         return self._do(steps.committed(self._frontend, partitions, timeout_s))
 
     def run(self, handler: Handler, *, threads: int = 1) -> None:
-        """Call `handler(batch)` in `threads` threads of its own, each with its own partitions, until one raises.
+        """Call `handler(batch)` in `threads` new threads, each with its own partitions, until one raises.
 
         A batch is finished when its handler has returned. The callbacks run in the caller's thread; `on_revoke` waits
-        until no handler works on its partitions. When a handler or a callback raises, or on Ctrl-C, that is raised
-        after all handlers have returned.
+        until no handler works on its partitions. If a handler or a callback raises, or on Ctrl-C, `run` raises the
+        error after all handlers have returned.
 
         Raises:
             ConfigurationError: not a callable, or not a number of threads.
@@ -126,11 +126,11 @@ class Consumer(ConsumerBase):
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Leave the group within `timeout_s` seconds: `on_revoke`, a final commit; then the partitions are free.
 
-        With `enable_auto_commit`, everything that was returned is finished. Closing again does nothing. When a callback
-        raises, the consumer leaves its group all the same, then raises that.
+        With `enable_auto_commit`, all returned records are finished. Closing again does nothing. If a callback raises,
+        the consumer still leaves its group, then raises the error.
 
         Raises:
-            ConsumerStateError: called from within a callback, or while `run` is under way.
+            ConsumerStateError: called from within a callback, or during `run`.
 
         """
         self._do(steps.close(self._frontend, timeout_s))
@@ -161,7 +161,7 @@ class Consumer(ConsumerBase):
                     self._perform(step)
                 except BaseException as raised:  # the generator raises it again
                     if generator.gi_frame is not None:  # type: ignore[attr-defined]  # it has not ended
-                        error = raised  # by a step, or an interrupt between two: the generator deals with it
+                        error = raised  # by a step, or by an interrupt between two: the generator handles it
                         continue
                     if isinstance(raised, StopIteration):
                         result: T = raised.value
@@ -170,7 +170,7 @@ class Consumer(ConsumerBase):
         except BaseException:
             frontend.undo(generator)
             raise
-        # No calls from here to the application: nothing interrupts these assignments.
+        # No call between here and the application, so that nothing interrupts these assignments.
         if frontend.outer is generator:
             frontend.shared.taken = None
             frontend.outer = None

@@ -15,7 +15,7 @@ from zkrebalancer.protocol.registration import WHITE_LIST
 
 
 class ConsumerBase:
-    """Subscription, positions and numbers of one consumer."""
+    """Subscription, positions and metrics of one consumer."""
 
     _begins_paused: ClassVar = False  # its partitions: see `consumer_agent.spark`
 
@@ -42,8 +42,8 @@ class ConsumerBase:
     ) -> None:
         """Set the topics to read: names, names with numbers of threads, or a pattern.
 
-        A later call changes topics and callbacks, also while running. Partitions of topics that stay are kept; records
-        of the others are returned until they are revoked.
+        A later call changes topics and callbacks, even of a running consumer. It keeps the partitions of topics that
+        stay; records of the others are returned until they are revoked.
 
         The callbacks get a sorted list of (topic, partition) and run in this thread, within poll, commit and close:
         `on_assign` before the first record of the partitions (it may seek), `on_revoke` before they are given up (it
@@ -78,8 +78,8 @@ class ConsumerBase:
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Continue from these offsets: `{("orders", 0): 42}`. Records fetched so far are dropped, and commits follow.
 
-        Allowed from a partition's `on_assign` until its `on_revoke` or `on_lost`. All partitions are moved, or none;
-        one that was lost since the last poll began is skipped, and `on_lost` follows.
+        A partition allows this from its `on_assign` until its `on_revoke` or `on_lost`. All partitions are moved, or
+        none; a partition that was lost since the last poll began is skipped, and `on_lost` follows.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -89,9 +89,9 @@ class ConsumerBase:
         self._frontend.seek(positions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume`; they stay assigned, and use no memory.
+        """Return no records of these partitions until `resume`; they stay assigned and use no memory.
 
-        A partition that was given up is not paused when it is assigned again. Errors as with `seek`.
+        A partition that is given up and assigned again is not paused. Errors as with `seek`.
         """
         checked, buffer = arguments.checked_partitions("pause", partitions), self._frontend.shared.buffer
         self._frontend.change("pause", checked, buffer.pause)
@@ -108,7 +108,7 @@ class ConsumerBase:
             return shared.buffer.paused()
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers by name, with their unit last; those that end in `_total` only grow. From any thread."""
+        """Return metrics by name, with the unit last; those with `_total` only grow. Any thread may call this."""
         shared = self._frontend.own_state("metrics")
         with shared.lock:
             return shared.metrics()
@@ -116,9 +116,9 @@ class ConsumerBase:
     def finish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Mark the returned records below these offsets as finished: `{("orders", 0): 42}`. Does not wait.
 
-        For `enable_auto_finish=False`, where only this marks records as finished. Finished offsets are stored every
+        For `enable_auto_finish=False`, where nothing else marks records as finished. Finished offsets are stored every
         `auto_commit_interval_ms`, when a partition is given up, and at `close`. Partitions that are not assigned are
-        skipped. May be called from any thread, and from callbacks.
+        skipped. Any thread may call this, and callbacks may.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.
@@ -134,8 +134,8 @@ class ConsumerBase:
     def commit_async(self, what: Committable = None, on_commit: CommitCallback | None = None) -> None:
         """Commit without waiting; `on_commit(error)` runs in this thread, with None if the offsets are stored.
 
-        It runs within poll, commit or close, in the order of the commits. Without it a failure is logged. Commits that
-        begin while one is being written are merged, so a commit for every record costs little.
+        It runs within poll, commit or close, in the order of the commits. Without it, a failure is logged. Commits that
+        start while one is being written are merged, so a commit for every record costs little.
 
         Raises:
             CommitFailedError, ConfigurationError, ConsumerStateError: as with `commit`, as far as known at once.

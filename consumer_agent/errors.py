@@ -11,25 +11,25 @@ class ConsumerError(RebalancerError):
 
 
 class IllegalTransitionError(ConsumerError):
-    """The state machine made a transition that its table does not allow; the text has its history."""
+    """A bug: the state machine made a transition that its table does not allow; the text has its history."""
 
 
 class ConsumerStateError(ConsumerError):
-    """A method was called where it may not be: after close, before subscribe, or from within a callback."""
+    """A method was called when it may not be: after close, before subscribe, or from within a callback."""
 
     exit_code = 2
 
 
 class RegistrationError(ConsumerError):
-    """ZooKeeper refused the registration, and trying again does not help."""
+    """ZooKeeper refused the registration, and a retry does not help."""
 
 
 class NoOffsetError(ConsumerError):
     """A partition has no position: no offset is stored or Kafka does not have it, and `auto_offset_reset` is none.
 
-    Every `poll` raises it until `seek`, or until an offset is stored and the consumer started again. `partition` is
-    (topic, number), `offset` is the one that Kafka does not have; it has records from `earliest` up to, but without,
-    `latest`. The three are None if no offset is stored.
+    Every `poll` raises it until `seek`, or until an offset is stored and the consumer restarted. `partition` is
+    (topic, number). Kafka does not have `offset`; it has records from `earliest` up to, but not including, `latest`.
+    These three are None if no offset is stored.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class KafkaUnavailableError(ConsumerError):
 
 
 def has_stopped(what: str, cause: BaseException | None) -> ConsumerError:
-    """Make the error for a thread that ended by a bug, with its cause."""
+    """Return the error for a thread that a bug has ended, with its cause."""
     named = "" if cause is None else f": {type(cause).__name__}: {cause}"
     error = ConsumerError(f"the consumer's {what} has stopped{named}")
     error.__cause__ = cause

@@ -1,7 +1,7 @@
 """What a poll returns: records that are built on access, by C functions that process whole columns.
 
-Kafka's client hands over an object per message, whose methods cost 10 ns each. Making a `Record` of it takes as long as
-fetching it. So a `Batch` keeps the messages, and `values()` builds no record at all.
+Kafka's client returns an object per message, whose methods cost 10 ns each. Building a `Record` from it takes as long
+as fetching it. So a `Batch` keeps the messages, and `values()` builds no record at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-    """One record of a topic; `generation` is that of its partition's start: a fencing token for sinks."""
+    """One record of a topic; `generation`, that of its partition's start, is a fencing token for sinks."""
 
     topic: str
     partition: int
@@ -36,12 +36,12 @@ class Record(NamedTuple):
 
 
 class Batch(Sequence[Record]):
-    """Records in offset order per partition; an empty one is false. `list(batch)` is a copy that can be pickled."""
+    """Records in offset order per partition. An empty batch is false. `list(batch)` is a copy that can be pickled."""
 
     __slots__ = ("_length", "_runs")
 
     def __init__(self, runs: Sequence[Run] = ()) -> None:
-        """Wrap what `RecordBuffer.take` returns: a run per partition, none of them empty."""
+        """Wrap the result of `RecordBuffer.take`: a non-empty run for each partition."""
         self._runs = runs
         self._length = sum(len(run.messages) for run in runs)
 
@@ -71,11 +71,11 @@ class Batch(Sequence[Record]):
         return next(_records(run._replace(messages=run.messages[position : position + 1])))
 
     def __repr__(self) -> str:
-        """Say how many records of how many partitions there are."""
+        """Show the numbers of records and partitions."""
         return f"<Batch: {self._length} records of {len(self.by_partition())} partitions>"
 
     def values(self) -> list[bytes | None]:
-        """Return the values alone, in the order of the records: the quickest way to them."""
+        """Return only the values, in the order of the records: the fastest way to read them."""
         values: list[bytes | None] = []
         for run in self._runs:
             values += map(Message.value, run.messages)
@@ -102,11 +102,11 @@ def _records(run: Run) -> Iterator[Record]:
         repeat(run.generation),
         strict=False,
     )
-    return map(tuple.__new__, repeat(Record), columns)  # as Record._make does, less its check of the length
+    return map(tuple.__new__, repeat(Record), columns)  # as Record._make does, without its check of the length
 
 
 def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
-    """Return the timestamp of each message; None of one that has none."""
+    """Return the timestamp of each message, or None."""
     stamps = list(map(Message.timestamp, messages))
     if all(map(_KIND, stamps)):
         return map(_MOMENT, stamps)
@@ -114,10 +114,10 @@ def _timestamps(messages: Sequence[Message]) -> Iterable[int | None]:
 
 
 def readable_headers(messages: Sequence[Message]) -> Iterable[tuple[Any, ...]]:
-    """Return the headers of each message; none of one that has a name which is not UTF-8.
+    """Return the headers of each message; an empty list if the name of one is not UTF-8.
 
-    confluent-kafka refuses to return those and keeps them half made: the next call for that message crashes. So they
-    are replaced by an empty list.
+    confluent-kafka raises an error for such headers and keeps them half built: the next call for that message would
+    crash. So this replaces them by an empty list.
     """
     column = map(Message.headers, messages)
     found: list[Any] = []

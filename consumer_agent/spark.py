@@ -1,4 +1,4 @@
-"""Everything that Spark's source (`zkrebalancer.pipeline.source`) uses of the agent; no other program needs it."""
+"""The additional methods of the agent for Spark's source (`zkrebalancer.pipeline.source`); nothing else uses them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = [
 
 
 class PlanningConsumer(Consumer):
-    """A member that reads nothing itself: its partitions begin paused, and `advance` says what others will read."""
+    """A member that reads nothing itself: its partitions start paused, and `advance` reserves ranges for executors."""
 
     _begins_paused = True
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
         """Count the records of paused partitions below these offsets as returned: `{("orders", 0): 42}`.
 
-        The result has where each partition stood and its generation, for the partitions that moved: those that are
-        owned, not being revoked, paused and not beyond the offset already, while the lease holds. The records in
-        between are unfinished until `finish` or `commit`, and a stop-fetcher waits for that.
+        Return the former position and the generation of each partition that advanced: those that are owned, paused,
+        not being revoked and not yet beyond the offset, while the lease holds. The records in between are unfinished
+        until `finish` or `commit`, and a stop-fetcher waits for that.
 
         Raises:
             ConfigurationError: not a mapping of (topic, partition) to offsets.

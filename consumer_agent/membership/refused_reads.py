@@ -16,7 +16,7 @@ MIN_PAUSE_MS, MAX_PAUSE_MS = 100, 30_000  # before the next try; doubled each ti
 
 @dataclass(slots=True)
 class RefusedReads:
-    """The reads of one purpose: the first refusal is logged, and tries have growing pauses until `succeeded`."""
+    """The reads of one purpose: the first refusal is logged, and retries have growing intervals until `succeeded`."""
 
     effects: EffectQueue
     consumer: str
@@ -28,7 +28,7 @@ class RefusedReads:
         if self.retry_at_ms is not None:
             return
         if self.tries == 0:
-            text = f"{self.consumer}: {refused_text(read, reply)}; tried again with growing pauses"
+            text = f"{self.consumer}: {refused_text(read, reply)}; retried at growing intervals"
             self.effects.add(Warn(text))
         self.retry_at_ms = self.effects.now_ms + min(MAX_PAUSE_MS, MIN_PAUSE_MS << min(self.tries, 10))
         self.tries += 1

@@ -35,7 +35,7 @@ BAR_WIDTH = 40
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @options.log_level_option
 def assign(strategy_name: str, input_name: str, with_reasons: bool, as_json: bool) -> None:
-    """Run one strategy on a group described in JSON; no real group is touched.
+    """Run one strategy on a group described in JSON; real groups are not affected.
 
     The document names at least the topics with their partition counts, and the members:
 
@@ -72,7 +72,7 @@ def _facts(plan: Plan, *, with_reasons: bool) -> dict[str, object]:
 
 
 def _print_facts(plan: Plan, *, with_reasons: bool) -> None:
-    """Show the quality of a plan of `balanced`, and with `--reasons` why each partition has its place."""
+    """Show the quality of a plan of `balanced` and, with `--reasons`, the reason for each placement."""
     console = Console(highlight=False)
     cost, bound = plan.cost, plan.bound
     console.print(f"highest load {cost.peak:.2f} of the mean, at least {bound.peak:.2f} in any plan")

@@ -20,7 +20,7 @@ from zkrebalancer.runtime.kafka import BOOTSTRAP
 from zkrebalancer.runtime.zk import BlockingZk
 
 ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # they are refused as an address for clients
-CENTRAL_HEARTBEAT_MS, CENTRAL_URGENT_HEARTBEAT_MS = 1_000, 200  # a client hears of a command by its next one
+CENTRAL_HEARTBEAT_MS, CENTRAL_URGENT_HEARTBEAT_MS = 1_000, 200  # a client learns of a command with its next heartbeat
 FILE = click.Path(path_type=Path)
 SERVER = options.Address("HOST:PORT", addresses.server_fault)
 
@@ -37,7 +37,7 @@ def _bracketed(host: str) -> str:
 def group_settings(
     settings: GroupProtocolSettings, assign: str, heartbeat_interval_ms: int | None
 ) -> GroupProtocolSettings:
-    """Return settings for this kind of assignment; members of central groups hear of commands by their heartbeats."""
+    """Return settings for this kind of assignment; members of central groups learn of commands with heartbeats."""
     if assign == "central":
         settings = replace(
             settings,
@@ -111,7 +111,7 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
     type=click.IntRange(0, 60_000),
     default=GroupProtocolSettings().group_initial_rebalance_delay_ms,
     show_default=True,
-    help="How long the first join of an empty group waits for further ones.",
+    help="How long the first join of an empty group waits for more members.",
 )
 @click.option(
     "--consumer-heartbeat-interval-ms",
@@ -143,7 +143,7 @@ def group_coordinator(
     consumer_heartbeat_interval_ms: int | None,
     consumer_session_timeout_ms: int,
 ) -> None:
-    """Run a gateway, which Kafka clients use instead of the brokers, and which coordinates their groups.
+    """Run a gateway, to which Kafka clients connect instead of the brokers, and which coordinates their groups.
 
     Everything but the requests of consumer groups is relayed. Each broker gets a port of its own, from the one after
     --listen on. Groups use Kafka's own protocols, classic and KIP-848. With `--assign central`,

@@ -2,8 +2,8 @@
 
 `ZKREBALANCER_FAILPOINT=KIND[:N]` names an event kind (`rebalance_requested`, `rebalance_planned`, `command_sent`,
 `command_acked`, `rebalance_finished`, …) and which occurrence of it, the first by default;
-`ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction was handed to ZooKeeper, so that its outcome
-is unknown.
+`ZKREBALANCER_FAILPOINT=multi[:N]` kills right after the N-th transaction is sent to ZooKeeper, so that its outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "ZKREBALANCER_FAILPOINT"
 
 
 class Failpoint:
-    """Counts the steps of one name; none is set in production, then a step costs one comparison."""
+    """Counts the steps with one name. Without a failpoint, as in production, a step costs one comparison."""
 
     def __init__(self, setting: str | None) -> None:
         """`setting` is KIND or KIND:N, None for no failpoint; raises ConfigurationError if N is not a number."""
@@ -27,7 +27,7 @@ class Failpoint:
         self._left = int(count or 1)
 
     def passed(self, kind: str) -> None:
-        """A step was done."""
+        """Count a step, and kill the process if it is the named one."""
         if kind == self.kind:
             self._left -= 1
             if self._left == 0:

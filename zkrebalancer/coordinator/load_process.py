@@ -1,8 +1,8 @@
 """The process that reads lag for a coordinator: `python -m zkrebalancer.coordinator.load_process`.
 
-It is a process of its own because its work grows with the partitions of a group: thousands of reads, with objects for
-each answer, would make every other group wait. It answers one request after another, in frames on its
-standard input and output, until its input ends; frames are a length in four bytes and msgpack.
+It is a separate process because its work grows with the partitions of a group: thousands of reads, with objects for
+each answer, would make every other group wait. It answers one request after another on its standard input and output,
+until its input ends. A frame is a length in four bytes, then msgpack.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from zkrebalancer.operations import loads
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
 
-SESSION_TIMEOUT_MS = 40_000  # Kafka's client may keep the hub waiting, and with it the session
+SESSION_TIMEOUT_MS = 40_000  # long, because Kafka's client may block the hub, and with it the session
 
 
 def main() -> None:
     """Answer until the coordinator closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the coordinator, which then ends this process
     reader = Reader()
     wait = gevent.get_hub().threadpool.apply  # the hub keeps the session alive meanwhile
     while (request := wait(_read)) is not None:
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _read() -> dict[str, Any] | None:
-    """Return the next request, None at the end."""
+    """Return the next request, None at the end of the input."""
     length = sys.stdin.buffer.read(LENGTH.size)
     if len(length) < LENGTH.size:
         return None
@@ -45,16 +45,16 @@ def _read() -> dict[str, Any] | None:
 
 
 class Reader:
-    """Reads loads for one group after the other, on one ZooKeeper session for as long as that lives."""
+    """Reads loads for one group after the other, on one ZooKeeper session as long as that lives."""
 
     def __init__(self) -> None:
-        """Connect with the first request."""
+        """Connect at the first request, not yet."""
         self._zk: BlockingZk | None = None
 
     def answer(
         self, zookeeper: str, kafka: Mapping[str, str], group: str, topics: Mapping[str, int]
     ) -> dict[str, object]:
-        """Return what is read of a group's topics (name -> number of partitions), or why nothing is."""
+        """Return the loads of a group's topics (name -> number of partitions), or why they cannot be read."""
         had_session = self._zk is not None
         try:
             if self._zk is None:

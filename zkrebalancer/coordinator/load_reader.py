@@ -22,11 +22,11 @@ LENGTH = struct.Struct(">I")  # before each frame
 
 
 class LoadReader:
-    """Performs `ReadLoads`, each of which is answered."""
+    """Performs `ReadLoads`; each gets an answer."""
 
     def __init__(self, zookeeper: str, kafka: Mapping[str, str], take: Callable[[LoadsRead], None]) -> None:
-        """Start no process before the first request; `kafka` are librdkafka's settings, with the brokers in them."""
-        # Sent in each request: others can see a process's arguments, and there may be passwords among the settings.
+        """Start no process before the first request; `kafka` has librdkafka's settings, including the brokers."""
+        # Sent in each request, because settings may be passwords, and other users can see a process's arguments.
         self._servers = {"zookeeper": zookeeper, "kafka": dict(kafka)}
         self._take = take
         self._waiting: SimpleQueue[ReadLoads] = SimpleQueue()  # at most one of each group
@@ -34,7 +34,7 @@ class LoadReader:
         self._worker = gevent.spawn(self._work)
 
     def read(self, effect: ReadLoads) -> None:
-        """Read a group's loads as soon as its turn has come."""
+        """Queue the reading of a group's loads."""
         self._waiting.put(effect)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def _read(stream: IO[bytes], size: int) -> bytes:
 
 
 def loads_read(group: str, answer: dict[str, Any]) -> LoadsRead:
-    """Return what the process has answered about a group."""
+    """Return the process's answer about a group as an event."""
     if "error" in answer:
         return LoadsRead(group, 0, {}, {}, answer["error"])
     ends, committed = unpack(answer["ends"]), unpack(answer["committed"])

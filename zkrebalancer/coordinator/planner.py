@@ -1,7 +1,7 @@
-"""Runs strategies in threads, each for a limited time; a group whose plans are late is left alone for a while.
+"""Runs strategies in threads, each for a limited time; after a late plan, a group has to wait for the next one.
 
-A thread cannot be killed. A late strategy gets an exception, which ends a loop in Python but no call into C. Until it
-ends it keeps its thread; the pool has MAX_LATE more threads for the other groups.
+A thread cannot be killed. A late strategy gets an exception, which ends a loop in Python but no call into C. Until the
+strategy ends, it keeps its thread; the pool has MAX_LATE more threads for the other groups.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zkrebalancer.rebalance.effects import Compute, Computed
 from zkrebalancer.rebalance.planning import answer
 
 PLAN_TIMEOUT_S = 60
-MAX_LATE = 12  # strategies that have not ended; beyond it, groups that were late before have to wait
-MIN_QUARANTINE_S = 60.0  # after the first late plan of a group; doubles with each that follows
+MAX_LATE = 12  # late strategies that have not ended; with more, groups that were late before have to wait
+MIN_QUARANTINE_S = 60.0  # wait after a group's first late plan; doubles with each further one
 MAX_QUARANTINE_S = 3_600.0
-MAX_LATE_GROUPS = 10_000  # beyond it, groups whose strategies have ended are forgotten
+MAX_LATE_GROUPS = 10_000  # with more, groups whose strategies have ended are forgotten
 
-Answer = Transition | RebalancerError | None  # None: it was too late to begin
-Question = tuple[str, dict[str, object]]  # strategy and options: with others, a group is tried again at once
+Answer = Transition | RebalancerError | None  # None: it was too late to start
+Question = tuple[str, dict[str, object]]  # strategy and options; if they change, a group need not wait
 
 
 class TimeIsUpError(BaseException):
@@ -49,7 +49,7 @@ class Late:
 
 
 class Planner:
-    """Performs `Compute`; every one is answered by a `Computed`. Use it on one gevent hub."""
+    """Performs `Compute`; a `Computed` answers each. Use it on one gevent hub."""
 
     def __init__(
         self, strategies: Mapping[str, Strategy], take: Callable[[Computed], None], limit_s: float = PLAN_TIMEOUT_S
@@ -82,7 +82,7 @@ class Planner:
             if task.end() and pending is not None:
                 self._note_late(effect, question, pending)
             else:
-                self._refuse(effect, "no thread is free to plan in: strategies of other groups hang")
+                self._refuse(effect, "no thread is free for planning: strategies of other groups hang")
             return
         self._late.pop(effect.group, None)
         if isinstance(result, RebalancerError):
@@ -98,7 +98,7 @@ class Planner:
     def _note_late(self, effect: Compute, question: Question, pending: AsyncResult[Answer]) -> None:
         before = self._late.pop(effect.group, None)
         tries = before.tries + 1 if before is not None and before.question == question else 1
-        text = f"strategy {effect.strategy} has not answered within {self._limit_s:g} s; it is tried again more rarely"
+        text = f"strategy {effect.strategy} has not answered within {self._limit_s:g} s; retried at growing intervals"
         pause_s = min(MAX_QUARANTINE_S, MIN_QUARANTINE_S * 2 ** min(tries - 1, 10))
         late = Late(question, text, tries, time.monotonic() + pause_s)
         pending.rawlink(lambda _ended: setattr(late, "has_ended", True))
@@ -115,7 +115,7 @@ class Planner:
 
 
 class _Task:
-    """One computation in a thread, which may be asked to end."""
+    """One computation in a thread, which can be asked to end."""
 
     def __init__(self, effect: Compute, strategies: Mapping[str, Strategy]) -> None:
         self._effect, self._strategies = effect, strategies
@@ -124,7 +124,7 @@ class _Task:
         self._is_over = False
 
     def run(self) -> Answer:
-        """Return an error that is a user's mistake: gevent writes the traceback of whatever is raised in its pool."""
+        """Compute; return a user's mistake instead of raising it, because gevent's pool would print a traceback."""
         with self._lock:
             if self._is_over:
                 return None
@@ -138,7 +138,7 @@ class _Task:
                 self._thread = None
 
     def end(self) -> bool:
-        """Raise TimeIsUpError in the thread, at the next step that it does in Python; return whether there is one."""
+        """Raise TimeIsUpError in the thread, at its next step in Python; return whether it still computes."""
         with self._lock:
             self._is_over = True
             if self._thread is not None:

@@ -1,4 +1,4 @@
-"""The coordinator process: one loop takes events, feeds the pure machine, and performs the effects that it returns.
+"""The coordinator process: one loop feeds events to the pure machine and performs the effects that it returns.
 
 Watch callbacks, answers, deadlines and computed assignments only enqueue. Nothing blocks for a group, and assignment
 runs in gevent's native thread pool: a starved hub would lose its ZooKeeper session.
@@ -41,9 +41,9 @@ from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.zk import ZkClient, request_limit
 
-SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; a coordinator without ZooKeeper stops all the same
+SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; then a coordinator stops even without an answer of ZooKeeper
 MAX_WAIT_S = 60.0
-GIL_SWITCH_S = 0.000_5  # Python's own 5 ms is how long the loop would wait for a strategy that computes
+GIL_SWITCH_S = 0.000_5  # with Python's default, the loop would wait 5 ms at a time for a computing strategy
 COLLECT_INTERVAL_S = 3_600.0
 MAX_COLLECT_DELAY_S = 600.0  # some group may back off for ever
 NEVER = 2**31 - 1  # of younger collections
@@ -82,8 +82,8 @@ class CoordinatorService:
     def run(self) -> None:
         """Run until `stop` has been called and the leadership is given up."""
         sys.setswitchinterval(GIL_SWITCH_S)
-        # A full collection looks at every partition of every group, for 0.2 s at half a million of them: it is done now
-        # and then while nothing moves, and never in the middle of a rebalance.
+        # A full collection examines every partition of every group, which takes 0.2 s for half a million: it runs from
+        # time to time while nothing moves, and never during a rebalance.
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
         collector = gevent.spawn(self._collect_garbage)
         self._zk.start()
@@ -127,10 +127,10 @@ class CoordinatorService:
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Request):
             if isinstance(effect.call, Multi):
-                self._event_log.flush()  # what was decided is written down before it has an effect
+                self._event_log.flush()  # a decision is recorded before it has an effect
             self._zk.request(effect.call_id, effect.call)
             if self._failpoint.kind == "multi" and isinstance(effect.call, Multi):
-                gevent.sleep(0)  # the client hands the request to the socket
+                gevent.sleep(0)  # lets the client write the request to the socket
                 self._failpoint.passed("multi")
         elif isinstance(effect, Compute):
             self._planner.compute(effect)

@@ -1,1 +1,1 @@
-"""The gateway: relays Kafka's protocol between clients and brokers, but answers the requests of groups itself."""
+"""The gateway: relays Kafka's protocol between clients and brokers, but answers requests about groups itself."""

@@ -1,6 +1,6 @@
-"""Who is where, as clients of one gateway see it. Pure.
+"""The addresses of brokers and gateways, as clients of one gateway see them. Pure.
 
-A broker is at this gateway, under a port of its own; every gateway is one more node, the coordinator of its groups.
+Each broker has a port of this gateway; each gateway is one more node, the coordinator of its groups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_GATEWAYS = 100
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster and where clients reach it."""
+    """A node of the cluster, and the address at which clients reach it."""
 
     node_id: int
     host: str
@@ -24,7 +24,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What one gateway tells its clients; `slots`: broker id -> slot, `gateways`: number -> (host, port)."""
+    """The addresses that one gateway tells its clients; `slots`: broker id -> slot, `gateways`: number -> address."""
 
     host: str
     port: int
@@ -36,15 +36,15 @@ class Addresses:
         return self.port + 1 + slot
 
     def broker(self, node_id: int) -> Node | None:
-        """Return where a broker is reached; None if it has no slot."""
+        """Return a broker as clients see it; None if it has no slot."""
         slot = self.slots.get(node_id)
         return None if slot is None else Node(node_id, self.host, self.broker_port(slot))
 
     def gateway(self, number: int) -> Node | None:
-        """Return where a gateway is reached; None if it is not alive."""
+        """Return a gateway as clients see it; None if it is not alive."""
         found = self.gateways.get(number)
         return None if found is None else Node(VIRTUAL_NODE + number, *found)
 
     def all_gateways(self) -> list[Node]:
-        """Return the gateways that are alive."""
+        """Return the live gateways."""
         return [Node(VIRTUAL_NODE + number, *where) for number, where in sorted(self.gateways.items())]

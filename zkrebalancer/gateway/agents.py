@@ -1,4 +1,4 @@
-"""The agents of all members of central groups, on the gateway's one ZooKeeper session: who there is, their timers."""
+"""The agents of all members of central groups, with their timers, on the gateway's one ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class ZooKeeper(Protocol):
 
 
 class Agents:
-    """One agent for each member, by its group and by what it is called there through all its lives."""
+    """One agent for each member, by its group and by the identity that it keeps through all its lives."""
 
     def __init__(
         self, session: ZooKeeper, event_log: EventLog, give: Callable[[Targeted], None], now_ms: Callable[[], int]
     ) -> None:
-        """Serve nobody yet; `give` gets the targets, `now_ms` is a clock that never jumps."""
+        """Start without agents; `give` gets the targets, `now_ms` is a clock that never jumps."""
         self._session = session
         self._event_log = event_log
         self.give = give
@@ -59,7 +59,7 @@ class Agents:
     # ---- members
 
     def reported(self, report: Reported) -> None:
-        """Follow how the members of a group stand."""
+        """Update the agents of a group to its members as they are stored."""
         known = self._agents.setdefault(report.group_id, {})
         standings = {_identity(standing): standing for standing in report.members}
         for identity in [identity for identity in known if identity not in standings]:
@@ -73,13 +73,13 @@ class Agents:
             self._agents.pop(report.group_id, None)
 
     def keep(self, buckets: Collection[int]) -> None:
-        """Hand the members of groups of other buckets over to the gateways that serve those."""
+        """Hand over the members of groups in all other buckets to the gateways that serve those."""
         for group in [group for group in self._agents if bucket_of(group) not in buckets]:
             for agent in self._agents.pop(group).values():
                 self._end(agent, MemberAgent.hand_over)
 
     def loaded(self, bucket: int, groups: Collection[str]) -> None:
-        """Let the members of groups that are no more leave, after a bucket was read."""
+        """After a bucket was read, make the members of groups that no longer exist leave."""
         for group in [group for group in self._agents if bucket_of(group) == bucket and group not in groups]:
             self.reported(Reported(group, ()))
 
@@ -89,13 +89,13 @@ class Agents:
 
     @property
     def count(self) -> int:
-        """How many members have an agent."""
+        """Return the number of members with an agent."""
         return sum(map(len, self._agents.values()))
 
     # ---- the session
 
     def session_changed(self, event: Connected | Suspended | Lost) -> None:
-        """Tell all agents; after the end of a session, the next one gets other agents."""
+        """Inform all agents; after the end of a session, the next session gets new agents."""
         for agent in [*(agent for known in self._agents.values() for agent in known.values()), *self._leaving]:
             agent.session_changed(event)
         if isinstance(event, Lost):
@@ -106,14 +106,14 @@ class Agents:
                 self._delete(path)
 
     def watched(self, path: str) -> bool:
-        """Handle a watch that has fired; return whether it is an agent's."""
+        """Handle a watch that has fired; return whether it belongs to an agent."""
         agent = self._by_consumer.get(path.rpartition("/")[2])
         if agent is None:
             return False
         agent.step(Watched(path, children=True))
         return True
 
-    # ---- what agents ask for
+    # ---- services for agents
 
     @property
     def request_limit(self) -> RequestLimit:
@@ -122,22 +122,22 @@ class Agents:
 
     @property
     def session_id(self) -> int:
-        """The ZooKeeper session, 0 while there is none to use."""
+        """Return the id of the ZooKeeper session, 0 while none is usable."""
         return self._session.session_id
 
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
         """Perform a ZooKeeper call."""
         if isinstance(call, Multi):
-            self._event_log.flush()  # before the acknowledgement that it may be
+            self._event_log.flush()  # the call may be the acknowledgement of an event
         self._session.request(call, when_replied)
 
     def note_name(self, agent: MemberAgent, former: str) -> None:
-        """The agent registers under `agent.consumer` from now on, no more under its former name."""
+        """Note that the agent registers under `agent.consumer` from now on, not under its former name."""
         self._by_consumer.pop(former, None)
         self._by_consumer[agent.consumer] = agent
 
     def note_end(self, agent: MemberAgent) -> None:
-        """The agent has left, and does nothing more."""
+        """Note that the agent has left and will do nothing more."""
         self._leaving.discard(agent)
         self._by_consumer.pop(agent.consumer, None)
 
@@ -174,7 +174,7 @@ class Agents:
     # ---- timers
 
     def note_timer(self, agent: MemberAgent) -> None:
-        """See when `agent.wake_at_ms` comes."""
+        """Queue the agent for `agent.wake_at_ms`."""
         wake_at_ms = agent.wake_at_ms
         if wake_at_ms is None or wake_at_ms >= self._queued.get(agent, wake_at_ms + 1):
             return
@@ -184,18 +184,18 @@ class Agents:
             self._sooner.set()
 
     def wake_due(self) -> None:
-        """Wake the agents whose time has come."""
+        """Wake the agents that are due."""
         now_ms = self.now_ms()
         while self._queue and self._queue[0][0] <= now_ms:
             queued_ms, _order, agent = heapq.heappop(self._queue)
             if self._queued.get(agent) != queued_ms:
-                continue  # it was queued again, for an earlier time
+                continue  # it was queued again for an earlier time
             del self._queued[agent]
             if not agent.is_over:
                 agent.step(events.Tick())
 
     def wake_timers(self) -> None:
-        """Wake agents when they ask for it, for ever; a greenlet of its own."""
+        """Wake agents when they are due, for ever; runs in a separate greenlet."""
         while True:
             self._sooner.clear()
             self.wake_due()
@@ -204,5 +204,5 @@ class Agents:
 
 
 def _identity(standing: Standing) -> tuple[str, str]:
-    """Return what a member is called through all its lives."""
+    """Return the identity that a member keeps through all its lives."""
     return ("static", standing.instance_id) if standing.instance_id is not None else ("dynamic", standing.member_id)

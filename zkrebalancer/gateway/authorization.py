@@ -1,6 +1,6 @@
-"""Requests about groups where brokers ask who the client is: what it may not do is refused as Kafka refuses it.
+"""Requests about groups if brokers authenticate clients: what a client may not do is refused as Kafka refuses it.
 
-What is left of a request is answered as ever, and the refusals are put beside that.
+The rest of a request is answered as usual, and the refusals are added to that answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OFFSETS = {"OffsetCommit": Right.READ_GROUP, "TxnOffsetCommit": Right.READ_GROUP
 
 
 def answer(header: Header, content: bytes, rights: Rights, go_on: Callable[[bytes], bytes]) -> bytes:
-    """Return the answer to a request without its header; `go_on` answers what the client may ask for.
+    """Return the answer to a request, without its header; `go_on` answers what the client may ask for.
 
     Raises FrameError, and what `rights` and `go_on` raise.
     """
@@ -125,7 +125,7 @@ def _fetched(version: int, fields: Fields, rights: Rights, go_on: GoOn) -> Field
 
 
 def _topics(asked: Fields, rights: Rights) -> tuple[list[Fields] | None, list[Fields]]:
-    """Return the topics that may be asked for (None: all), and those that may not."""
+    """Return the topics that the client may ask for (None: all), and those that it may not."""
     if asked["topics"] is None:
         return None, []
     allowed = rights.topics(Right.DESCRIBE_TOPIC, [one["name"] for one in asked["topics"]], asked["group_id"])
@@ -134,7 +134,7 @@ def _topics(asked: Fields, rights: Rights) -> tuple[list[Fields] | None, list[Fi
 
 
 def _shown(asked: Fields, answered: Fields, refused: list[Fields], rights: Rights) -> list[Fields]:
-    """Return an answer's topics; if all were asked for, those that the client may see."""
+    """Return an answer's topics; if the request asked for all, those that the client may see."""
     if asked["topics"] is not None:
         return [*answered["topics"], *_without_offsets(refused, TOPIC_AUTHORIZATION_FAILED)]
     names = [one["name"] for one in answered["topics"]]

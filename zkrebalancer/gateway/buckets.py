@@ -1,7 +1,7 @@
 """Claims of buckets in ZooKeeper, and the groups that are stored there.
 
-A bucket is served by the gateway that has created `owners/<bucket>`. It raised the bucket's epoch in the same
-transaction, and all writes check the epoch's version: those of a former owner fail.
+The gateway that has created `owners/<bucket>` serves the bucket. It raised the bucket's epoch in the same transaction,
+and all writes check the epoch's version, so that those of a former owner fail.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 
-SLICE = 100  # groups that are read at once
+SLICE = 100  # groups to read at once
 MAX_EPOCH_DIGITS = 18
-# Another gateway has claimed the bucket, or somebody has deleted or made nodes: all of it has to be read again.
+# Another gateway has claimed the bucket, or somebody has deleted or created nodes: the bucket has to be read again.
 CLAIM_AGAIN = frozenset({Refusal.BAD_VERSION, Refusal.NO_NODE, Refusal.NODE_EXISTS})
 _log = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ class Buckets:
         self._session = session
 
     def claim(self, bucket: int, number: int) -> Claim | None:
-        """Claim a bucket for the gateway `number`; None if another one still serves it.
+        """Claim a bucket for the gateway `number`; return None if another one still serves it.
 
         Raises:
-            ZooKeeperUnavailableError: the connection broke, or ZooKeeper refused; nothing is claimed for sure.
+            ZooKeeperUnavailableError: the connection broke, or ZooKeeper refused; whether it is claimed is unknown.
 
         """
         path, owner_path = f"{BUCKETS}/{bucket}", f"{OWNERS}/{bucket}"
@@ -98,7 +98,7 @@ class Buckets:
             return False
 
     def read_all(self, claim: Claim) -> dict[str, StoredContent]:
-        """Return the groups of a bucket; those that cannot be read are logged and left out. Raises as `claim` does."""
+        """Return the groups of a bucket, without unreadable ones, which are logged. Raises as `claim` does."""
         listed = self._session.require(ListChildren(f"{BUCKETS}/{claim.bucket}"))
         return self.read(claim, listed.names if isinstance(listed, Children) else ())
 
@@ -119,7 +119,7 @@ class Buckets:
                         raise ZooKeeperUnavailableError(f"{path}/{name} cannot be read: {reply.refusal.value}")
                     if reply.refusal is Refusal.NO_NODE:
                         claim.names.discard(group)
-                    else:  # the other groups of the bucket are served
+                    else:  # serve the other groups of the bucket
                         _log.error("ZooKeeper refuses to show %s/%s: %s", path, name, reply.refusal.value)
                         claim.names.add(group)
                     continue
@@ -131,7 +131,7 @@ class Buckets:
         return groups
 
     def give_up(self, buckets: Iterable[int]) -> None:
-        """Give up what this session holds of these buckets, whatever became of its claims. Raises as `claim` does."""
+        """Give up these buckets as far as this session holds them, whatever its claims' outcomes. Raises as `claim`."""
         paths = [f"{OWNERS}/{bucket}" for bucket in buckets]
         for path, owner in zip(paths, self._session.perform_all([Get(path) for path in paths]), strict=True):
             if isinstance(owner, Content) and owner.stat.ephemeral_owner == self._session.session_id:
@@ -165,13 +165,13 @@ class Buckets:
 
 
 def node_name(group: str) -> str:
-    """Return the name of a group's node: Kafka allows any text as a group's name."""
+    """Return the name of a group's node, encoded, because Kafka allows any text as a group's name."""
     name = quote(group, safe="")
     return name.replace(".", "%2E") if not name.strip(".") else name or "%"
 
 
 def _is_own(name: str, bucket: int) -> bool:
-    """Whether a gateway gives this name to the node of a group, and the group belongs to this bucket."""
+    """Whether this is the name of a group's node, and the group belongs to this bucket."""
     try:
         group = unquote(name, errors="strict")
     except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def _is_own(name: str, bucket: int) -> bool:
 
 
 def _epoch(content: bytes) -> int:
-    """Return the epoch in a bucket's node; it is for people, fences check the node's version."""
+    """Return the epoch in a bucket's node. It is for people; fences check the node's version."""
     return int(content) if len(content) <= MAX_EPOCH_DIGITS and content.isdigit() else 0
 
 

@@ -1,4 +1,4 @@
-"""Warnings about peers that do the same wrong again and again: the first one at once, then sums with growing pauses."""
+"""Warnings about peers with repeated faults: the first fault at once, then sums at growing intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 FIRST_PAUSE_S = 10.0
-LONGEST_PAUSE_S = 3_600.0  # after as long without a fault, the pauses begin anew
+LONGEST_PAUSE_S = 3_600.0  # after this time without a fault, the intervals start anew
 MAX_KEPT = 1_000  # peers and reasons that are remembered
 MAX_REASON = 300  # characters of a reason that are logged
 _DIGITS = re.compile(r"\d+")
@@ -20,16 +20,16 @@ class _Row:
 
 
 class Complaints:
-    """Which faults of peers are logged."""
+    """Decides which faults of peers are logged."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
+        """Start without faults."""
         self._rows: dict[tuple[str, str], _Row] = {}
 
     def text(self, peer: str, reason: str, now_s: float) -> str | None:
-        """Return the reason as it is to be logged now; None: this fault is only counted, for a later line.
+        """Return the text to log now, or None if this fault is only counted for a later line.
 
-        Reasons that differ in numbers only are the same one.
+        Reasons that differ only in numbers are the same.
         """
         shown = reason[:MAX_REASON]
         key = peer, _DIGITS.sub("#", shown)

@@ -1,7 +1,7 @@
 """One client's connection: its requests are relayed to one broker, or answered here, and all answers keep their order.
 
-A second greenlet passes the broker's answers on. A request that is answered here waits until the answers before it were
-sent; a broker, too, handles the requests of a connection one after the other.
+A second greenlet passes the broker's answers on. A request that is answered here waits until the earlier answers are
+sent; brokers, too, handle the requests of a connection one after the other.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ from zkrebalancer.kafka_protocol.schema import Versions, message
 
 MAX_DECODED_BYTES = 16 << 20  # of a request that is answered here, and of an answer that is rewritten
 PRODUCE_BEGIN_BYTES = 3 * 0x7FFF  # enough for client id and transactional id, after which `acks` comes
-# How long a broker may be silent while one of its answers is waited for: nobody reads the client meanwhile, so nothing
-# else would notice that the client has gone while the broker hangs.
+# How long a broker may be silent while it owes an answer. Meanwhile nothing reads the client's side, so without this
+# limit nobody would notice that the client is gone while the broker hangs.
 MAX_SILENCE_S = 600.0
-MAX_UNANSWERED = 1_000  # relayed requests of one connection; then it is not read until answers come
+MAX_UNANSWERED = 1_000  # relayed requests of one connection; with more, it is not read until answers come
 _BEGIN = struct.Struct(">hhi")
 _INT32 = struct.Struct(">i")
 _log = logging.getLogger(__name__)
 
 
 class Desk(Protocol):
-    """What a connection asks its gateway for."""
+    """What a connection needs of its gateway."""
 
     served: Mapping[int, Versions]
-    asks_for_rights: bool  # of a client, at the broker to which it has shown who it is
+    asks_for_rights: bool  # whether to check a client's rights at the broker where it has logged in
     metrics: Metrics
 
     def addresses(self) -> Addresses:
-        """Return where everybody is."""
+        """Return the addresses of brokers and gateways, as clients see them."""
 
     def learn(self, brokers: list[Node]) -> Addresses:
-        """Note where brokers themselves are, open their ports, and return where everybody is."""
+        """Note the brokers' own addresses, open their ports, and return all addresses as clients see them."""
 
     def connect(self, broker_id: int | None) -> socket:
         """Connect to a broker, or to any; raises OSError."""
 
     def note_malformed(self, client_host: str, error: Exception) -> None:
-        """Count a connection that was ended for what came over it, and log it unless that would be too often."""
+        """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
 
     def note_api_versions(self, version: int, content: bytes) -> None:
-        """Keep an ApiVersions answer, as clients get it."""
+        """Store an ApiVersions answer, as clients get it."""
 
     def known_api_versions(self, version: int) -> bytes | None:
-        """Return the last ApiVersions answer of this version that was noted."""
+        """Return the last stored ApiVersions answer of this version."""
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
         """Return group -> (error code, the gateway that serves it)."""
@@ -92,7 +92,7 @@ class _Unanswered:
     api_key: int
     version: int
     correlation_id: int
-    asked: AsyncResult[bytes] | None = None  # the gateway's own question: the client does not get the answer
+    asked: AsyncResult[bytes] | None = None  # of the gateway's own question, whose answer the client does not get
 
 
 class Connection:
@@ -108,7 +108,7 @@ class Connection:
         self._broker: socket | None = None
         self._pump: gevent.Greenlet[..., None] | None = None
         self._unanswered: deque[_Unanswered] = deque()
-        self._progress = Event()  # an answer was passed on, or none will come any more
+        self._progress = Event()  # an answer was passed on, or no more will come
         self._is_broken = False  # the broker's side has ended
         self._rights = Rights(self._ask)
         self._last_question = 0
@@ -150,7 +150,7 @@ class Connection:
             self._reader.take(size)
             self._send(_INT32.pack(correlation_id) + rewriting.unsupported_api_versions())
         elif key == API_VERSIONS and self._broker_id is None and (known := self._desk.known_api_versions(version)):
-            self._reader.take(size)  # members can go on at the gateway while the brokers are away
+            self._reader.take(size)  # answered here, so that members can continue while the brokers are away
             self._send(_INT32.pack(correlation_id) + known)
         elif key in LEFT_OUT or not LOWEST_VERSIONS.get(key, version) <= version <= HIGHEST_VERSIONS.get(key, version):
             raise FrameError(f"a request with key {key} in version {version}, which is not offered")
@@ -194,9 +194,9 @@ class Connection:
         self._send(codec.answer_header(header.api_key, header.version, header.correlation_id) + answer)
 
     def _ask(self, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Ask the broker something over the client's connection.
+        """Send the broker a request over the client's connection.
 
-        Raises EOFError if the broker ends that, and TimeoutError if it hangs.
+        Raises EOFError if the broker closes it, and TimeoutError if the broker hangs.
         """
         self._await_answers(0)
         self._last_question += 1
@@ -215,7 +215,7 @@ class Connection:
     def _await_answers(self, at_most: int) -> None:
         """Wait until no more than `at_most` relayed requests are unanswered.
 
-        Raises EOFError if the broker has gone, and TimeoutError if it is silent for too long.
+        Raises EOFError if the broker is gone, and TimeoutError if it is silent for too long.
         """
         while len(self._unanswered) > at_most and not self._is_broken:
             self._progress.clear()
@@ -241,7 +241,7 @@ class Connection:
         broker.sendall(framed(content))
 
     def _is_answered(self, size: int, version: int) -> bool:
-        """Whether a Produce is answered: with `acks=0` it is not."""
+        """Whether a Produce gets an answer, which is not so with `acks=0`."""
         begin = self._reader.peek(min(size, PRODUCE_BEGIN_BYTES))
         _header, at = codec.decode_header(begin[:size])
         fields, _end = codec.decode_first("ProduceRequest", version, begin[at:size], "acks")
@@ -270,9 +270,9 @@ class Connection:
             self._broker_ended(broker)
 
     def _broker_ended(self, broker: socket) -> None:
-        """End the client's connection, unless it is one to the gateway itself that waits for no answer.
+        """Close the client's connection, unless it is one to the gateway itself that waits for no answer.
 
-        If the client had shown the broker who it is, it has to do that again, so its connection ends as well.
+        If the client had logged in at the broker, it has to do so again, so its connection is closed in any case.
         """
         if self._broker_id is None and not self._unanswered and not self._desk.asks_for_rights:
             self._broker, self._pump = None, None
@@ -280,8 +280,8 @@ class Connection:
             return
         self._is_broken = True
         self._progress.set()
-        with contextlib.suppress(OSError):  # the client was quicker
-            socket.shutdown(self._client, SHUT_RDWR)  # with TLS too: its own shutdown makes a reader fail
+        with contextlib.suppress(OSError):  # the client has closed it before
+            socket.shutdown(self._client, SHUT_RDWR)  # even with TLS, whose own shutdown would make a reader fail
 
     def _pass_answer_on(self, reader: FrameReader, size: int) -> None:
         (correlation_id,) = _INT32.unpack_from(reader.peek(_INT32.size))
@@ -305,7 +305,7 @@ class Connection:
         return reader.take(size)
 
     def _pass_metadata_on(self, reader: FrameReader, size: int, request: _Unanswered) -> None:
-        """Replace the brokers, and pass the topics on as they are."""
+        """Replace the brokers, and pass on the topics unchanged."""
         begin = reader.peek(min(size, PIECE_BYTES))[:size]
         at = codec.answer_body(METADATA, request.version, begin)
         brokers, end = rewriting.metadata(request.version, begin[at:], self._desk.learn)

@@ -1,4 +1,4 @@
-"""Opens connections to brokers. A broker that hangs delays nobody for long: the next one is tried meanwhile."""
+"""Opens connections to brokers. A broker that hangs causes only a short delay: the next one is tried meanwhile."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gevent.socket import create_connection, socket
 
 from zkrebalancer.gateway.security import Upstream
 
-CONNECT_TIMEOUT_S = 5.0  # for the name, the connection, and TLS, together
-HEAD_START_S = 0.5  # how long one broker is waited for before the next one is tried as well
-KEEPALIVE_S = 60  # of silence, after which another side that is gone is noticed
+CONNECT_TIMEOUT_S = 5.0  # for name resolution, the connection and TLS together
+HEAD_START_S = 0.5  # how long to wait for one broker before trying the next one as well
+KEEPALIVE_S = 60  # of silence, before the kernel checks whether the other side still exists
 Address = tuple[str, int]
 T = TypeVar("T")
 
@@ -27,10 +27,10 @@ class LinkError(OSError):
 
 
 class Dialer:
-    """Connects to brokers, with TLS if that is set."""
+    """Connects to brokers, with TLS if that is configured."""
 
     def __init__(self, security: Upstream) -> None:
-        """Connect as `security` says."""
+        """Connect with these security settings."""
         self.security = security
 
     def dial(self, address: Address) -> socket:
@@ -54,9 +54,9 @@ class Dialer:
 
 
 def first_of(tries: Iterable[Callable[[], T]], discard: Callable[[T], object]) -> T:
-    """Return the first result. The next try begins when one has failed, or after HEAD_START_S; none is interrupted.
+    """Return the first result. The next try starts when one has failed, or after HEAD_START_S; none is interrupted.
 
-    Results that come later are given to `discard`. Raises LinkError, or another OSError of a try, if all fail.
+    `discard` gets later results. Raises LinkError, or another OSError of a try, if all fail.
     """
     ended: Queue[gevent.Greenlet[..., T | OSError]] = Queue()
     waiting = deque(tries)
@@ -93,7 +93,7 @@ def _discard(running: Iterable[gevent.Greenlet[..., T | OSError]], discard: Call
 
 
 def prepare(one: socket) -> None:
-    """Send small frames at once, and notice when the other side has vanished."""
+    """Configure a socket to send small frames at once, and to notice when the other side has vanished."""
     one.setsockopt(standard_socket.IPPROTO_TCP, standard_socket.TCP_NODELAY, 1)
     one.setsockopt(standard_socket.SOL_SOCKET, standard_socket.SO_KEEPALIVE, 1)
     one.setsockopt(standard_socket.IPPROTO_TCP, standard_socket.TCP_KEEPIDLE, KEEPALIVE_S)

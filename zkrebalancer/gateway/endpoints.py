@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from zkrebalancer.protocol.errors import ConfigurationError
 
 MAX_CLIENTS = 20
-CLIENT_TIMEOUT_S = 2.0  # then a client is cut off, or slow ones would keep a probe of /liveness waiting
+CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
 JSON = "application/json"
 
 
@@ -26,10 +26,10 @@ class _Handler(WSGIHandler):
 
 
 def server(address: tuple[str, int], faults: Callable[[], list[str]], registry: CollectorRegistry) -> WSGIServer:
-    """Begin to serve, and return the server; `faults` returns why the gateway is not ready.
+    """Start and return the server; `faults` returns why the gateway is not ready.
 
     Raises:
-        ConfigurationError: the address cannot be served.
+        ConfigurationError: it cannot listen at the address.
 
     """
 

@@ -1,4 +1,4 @@
-"""Frames on a socket: an int32 size, then as many bytes. A large frame passes in pieces."""
+"""Frames on a socket: an int32 size, then this number of bytes. A large frame is passed on in pieces."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gevent.socket import socket
 from zkrebalancer.kafka_protocol.errors import FrameError
 
 PIECE_BYTES = 256 * 1024
-MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: as many take a tenth of a second to decode
-MAX_FRAME_BYTES = 1 << 30  # of frames that pass; brokers have limits of their own
-MAX_TURN_S = 0.02  # of one connection whose frames never have to be waited for, before others have their turn
-PAUSE_S = 1e-6  # with 0, gevent looks at sockets and timers after fifty turns only
+MAX_REQUEST_ELEMENTS = 100_000  # of a request that is answered here: decoding this many takes a tenth of a second
+MAX_FRAME_BYTES = 1 << 30  # of relayed frames; brokers have their own limits
+MAX_TURN_S = 0.02  # how long a connection whose frames are always ready may run before others do
+PAUSE_S = 1e-6  # with 0, gevent would check sockets and timers only after fifty switches
 _SIZE = struct.Struct(">i")
 
 
@@ -23,13 +23,13 @@ class FrameReader:
     """Reads frames; blocks only the greenlet that calls it. Raises EOFError if the stream ends within a frame."""
 
     def __init__(self, source: socket) -> None:
-        """Begin between two frames."""
+        """Start between two frames."""
         self._source = source
         self._buffer = b""
         self._turn_ends_s = 0.0
 
     def next_size(self) -> int | None:
-        """Begin the next frame and return its size; None if the stream ends here. Raises FrameError."""
+        """Start the next frame and return its size; None if the stream ends here. Raises FrameError."""
         self._let_others_run()
         if not self._buffer:
             self._buffer = self._source.recv(PIECE_BYTES)
@@ -41,7 +41,7 @@ class FrameReader:
         return int(size)
 
     def peek(self, count: int) -> bytes:
-        """Return at least `count` bytes, or more if they are there, without going on."""
+        """Return at least `count` bytes, and further ones that have arrived, without consuming them."""
         while len(self._buffer) < count:
             piece = self._source.recv(PIECE_BYTES)
             if not piece:
@@ -50,7 +50,7 @@ class FrameReader:
         return self._buffer
 
     def take(self, count: int) -> bytes:
-        """Return exactly `count` bytes."""
+        """Consume and return exactly `count` bytes."""
         if len(self._buffer) < count:
             self._buffer = self._gathered(count)
         taken, self._buffer = self._buffer[:count], self._buffer[count:]
@@ -81,7 +81,7 @@ class FrameReader:
             missing -= len(piece)
 
     def _let_others_run(self) -> None:
-        """Switch to other greenlets once in a while: calls of a socket switch only if they have to wait."""
+        """Switch to other greenlets from time to time, because socket calls switch only if they have to wait."""
         if time.monotonic() >= self._turn_ends_s:
             gevent.sleep(PAUSE_S)
             self._turn_ends_s = time.monotonic() + MAX_TURN_S
@@ -93,5 +93,5 @@ def framed(content: bytes) -> bytes:
 
 
 def size_of(count: int) -> bytes:
-    """Return what a frame of `count` bytes begins with."""
+    """Return the beginning of a frame of `count` bytes: its size."""
     return _SIZE.pack(count)

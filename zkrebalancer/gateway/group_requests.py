@@ -24,7 +24,7 @@ from zkrebalancer.kafka_protocol.schema import Versions, apis, message
 BATCHED_FETCH_FROM = 8  # the version of OffsetFetch that asks for several groups
 NO_MEMBER = {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 NO_OFFSET = -1
-MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is the machine's, name by name
+MEMBERS: dict[str, type[requests.Request]] = {  # requests whose answer is that of the machine, field by field
     "JoinGroup": requests.JoinGroupRequest,
     "SyncGroup": requests.SyncGroupRequest,
     "Heartbeat": requests.HeartbeatRequest,
@@ -39,7 +39,7 @@ Outcome = Fields | ErrorCode
 
 
 class GroupRequests:
-    """What connections ask about groups."""
+    """Answers the requests of connections about groups."""
 
     def __init__(self, groups: Groups, offsets: OffsetStore, metrics: Metrics) -> None:
         """Ask `groups`, and send offsets to `offsets`."""
@@ -60,7 +60,7 @@ class GroupRequests:
     def answer(self, header: Header, content: bytes, client_host: str, *, is_coordinator: bool) -> bytes:
         """Return the answer without its header; may wait. Raises FrameError.
 
-        `is_coordinator`: the request came to the port of the gateway, not to that of a broker.
+        `is_coordinator`: whether the request came to the port of the gateway, not to that of a broker.
         """
         name = apis()[header.api_key]
         self._metrics.requests[name] += 1
@@ -68,7 +68,7 @@ class GroupRequests:
         if name == "ListGroups" and not self._groups.is_settled:  # an empty list would look as if there were no groups
             answer: Fields = {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
         elif name == "ListGroups" and not is_coordinator:
-            answer = {"groups": []}  # clients ask every node; the gateways answer
+            answer = {"groups": []}  # clients ask every node; only the gateways' own ports answer
         elif name in MEMBERS:
             answer = self._ask_machine(name, header, fields, client_host)
         else:
@@ -82,9 +82,9 @@ class GroupRequests:
             request = translation.build(MEMBERS[name], fields)
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)
-        # The client is not read meanwhile, as by a broker, and one that has gone keeps its connection until the answer.
-        # The machine's timers limit that: a join waits for the group's rebalance timeout, a new member's for
-        # `new_member_join_timeout_ms`.
+        # As with a broker, nothing is read from the client meanwhile, so the connection of a client that is gone lasts
+        # until the answer. The machine's timers limit that: a join waits at most for the group's rebalance timeout, a
+        # new member's for `new_member_join_timeout_ms`.
         answer: Fields = translation.fields_of(answered.get())
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
 
@@ -99,7 +99,7 @@ class GroupRequests:
     def _send_if_allowed(
         self, check: requests.Request, header: Header, client_host: str, upstream: tuple[str, Fields]
     ) -> Outcome:
-        """Send a request to the brokers once the machine allows it; what is sent keeps the order of the decisions."""
+        """Send a request to the brokers if the machine allows it; requests keep the order of the decisions."""
         outcome: AsyncResult[Outcome] = AsyncResult()
         name, fields = upstream
 
@@ -136,7 +136,7 @@ class GroupRequests:
     def _fetch_one(self, header: Header, asked: Fields, client_host: str, *, require_stable: bool) -> Fields:
         group = {"group_id": asked["group_id"], "topics": asked["topics"]}
         check = translation.build(requests.OffsetFetchRequest, asked)
-        # Both forms of the request: the link writes the one that its version has.
+        # Both forms of the request: the link writes the one of its version.
         upstream = {**group, "groups": [group], "require_stable": require_stable}
         found = self._send_if_allowed(check, header, client_host, ("OffsetFetch", upstream))
         if isinstance(found, ErrorCode):
@@ -180,7 +180,7 @@ class GroupRequests:
         }
 
     def _delete_upstream(self, group_id: str, error: ErrorCode) -> int:
-        """Delete a group's offsets at the brokers, unless it was not allowed; returns an error code."""
+        """Delete a group's offsets at the brokers, if that was allowed; return an error code."""
         if error not in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}:
             return error
         outcome: AsyncResult[Outcome] = AsyncResult()

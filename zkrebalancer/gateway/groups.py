@@ -1,8 +1,8 @@
 """Runs the machine of `group_protocol`: requests in, answers out, its timers and its writes.
 
-`step` may be called from any greenlet, also from a callback: events that come during a step are handled after it.
-Effects are performed in order, without a switch to another greenlet: what a `when_answered` begins keeps the order of
-the decisions.
+Any greenlet, and any callback, may call `step`: an event that arrives during a step is handled after it. Effects are
+performed in order, without a switch to another greenlet, so what `when_answered` starts keeps the order of the
+decisions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
-CLAIM_RETRY_S = 0.2  # while the gateway that is to give a bucket up has not done so
+CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 MAX_WAIT_MS = 60_000
 _log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class Groups:
     ) -> None:
         """Serve no bucket yet.
 
-        `when_lost` has to see to it that `serve` is called again. `want_topics` is called when KIP-848 groups are
-        used: then `TopicsRead` has to come. `agents`: of the members of central groups.
+        `when_lost` has to arrange for another call of `serve`. `want_topics` is called when the first KIP-848 group is
+        used; `TopicsRead` has to follow. `agents`: of the members of central groups.
         """
         self._session = session
         self._machine = Machine(settings)
@@ -79,7 +79,7 @@ class Groups:
         self._claims: dict[int, Claim] = {}
         self._claiming: set[int] = set()
         self._wanted: set[int] = set()
-        self._is_placed = False  # `_wanted` is up to date
+        self._is_placed = False  # whether `_wanted` is up to date
         self._events: deque[effects.Event] = deque()
         self._is_stepping = False
         self._tickets = itertools.count(1)
@@ -87,14 +87,14 @@ class Groups:
         self._failures = Pauses()
         self._too_large = Pauses()
         self._awaited_ms = 0  # when the timers' greenlet wakes up
-        self._sooner = Event()  # a deadline is earlier than that
+        self._sooner = Event()  # set when a deadline is earlier than that
 
     # ---- requests
 
     def receive(
         self, request: Request, api_version: int, client: tuple[str, str], when_answered: Callable[[Answer], None]
     ) -> None:
-        """Handle a request of a client (id, host); `when_answered` must not block, and gets the answer now or later."""
+        """Handle a request of a client (id, host); `when_answered` gets the answer at any time and must not block."""
         if self._claims and not self._session.has_lease:
             self.lose_all()
         if self._agents is not None or isinstance(request, ConsumerGroupHeartbeatRequest):
@@ -104,7 +104,7 @@ class Groups:
         self.step(Received(ticket, request, api_version, *client, uuid.uuid4().hex))
 
     def step(self, event: effects.Event) -> None:
-        """Handle an event, or note it if another one is being handled."""
+        """Handle an event, or queue it if another one is being handled."""
         self._events.append(event)
         if self._is_stepping:
             return
@@ -135,7 +135,7 @@ class Groups:
     def _failed(self, effect: Failed) -> None:
         pause_s = self._failures.after_failure(effect.group_id, now_ms() / 1_000)
         self._metrics.errors["group"] += 1
-        shown = effect.text if pause_s == FIRST_S else "again"  # all that is known is logged once
+        shown = effect.text if pause_s == FIRST_S else "again"  # the details are logged once
         _log.error("group %s failed (%s) and is not served for %g s: %s", effect.group_id, effect.error, pause_s, shown)
         gevent.spawn_later(pause_s, self._load_again, effect.group_id)
 
@@ -143,7 +143,7 @@ class Groups:
         """Read a group that had failed."""
         claim = self._claims.get(bucket_of(group_id))
         if claim is None:
-            return  # it is read with its bucket
+            return  # it will be read with its bucket
         try:
             content = self._buckets.read(claim, [node_name(group_id)]).get(group_id)
         except ZooKeeperUnavailableError as error:
@@ -163,7 +163,7 @@ class Groups:
             if error is ErrorCode.NOT_COORDINATOR and self._claims.get(bucket) is claim:
                 self._lose(bucket)
                 self._when_lost()
-            if error is ErrorCode.GROUP_MAX_SIZE_REACHED:  # a slow answer: so it is not tried again at once
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED:  # answered slowly, so that clients do not retry at once
                 pause_s = self._too_large.after_failure(effect.group_id, now_ms() / 1_000)
                 gevent.spawn_later(pause_s, self.step, Stored(effect.write_id, error))
             else:
@@ -177,7 +177,7 @@ class Groups:
             self._buckets.store(claim, effect.group_id, effect.content, stored)
 
     def wake_timers(self) -> None:
-        """Wake what is due, for ever; a greenlet of its own."""
+        """Wake due timers, for ever; runs in a separate greenlet."""
         while True:
             self._sooner.clear()
             latest_ms = now_ms() + MAX_WAIT_MS
@@ -189,7 +189,7 @@ class Groups:
     # ---- buckets
 
     def serve(self, number: int, alive: Collection[int]) -> None:
-        """Serve the buckets that are the gateway `number`'s, of those that are alive; claim them, and give others up.
+        """Claim and serve the buckets of the gateway `number`, given the live gateways, and give up all others.
 
         Raises:
             ZooKeeperUnavailableError: the connection broke; call again once it is back.
@@ -209,7 +209,7 @@ class Groups:
             gevent.spawn(self._claim, bucket, number, self._session.session_id)
 
     def lose_all(self) -> None:
-        """Serve nobody: the session, or the lease, is over. `when_lost` is to see to it that `serve` is called."""
+        """Stop serving, because the session or the lease is over. `when_lost` has to arrange for a call of `serve`."""
         self._wanted, self._is_placed = set(), False
         for bucket in [*self._claims]:
             self._lose(bucket)
@@ -220,7 +220,7 @@ class Groups:
         self.step(BucketLost(bucket))
 
     def _claim(self, bucket: int, number: int, session_id: int) -> None:
-        """Claim a bucket and read its groups; tries until that is done or not wanted any more."""
+        """Claim a bucket and read its groups; retry until that succeeds or is no longer wanted."""
 
         def is_wanted() -> bool:
             return bucket in self._wanted and session_id == self._session.session_id
@@ -245,12 +245,12 @@ class Groups:
                     return
                 gevent.sleep(CLAIM_RETRY_S)
             self.step(BucketLost(bucket))
-            self._when_lost()  # what was claimed and is not wanted is given up, what is wanted again is claimed
+            self._when_lost()  # `serve` then gives up what is no longer wanted, and claims what is wanted again
         finally:
             self._claiming.discard(bucket)
 
     def is_served(self, group_id: str) -> bool:
-        """Whether this gateway serves a group now; while it does, no other one can."""
+        """Whether this gateway serves a group now, so that no other gateway can."""
         return bucket_of(group_id) in self._claims and self._session.has_lease
 
     def fence(self, group_id: str) -> Check | None:
@@ -260,7 +260,7 @@ class Groups:
 
     @property
     def served_buckets(self) -> int:
-        """How many buckets are served here."""
+        """Return the number of buckets that this gateway serves."""
         return len(self._claims)
 
     @property
@@ -270,10 +270,10 @@ class Groups:
 
     @property
     def group_count(self) -> int:
-        """How many groups are known here."""
+        """Return the number of groups that this gateway knows."""
         return len(self._machine.group_names())
 
 
 def now_ms() -> int:
-    """Milliseconds of a clock that never jumps."""
+    """Return milliseconds of a clock that never jumps."""
     return clock.steady_us() // 1_000

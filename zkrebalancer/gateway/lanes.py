@@ -18,7 +18,7 @@ _Request = tuple[str, Fields, int | None, WhenAnswered]
 
 
 class OffsetStore(Protocol):
-    """Where a gateway keeps the offsets of its groups."""
+    """The store of the offsets of a gateway's groups."""
 
     def send(
         self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
@@ -29,21 +29,21 @@ class OffsetStore(Protocol):
         """
 
     def coordinator_error(self, group: str) -> ErrorCode:
-        """Say why the group's offsets cannot be kept; NONE if they can. May wait."""
+        """Return why the group's offsets cannot be stored; NONE if they can. May wait."""
 
 
 class Lanes:
     """One lane for each group that has requests; `handle(group, name, fields, highest)` may wait."""
 
     def __init__(self, handle: Callable[[str, str, Fields, int | None], Outcome]) -> None:
-        """Begin with no requests."""
+        """Start without requests."""
         self._handle = handle
         self._lanes: dict[str, deque[_Request]] = {}
 
     def send(
         self, group: str, name: str, fields: Fields, when_answered: WhenAnswered, highest: int | None = None
     ) -> None:
-        """Handle a request after those of its group before it."""
+        """Handle a request after the earlier ones of its group."""
         lane = self._lanes.get(group)
         if lane is not None and len(lane) >= MAX_WAITING:
             when_answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -56,7 +56,7 @@ class Lanes:
             lane.append(request)
 
     def _work(self, group: str) -> None:
-        """Handle what waits. If that fails, by a bug, the client hears of it, and those that wait behind it go on."""
+        """Handle waiting requests. If a bug makes one fail, its client gets an error, and the next ones continue."""
         lane = self._lanes[group]
         try:
             while lane:

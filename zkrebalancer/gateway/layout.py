@@ -1,7 +1,7 @@
-"""Which broker has which slot, and which gateway which number: one node that all gateways share. Pure.
+"""The slots of brokers and the numbers of gateways: one node that all gateways share. Pure.
 
-Ports and node ids stay what they were: a slot is never given to another broker, and a number to another address only if
-all are taken and its gateway is gone.
+Ports and node ids do not change: a slot never goes to another broker, and a number goes to another address only if all
+numbers are used and its gateway is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class TooManyError(RebalancerError):
-    """There is no slot or number left."""
+    """No slot or number is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Layout:
         return Layout(brokers, self.gateways)
 
     def with_gateway(self, address: str, alive: Collection[int]) -> Layout:
-        """Return a layout in which this gateway has a number; if all are taken, one of a gateway that is not alive.
+        """Return a layout in which this gateway has a number; if all are used, that of a gateway that is not alive.
 
         Raises:
-            TooManyError: all numbers belong to gateways that are alive.
+            TooManyError: all numbers belong to live gateways.
 
         """
         if address in self.gateways:

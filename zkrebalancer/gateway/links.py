@@ -51,12 +51,12 @@ class Link:
     """One connection; any number of greenlets may `ask`."""
 
     def __init__(self, address: Address, dialer: Dialer) -> None:
-        """Connect, learn the broker's versions, and log in if that is set; raises LinkError."""
+        """Connect, learn the broker's versions, and log in if configured; raises LinkError."""
         self.address = address
         self._correlation_ids = itertools.count(1)
         self._unanswered: deque[tuple[Header, AsyncResult[bytes]]] = deque()
         self._versions: dict[int, tuple[int, int]] = {API_VERSIONS: (0, 0)}
-        self._sending = Semaphore()  # a request is on the wire whole before the next one begins
+        self._sending = Semaphore()  # a request is sent completely before the next one starts
         self.is_closed = False
         self._ends_us: int | None = None  # when the broker wants another login
         self._socket = dialer.dial(address)
@@ -72,7 +72,7 @@ class Link:
 
     @property
     def is_usable(self) -> bool:
-        """Whether requests may be sent: it is open, and no other login is due."""
+        """Whether requests may be sent: the link is open, and no new login is due."""
         return not self.is_closed and (self._ends_us is None or clock.steady_us() < self._ends_us)
 
     def _log_in(self, credentials: sasl.Credentials) -> None:
@@ -97,7 +97,7 @@ class Link:
             self._ends_us = began_us + int(answer["session_lifetime_ms"] * 1_000 * SESSION_PART)
 
     def close(self) -> None:
-        """End the connection; requests without an answer fail."""
+        """Close the connection; unanswered requests fail."""
         self._receiver.kill()
         self._fail("the gateway stops")
 
@@ -160,15 +160,15 @@ class Link:
 
 
 class Links:
-    """The links to all brokers, opened when they are needed; `bootstrap` are addresses to begin with."""
+    """The links to all brokers, opened when needed; `bootstrap` has the first addresses to try."""
 
     def __init__(self, bootstrap: list[Address], dialer: Dialer) -> None:
         """Open nothing yet."""
         self._bootstrap = bootstrap
         self._dialer = dialer
-        self._doubtful: set[Address] = set()  # has not answered the last question that any broker can answer
+        self._doubtful: set[Address] = set()  # brokers that did not answer the last question for any broker
         self._links: dict[Address, AsyncResult[Link]] = {}
-        self.brokers: dict[int, Address] = {}  # as last learned; a broker that has gone keeps its address
+        self.brokers: dict[int, Address] = {}  # as last learned; a broker that is gone keeps its address
 
     def close(self) -> None:
         """Close all links."""
@@ -200,7 +200,7 @@ class Links:
         raise LinkError("no link")  # an AsyncResult of a Link never holds None
 
     def any_address(self) -> list[Address]:
-        """Return every address to try for a request that any broker can answer: first those that are known to exist.
+        """Return all addresses to try for a request that any broker can answer, known brokers first.
 
         Those that have not answered are last.
         """

@@ -1,8 +1,8 @@
-"""The agent of one client in a central group: it registers it as a consumer, and answers commands for it.
+"""The agent of one client in a central group: registers the client as a consumer, and answers commands for it.
 
-The agent's own machine (`consumer_agent.membership`) decides every ZooKeeper call. What an application does for a
-consumer, the group does here: a start or a stop becomes a target, and a stop is over when the group has stored that the
-client let go. Offsets are the client's business; the machine knows of none.
+The agent's own machine (`consumer_agent.membership`) decides every ZooKeeper call. The group takes the application's
+part: a start or a stop becomes a target, and a stop is over when the group has stored that the client gave up the
+partitions. The client manages its offsets; the machine knows none.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from zkrebalancer.protocol.registration import (
 )
 from zkrebalancer.protocol.requests import RequestLimit
 
-NEVER_MS = 10**12  # clients of a gateway do not poll it
+NEVER_MS = 10**12  # clients of a gateway do not poll the machine
 MAX_INSTANCE_LENGTH = 150
-STOP_MARGIN_MS = 10_000  # a client has its time from when it hears of a stop; then it is fenced before it is evicted
+STOP_MARGIN_MS = 10_000  # so that a client, whose time starts when it learns of a stop, is fenced before it is evicted
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]+")
 _NOWHERE = events.Position(NO_OFFSET, NO_OFFSET)
 _log = logging.getLogger(__name__)
@@ -47,11 +47,11 @@ class Desk(Protocol):
 
     @property
     def request_limit(self) -> RequestLimit:
-        """How large a transaction may be."""
+        """Return the limit of a transaction."""
 
     @property
     def session_id(self) -> int:
-        """The ZooKeeper session, 0 while there is none to use."""
+        """Return the id of the ZooKeeper session, 0 while none is usable."""
 
     def now_ms(self) -> int:
         """Return the time by a clock that never jumps."""
@@ -60,16 +60,16 @@ class Desk(Protocol):
         """Perform a ZooKeeper call."""
 
     def give(self, targeted: Targeted) -> None:
-        """Tell the group what the member shall have."""
+        """Send the group the member's target."""
 
     def note_name(self, agent: MemberAgent, former: str) -> None:
-        """The agent registers under `agent.consumer` from now on, no more under its former name."""
+        """Note that the agent registers under `agent.consumer` from now on, not under its former name."""
 
     def note_timer(self, agent: MemberAgent) -> None:
-        """See when `agent.wake_at_ms` comes."""
+        """Queue the agent for `agent.wake_at_ms`."""
 
     def note_end(self, agent: MemberAgent) -> None:
-        """The agent has left, and does nothing more."""
+        """Note that the agent has left and will do nothing more."""
 
     def clean_up(self, group: str, consumer: str) -> None:
         """Delete what may be left of a registration."""
@@ -79,12 +79,12 @@ class Desk(Protocol):
 
 
 class MemberAgent:
-    """One member of a central group. `stand` says how it stands, again and again; `leave` or `hand_over` end it."""
+    """One member of a central group. `stand` reports its changes; `leave` or `hand_over` ends the agent."""
 
     def __init__(self, group: str, standing: Standing, desk: Desk) -> None:
-        """Begin for a member that has just appeared; one that holds something comes from another gateway, or process.
+        """Begin for a new member. One that holds something comes from another gateway, or a former process.
 
-        Then its partitions wait for it in ZooKeeper: it keeps them while it is registered anew.
+        Its partitions then wait for it in ZooKeeper, and it keeps them while it is registered anew.
         """
         self.group = group
         self.instance_id = _instance_id(standing)
@@ -92,11 +92,11 @@ class MemberAgent:
         self._desk = desk
         self._standing: Standing | None = standing
         self._is_taking_over = bool(standing.held)
-        self._has_asked = False  # for what waits for it
+        self._has_asked = False  # whether it has read which partitions wait for it
         self._target: frozenset[TopicPartition] | None = None if standing.held else frozenset()
         self._number = 0  # of the last target
         self._stop: tuple[int, frozenset[TopicPartition]] | None = None  # its token and partitions
-        self._is_open = False  # the machine uses the session
+        self._is_open = False  # whether the machine uses the session
         self._wanted = registration_of(standing, self.instance_id)
         self._machine = StateMachine(
             MachineSettings(
@@ -118,22 +118,22 @@ class MemberAgent:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When `step(Tick())` is due."""
+        """Return when `step(Tick())` is due."""
         return self._machine.wake_at_ms
 
     @property
     def is_over(self) -> bool:
-        """Whether it does nothing more."""
+        """Whether the agent does nothing more."""
         return self._machine.state is State.CLOSED
 
-    # ---- what the group says
+    # ---- reports of the group
 
     def stand(self, standing: Standing) -> None:
-        """Follow how the member stands, as it is stored."""
+        """Update the agent to the member as it is stored."""
         former, self._standing = self._standing, standing
         is_other = former is not None and former.member_id != standing.member_id
         if self._target is not None and (is_other or (standing.number == 0 and self._number > 0)):
-            self._give(self._target)  # the group was read anew, or another life of a static member has its place
+            self._give(self._target)  # the group was read again, or a static member was replaced by its later self
         wanted = registration_of(standing, self.instance_id)
         if wanted != self._wanted:
             self._wanted = wanted
@@ -141,7 +141,7 @@ class MemberAgent:
         self._go_on()
 
     def leave(self) -> None:
-        """The member is gone: it left, or was fenced. Nobody waits for it."""
+        """Leave, because the member left or was fenced; its partitions do not wait for it."""
         if self._standing is None:
             return
         self._standing = None
@@ -152,14 +152,14 @@ class MemberAgent:
             self.step(events.CloseRequested())
 
     def hand_over(self) -> None:
-        """Another gateway serves the group from now on: what the member has waits until it is registered there."""
+        """End, because another gateway serves the group now; the partitions wait until the member registers there."""
         self._standing = None
         self.step(events.CloseRequested())
 
     # ---- steps of the machine
 
     def session_changed(self, event: events.Event) -> None:
-        """Tell the machine about the session. After the end of the session, this agent is of no use."""
+        """Pass a session event to the machine. After the end of the session, this agent is useless."""
         if isinstance(event, Lost):
             self._standing = None
         if self._is_open and isinstance(event, Connected):
@@ -169,7 +169,7 @@ class MemberAgent:
         self._handle_events()
 
     def step(self, event: events.Event) -> None:
-        """Let the machine handle an event, now, or after the one that it is handling."""
+        """Let the machine handle an event, now or after the present one."""
         self._events.append(event)
         self._handle_events()
 
@@ -228,7 +228,7 @@ class MemberAgent:
                 self._desk.note_end(self)
 
     def _connect(self) -> None:
-        timeout_ms = self._wanted.session_timeout_ms  # its lease is that of its client, who may read on for so long
+        timeout_ms = self._wanted.session_timeout_ms  # the client's, because the client may read on for that long
         self._events.append(Connected(self._desk.session_id, timeout_ms))
 
     def _owned(self) -> frozenset[TopicPartition]:
@@ -241,10 +241,10 @@ class MemberAgent:
             self._number += 1
             self._desk.give(Targeted(self.group, standing.member_id, self._number, partitions))
 
-    # ---- what can be done now
+    # ---- next steps
 
     def _go_on(self) -> None:
-        """Join, ask for what waits, or end a stop, if it is time."""
+        """Join, read what waits for the member, or end a stop, if possible now."""
         if self._is_stepping:
             return
         if self._stop is not None and self._has_let_go(self._stop[1]):
@@ -264,7 +264,7 @@ class MemberAgent:
         return standing is None or (standing.number >= self._number and standing.held.isdisjoint(partitions))
 
     def _may_join(self) -> bool:
-        """Whether nothing is held that nobody knows of; what a gateway takes over is known."""
+        """Whether the member holds nothing beyond what is known to wait for it."""
         standing = self._standing
         if standing is None or not self._desk.session_id:
             return False
@@ -277,7 +277,7 @@ class MemberAgent:
 
         def replied(reply: Reply) -> None:
             if isinstance(reply, Refused) and reply.outcome_unknown:
-                self._has_asked = False  # it is asked again once the session is usable
+                self._has_asked = False  # ask again once the session is usable
                 return
             try:
                 waiting = ownership.decode_static(reply.content).partitions if isinstance(reply, Content) else ()
@@ -289,7 +289,7 @@ class MemberAgent:
         self._desk.request(Get(paths.static(self.group, self.instance_id)), replied)
 
     def _taken_over(self, waiting: frozenset[TopicPartition]) -> None:
-        """Let the client keep what waits for it; a start that gives it back, and perhaps more, follows."""
+        """Let the client keep what waits for it; a start of these partitions, and perhaps of others, follows."""
         self._is_taking_over = False
         standing = self._standing
         if standing is not None and self._target is None and not standing.held <= waiting:
@@ -297,7 +297,7 @@ class MemberAgent:
 
 
 def registration_of(standing: Standing, instance_id: str | None) -> Registration:
-    """Return what is registered for a member; the timestamp is filled in later."""
+    """Return a member's registration; the timestamp is filled in later."""
     names = [name for name in standing.topic_names if paths.is_legal_topic(name)]
     if standing.topic_regex:
         alternatives = [f"(?:{standing.topic_regex})", *map(re.escape, names)]
@@ -319,6 +319,6 @@ def registration_of(standing: Standing, instance_id: str | None) -> Registration
 
 
 def _instance_id(standing: Standing) -> str | None:
-    """Return the name under which partitions wait for a member: its own, or, of a dynamic one, its member id."""
+    """Return the name under which partitions wait for a member: its instance id, or a dynamic one's member id."""
     name = quote(standing.instance_id or standing.member_id, safe="").replace("%", "_").replace("~", "_")
     return name if len(name) <= MAX_INSTANCE_LENGTH and name.strip(".") else None

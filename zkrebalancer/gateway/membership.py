@@ -1,7 +1,7 @@
-"""The gateways of a cluster in ZooKeeper: their numbers and slots, and which of them are alive.
+"""The gateways of a cluster in ZooKeeper: their numbers, the brokers' slots, and which gateways are alive.
 
-A gateway that is started again takes its former number over at once: it listens at the same address, so the former
-process has ended. Two processes that announce one address displace each other; the displaced one stops.
+A restarted gateway gets its former number at once: it listens at the same address, so the former process has ended. If
+two processes announce one address, one displaces the other, which stops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperUnavailableError
 
-MAX_TRIES = 20  # of a write that others may make at the same time
+MAX_TRIES = 20  # of a write with which others may interfere
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class DisplacedError(RebalancerError):
 
 
 class Membership:
-    """All gateways, as this one knows them; methods block only the greenlet that calls them."""
+    """All gateways that this one knows of; methods block only the calling greenlet."""
 
     def __init__(self, session: Session, host: str, port: int) -> None:
         """Prepare to announce `host` and `port`."""
@@ -60,11 +60,11 @@ class Membership:
         self.number: int | None = None
 
     def addresses(self) -> Addresses:
-        """Return where everybody is, as of the last `refresh`."""
+        """Return the addresses of brokers and gateways, as of the last `refresh`."""
         return Addresses(self._host, self._port, self._layout.brokers, self._gateways)
 
     def refresh(self) -> None:
-        """Announce this gateway if that is due, read who is alive, and watch for changes.
+        """Announce this gateway if necessary, read the live gateways, and watch for changes.
 
         Raises:
             ZooKeeperUnavailableError: the connection broke; call again once it is back.
@@ -92,7 +92,7 @@ class Membership:
         self.number, self._joined_session = number, session_id
 
     def add_brokers(self, ids: Iterable[int]) -> None:
-        """Give slots to brokers that have none; raises as `refresh` does."""
+        """Give slots to brokers without one; raises as `refresh` does."""
         wanted = set(ids) - set(self._layout.brokers)
         if wanted:
             layout = self._change_layout(lambda layout: layout.with_brokers(wanted))

@@ -1,4 +1,4 @@
-"""What the gateway counts, for Prometheus."""
+"""The gateway's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = "zkrebalancer_gateway"
 
 @dataclass(slots=True)
 class Metrics:
-    """Counts that only grow, but for `connections`."""
+    """Counts; all but `connections` only grow."""
 
     connections: int = 0
     malformed: int = 0
@@ -52,7 +52,7 @@ class _Numbers(Collector):
 
 
 def registry(metrics: Metrics, gauges: Callable[[], dict[str, float]]) -> CollectorRegistry:
-    """Return what `generate_latest` reads; `gauges` returns name -> value as of now."""
+    """Return the registry for `generate_latest`; `gauges` returns name -> present value."""
     found = CollectorRegistry()
     found.register(_Numbers(metrics, gauges))
     return found

@@ -1,7 +1,7 @@
-"""Offsets of groups, kept where Kafka keeps them: requests about them go to the group's coordinator at the brokers.
+"""Offsets of groups in Kafka's own store: requests about them go to Kafka's coordinator of the group.
 
-The gateway has checked the member before, so they carry no member. The requests of one group are sent one after the
-other, each after the answer to the one before, so they are handled in the order in which they were allowed.
+The gateway has already checked the member, so they name no member. The requests of one group are sent one after the
+other, each after the answer to the one before, and are thus handled in the order in which they were allowed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_KNOWN_COORDINATORS = 100_000
 MOVING = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
-PATIENCE_S = 3.0  # below the shortest session: a client may not send heartbeats before its answer
-ANSWER_TIMEOUT_S = 5.0  # as above, almost: a broker may collect garbage for some seconds
+PATIENCE_S = 3.0  # less than the shortest session, because a client may send no heartbeat before its answer
+ANSWER_TIMEOUT_S = 5.0  # little more than that, because a broker may collect garbage for some seconds
 PAUSE_S = 0.1
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
@@ -38,7 +38,7 @@ class UpstreamOffsets:
     """Sends requests about offsets to the brokers."""
 
     def __init__(self, links: Links, metrics: Metrics, is_served: Callable[[str], bool]) -> None:
-        """Use these links; `is_served(group)`: whether this gateway still serves it, and another one cannot."""
+        """Use these links; `is_served(group)`: whether this gateway still serves it, so that no other one can."""
         self._links = links
         self._is_served = is_served
         self._metrics = metrics
@@ -54,13 +54,13 @@ class UpstreamOffsets:
         when_answered: WhenAnswered,
         highest: int | None = None,
     ) -> None:
-        """Send a request for a group; `when_answered` gets the answer's fields, or the error to give the client."""
+        """Send a request for a group; `when_answered` gets the answer's fields, or the error for the client."""
         self._lanes.send(group, name, fields, when_answered, highest)
 
     def coordinator_error(self, group: str) -> ErrorCode:
-        """Return NONE once the brokers have coordinators: in a fresh cluster they first create the offsets' topic.
+        """Return NONE once the brokers have coordinators: in a fresh cluster, they first create the offsets topic.
 
-        Later it is always NONE, also while brokers are away: members have to find the gateway to send heartbeats.
+        From then on it is NONE even while brokers are away, because members have to find the gateway for heartbeats.
         """
         if self._has_coordinators:
             return ErrorCode.NONE
@@ -73,7 +73,7 @@ class UpstreamOffsets:
     def _ask_patiently(
         self, group: str, name: str, fields: dict[str, Any], highest: int | None
     ) -> dict[str, Any] | ErrorCode:
-        """Ask until the group's coordinator answers, which may just be moving, for at most PATIENCE_S."""
+        """Ask until Kafka's coordinator of the group, which may be moving, answers; at most for PATIENCE_S."""
         give_up_us = clock.steady_us() + int(PATIENCE_S * 1e6)
         while True:
             answer: dict[str, Any] | ErrorCode
@@ -100,10 +100,10 @@ class UpstreamOffsets:
 
     def _failed(self, group: str, error: LinkError) -> None:
         self._metrics.errors["upstream"] += 1
-        _log.debug("group %s: %s", group, error)  # it is tried again, and the gateway reports that brokers are away
+        _log.debug("group %s: %s", group, error)  # it is retried, and the gateway reports that brokers are away
 
     def _find(self, group: str) -> ErrorCode:
-        """Look the group's coordinator up, unless it is known; raises LinkError."""
+        """Look up Kafka's coordinator of the group, unless it is known; raises LinkError."""
         if group in self._coordinators:
             return ErrorCode.NONE
         asked = {"key": group, "key_type": GROUP, "coordinator_keys": [group]}

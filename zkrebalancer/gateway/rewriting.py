@@ -1,6 +1,6 @@
-"""Answers of brokers as clients of the gateway get them: with the gateway's addresses and its versions. Pure.
+"""Rewrites answers of brokers for clients of the gateway: with the gateway's addresses and versions. Pure.
 
-Each function takes the version and the content of an answer, from after its header.
+Each function gets the version of an answer, and its content after the header.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FIND_COORDINATOR, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_CLUSTER = 10, 17, 18, 6
 UNSUPPORTED_VERSION = 35
 GROUP_KEY_TYPE = 0
 BATCHED_FROM = 4  # the version of FindCoordinator that asks for several keys
-# Later versions name addresses of brokers beside their answers (KIP-951), which would have to be found and replaced.
+# Answers of later versions may have addresses of brokers (KIP-951), which would have to be found and replaced.
 HIGHEST_VERSIONS = {PRODUCE: 9, FETCH: 15}
 # With 2 (KIP-890), producers rely on Produce 12 and TxnOffsetCommit 5 to add partitions to a transaction.
 TRANSACTION_VERSION, HIGHEST_TRANSACTION_VERSION = "transaction.version", 1
-# Older ones: a Produce whose `acks` cannot be found, and a SaslHandshake after which frames without a header follow.
+# In older versions, the `acks` of a Produce cannot be found, and frames without a header follow a SaslHandshake.
 LOWEST_VERSIONS = {PRODUCE: 3, SASL_HANDSHAKE: 1}
 # Share groups and streams groups: a broker would coordinate them.
 LEFT_OUT = frozenset({76, 77, 78, 79, 88, 89, 90, 91, 92})
@@ -31,7 +31,7 @@ DECODED = frozenset({METADATA, FIND_COORDINATOR, API_VERSIONS, DESCRIBE_CLUSTER}
 def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -> bytes:
     """Return an ApiVersions answer; `served`: the requests that the gateway answers itself, with their versions."""
     error = int.from_bytes(content[:2], "big", signed=True)
-    form = 0 if error == UNSUPPORTED_VERSION else version  # a broker that does not know the version answers in v0
+    form = 0 if error == UNSUPPORTED_VERSION else version  # a broker that does not know the version answers with v0
     fields = codec.decode("ApiVersionsResponse", form, content)
     relayed = [_limited(api) for api in fields["api_keys"] if api["api_key"] not in {*served, *LEFT_OUT}]
     own = [
@@ -47,7 +47,7 @@ def api_versions(version: int, content: bytes, served: Mapping[int, Versions]) -
 
 
 def unsupported_api_versions() -> bytes:
-    """Return the ApiVersions answer to a version that is not known here; it names the versions that are."""
+    """Return the answer to an ApiVersions request of an unknown version; it names the known versions."""
     known = message("ApiVersionsRequest").versions
     api = {"api_key": API_VERSIONS, "min_version": known.first, "max_version": known.last}
     return codec.encode("ApiVersionsResponse", 0, {"error_code": UNSUPPORTED_VERSION, "api_keys": [api]})
@@ -64,7 +64,7 @@ def _limited(api: dict[str, int]) -> dict[str, int]:
 def metadata(version: int, begin: bytes, learn: Callable[[list[Node]], Addresses]) -> tuple[bytes, int]:
     """Return the first part of a Metadata answer, and how many bytes of `begin` it replaces.
 
-    `begin` holds at least throttle time and brokers. `learn` is told the brokers' own addresses.
+    `begin` has at least throttle time and brokers. `learn` gets the brokers' own addresses.
     """
     fields, end = codec.decode_first("MetadataResponse", version, begin, "brokers")
     addresses = learn([Node(one["node_id"], one["host"], one["port"]) for one in fields["brokers"]])
@@ -73,7 +73,7 @@ def metadata(version: int, begin: bytes, learn: Callable[[list[Node]], Addresses
 
 
 def describe_cluster(version: int, content: bytes, learn: Callable[[list[Node]], Addresses]) -> bytes:
-    """Return a DescribeCluster answer; `learn` is told the brokers' own addresses."""
+    """Return a DescribeCluster answer; `learn` gets the brokers' own addresses."""
     fields = codec.decode("DescribeClusterResponse", version, content)
     addresses = learn([Node(one["broker_id"], one["host"], one["port"]) for one in fields["brokers"]])
     fields["brokers"] = _placed(fields["brokers"], "broker_id", addresses)
@@ -81,7 +81,7 @@ def describe_cluster(version: int, content: bytes, learn: Callable[[list[Node]],
 
 
 def _placed(brokers: Collection[dict[str, Any]], id_name: str, addresses: Addresses) -> list[dict[str, Any]]:
-    """Return brokers with the gateway's addresses, without those that have none, and the gateways as further nodes."""
+    """Return the brokers that have an address here, with that address, and the gateways as further nodes."""
     placed = []
     for broker in brokers:
         node = addresses.broker(broker[id_name])

@@ -1,7 +1,7 @@
-"""What a client may do, as its broker sees it: harmless requests over the client's own connection tell.
+"""Finds out a client's rights at its broker, by harmless requests over the client's own connection.
 
-Brokers check rights before anything else, also those that do not coordinate the group. So any broker's refusal counts,
-and any other error means that the right is there.
+Brokers check rights before anything else, even if they do not coordinate the group. So any broker's refusal is valid,
+and any other error means that the client has the right.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from zkrebalancer.runtime import clock
 
-RIGHTS_S = 30.0  # for as long, a right that was there is not asked for again
+RIGHTS_S = 30.0  # how long a right that the client has is not checked again
 MAX_KEPT = 10_000  # rights of one connection
-NOBODY = "zkrebalancer-asks-for-rights"  # no member has this id, so nothing is done for it
+NOBODY = "zkrebalancer-asks-for-rights"  # no member has this id, so the requests have no effect
 TOPIC_AUTHORIZATION_FAILED, TRANSACTION_AUTHORIZATION_FAILED = 29, 53
 GROUP_AUTHORIZATION_FAILED = 30
 LATEST_GENERATION = 0x7FFFFFFF
@@ -22,7 +22,7 @@ Ask = Callable[[str, int, dict[str, Any]], dict[str, Any]]  # name, version and 
 
 
 class Right(Enum):
-    """Operations of Kafka on something."""
+    """An operation on a kind of resource in Kafka."""
 
     READ_GROUP = "read a group"
     DESCRIBE_GROUP = "describe a group"
@@ -36,7 +36,7 @@ class Rights:
     """The rights of one connection's client."""
 
     def __init__(self, ask: Ask) -> None:
-        """Know nothing yet; `ask` sends a request over the client's connection. All brokers know its versions."""
+        """Know no right yet; `ask` sends a request over the client's connection, in a version that all brokers know."""
         self._ask = ask
         self._until_us: dict[tuple[Right, str], int] = {}
 
@@ -50,13 +50,13 @@ class Rights:
         return self._allowed(right, names, probe)
 
     def topics(self, right: Right, names: Iterable[str], group: str) -> set[str]:
-        """Return the topics for which the client has the right; `group` is one that it may read."""
+        """Return the topics for which the client has the right; `group` is a group that it may read."""
         if right is Right.DESCRIBE_TOPIC:
             return self._allowed(right, names, self._describable_topics)
         return self._allowed(right, names, lambda missing: self._readable_topics(missing, group))
 
     def may_write(self, transaction: str, group: str) -> bool:
-        """Whether the client may use this transactional id; `group` is one that it may read."""
+        """Whether the client may use this transactional id; `group` is a group that it may read."""
 
         def probe(missing: Collection[str]) -> set[str]:
             fields = {"transactional_id": transaction, "producer_id": -1, "producer_epoch": -1, "group_id": group}

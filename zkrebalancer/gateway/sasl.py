@@ -1,4 +1,4 @@
-"""How the gateway itself authenticates to brokers: PLAIN and SCRAM (RFC 5802, 7677). Pure, but for the nonce."""
+"""How the gateway itself authenticates to brokers: PLAIN and SCRAM (RFC 5802, 7677). Pure, except for the nonce."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Exchange = Generator[bytes, bytes, None]  # yields what to send, gets what the b
 
 
 class LoginError(Exception):
-    """The broker's answer is not that of one that knows the password."""
+    """The broker's answer does not prove that it knows the password."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """One of MECHANISMS, and who the gateway is."""
+    """One of MECHANISMS, and the gateway's name and password."""
 
     mechanism: str
     username: str
@@ -30,7 +30,7 @@ class Credentials:
 
 
 def exchange(credentials: Credentials) -> Exchange:
-    """Return the messages of a login; it raises LoginError."""
+    """Return the exchange of messages of a login, which raises LoginError."""
     if credentials.mechanism == "PLAIN":
         return _plain(credentials)
     nonce = base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
@@ -42,7 +42,7 @@ def _plain(credentials: Credentials) -> Exchange:
 
 
 def scram(credentials: Credentials, nonce: str) -> Exchange:
-    """Return the messages of a login with SCRAM, begun with this nonce."""
+    """Return the exchange of messages of a SCRAM login with this nonce."""
     digest = credentials.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     user = credentials.username.replace("=", "=3D").replace(",", "=2C")
     first = f"n={user},r={nonce}"

@@ -1,4 +1,4 @@
-"""TLS of the gateway's own ports, and TLS and SASL towards brokers: from settings to contexts."""
+"""TLS of the gateway's own ports, and TLS and SASL towards brokers: turns settings into contexts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ALIASES = {"sasl.mechanisms": MECHANISM}  # librdkafka knows both
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """How brokers are reached."""
+    """How to connect to brokers."""
 
     context: ssl.SSLContext | None = None
     credentials: Credentials | None = None
 
 
 def upstream(settings: Mapping[str, str]) -> Upstream:
-    """Return what librdkafka's settings say.
+    """Return how to connect to brokers by librdkafka's settings.
 
     Raises:
-        ConfigurationError: a setting is unknown here, missing, or names a file that cannot be used.
+        ConfigurationError: a setting is unknown to the gateway, missing, or names a file that cannot be used.
 
     """
     given = {ALIASES.get(key, key): text for key, text in settings.items()}
@@ -73,7 +73,7 @@ def _client_context(given: Mapping[str, str]) -> ssl.SSLContext:
 def listener(certificate: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
     """Return the context of the gateway's own ports, None for plain ones; raises ConfigurationError.
 
-    `client_ca`: clients have to present a certificate that one of these authorities has signed.
+    `client_ca`: authorities, one of which must have signed a client's certificate.
     """
     if certificate is None:
         if key is not None or client_ca is not None:

@@ -1,4 +1,4 @@
-"""The gateway process: ports, connections, and one greenlet that keeps up with ZooKeeper and the brokers."""
+"""The gateway process: ports, connections, and greenlets that follow ZooKeeper and the brokers."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from zkrebalancer.protocol.calls import Connected, Lost, Suspended
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
 
 MAX_CONNECTIONS = 20_000
-REFRESH_S = 5.0  # how often brokers are looked up; so a broker that hangs is avoided soon
+REFRESH_S = 5.0  # how often brokers are looked up, so that a broker that hangs is soon avoided
 RETRY_S = 1.0
-FIRST_RETRY_S = 0.05  # until the lease is there, and until this gateway is one of the gateways in ZooKeeper
-# How long after the start clients wait for the cluster's nodes until this gateway is one of them. One that heard of
-# brokers only would ask these for all groups, and find none until it asks for the nodes again, minutes later.
+FIRST_RETRY_S = 0.05  # until there is a lease, and until this gateway is listed in ZooKeeper
+# How long after the start the gateway delays its answers about the cluster's nodes until it is one of them. A client
+# that learned only of brokers would list no groups until it asks for the nodes again, minutes later.
 JOIN_WAIT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0  # of TLS with a client
 BACKLOG = 1_024
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Where the gateway listens, what clients are told, and whom it relays to."""
+    """The gateway's addresses for listening and for clients, and the brokers to which it relays."""
 
     zookeeper: str
     listen: Address
@@ -77,7 +77,7 @@ class Gateway:
     """One gateway; `run` until `stop`."""
 
     def __init__(self, config: GatewayConfig, settings: GroupProtocolSettings) -> None:
-        """Prepare everything; opens nothing yet."""
+        """Prepare everything; open nothing yet."""
         self._config = config
         self._changed = Event()
         self._is_stopped = False
@@ -101,7 +101,7 @@ class Gateway:
         self._ports: dict[int, StreamServer] = {}  # slot -> its server
         self._connections = Pool(MAX_CONNECTIONS)
         self._complaints = Complaints()
-        self._joined = Event()  # this gateway has been one of the gateways in ZooKeeper
+        self._joined = Event()  # set once this gateway is listed in ZooKeeper
         self._join_until_ms = now_ms() + int(JOIN_WAIT_S * 1_000)
         self._learning = RLock()
         self._is_upstream_known: bool | None = None  # None: not asked yet
@@ -111,11 +111,11 @@ class Gateway:
         self.served: Mapping[int, Versions] = self._requests.served
 
     def run(self, when_listening: Callable[[], None]) -> None:
-        """Serve until `stop` was called; `when_listening` is called once the addresses could be opened.
+        """Serve until `stop` is called; `when_listening` is called once the gateway listens.
 
         Raises:
-            ConfigurationError: an address cannot be listened at.
-            DisplacedError, NodeContentError, TooManyError: this gateway cannot be one of the gateways in ZooKeeper.
+            ConfigurationError: it cannot listen at an address.
+            DisplacedError, NodeContentError, TooManyError: this gateway cannot be listed in ZooKeeper.
 
         """
         http = None
@@ -152,7 +152,7 @@ class Gateway:
             self._events.close()
 
     def _begin(self, work: Callable[[], None]) -> None:
-        """Run what the gateway cannot be without: if it fails, the gateway ends."""
+        """Run work without which the gateway cannot serve: if it fails, the gateway ends."""
 
         def failed(worker: gevent.Greenlet[..., None]) -> None:
             self._failed = worker.exception
@@ -184,7 +184,7 @@ class Gateway:
             self._changed.set()
 
     def _keep_up(self) -> None:
-        """Do what the present session and the gateways that are alive ask for."""
+        """Adapt to the present session and the live gateways."""
         if self._session.session_id == 0:
             return
         if not self._session.has_lease:
@@ -222,7 +222,7 @@ class Gateway:
         self._groups.step(TopicsRead(topics))
 
     def learn(self, brokers: list[Node]) -> Addresses:
-        """Note where brokers themselves are, open their ports, and return where everybody is."""
+        """Note the brokers' own addresses, open their ports, and return all addresses as clients see them."""
         self._joined.wait(max(0, self._join_until_ms - now_ms()) / 1_000)
         self._links.brokers.update({one.node_id: (one.host, one.port) for one in brokers})
         if any(one.node_id not in self._membership.addresses().slots for one in brokers):
@@ -246,7 +246,7 @@ class Gateway:
                     _log.error("broker %d cannot be reached through this gateway: %s", broker_id, error)
 
     def addresses(self) -> Addresses:
-        """Return where everybody is: brokers whose port is open, and gateways that are alive."""
+        """Return the addresses of the brokers whose port is open, and of the live gateways."""
         known = self._membership.addresses()
         opened = {broker_id: slot for broker_id, slot in known.slots.items() if slot in self._ports}
         return Addresses(known.host, known.port, opened, known.gateways)
@@ -285,11 +285,11 @@ class Gateway:
         return server
 
     def _secured(self, client: socket, tls: SSLContext, client_host: str) -> socket | None:
-        """Return the connection with TLS, None if the client cannot or must not have one."""
+        """Return the connection with TLS, None if the handshake failed."""
         try:
             with gevent.Timeout(HANDSHAKE_TIMEOUT_S, TimeoutError(f"no TLS within {HANDSHAKE_TIMEOUT_S:g} s")):
                 return tls.wrap_socket(client, server_side=True)
-        except (SSLEOFError, ConnectionError) as error:  # somebody tried whether the port is open
+        except (SSLEOFError, ConnectionError) as error:  # somebody checked whether the port is open
             _log.debug("the connection of %s has ended: %r", client_host, error)
         except OSError as error:
             self.note_malformed(client_host, error)
@@ -297,18 +297,18 @@ class Gateway:
         return None
 
     def note_malformed(self, client_host: str, error: Exception) -> None:
-        """Count a connection that was ended for what came over it, and log it unless that would be too often."""
+        """Count a connection that was closed because of an invalid frame, and log it, but not too often."""
         self.metrics.malformed += 1
         text = self._complaints.text(client_host, str(error), now_ms() / 1_000)
         if text is not None:
             _log.warning("the connection of %s was ended: %s", client_host, text)
 
     def note_api_versions(self, version: int, content: bytes) -> None:
-        """Keep an ApiVersions answer, as clients get it."""
+        """Store an ApiVersions answer, as clients get it."""
         self._api_versions[version] = content
 
     def known_api_versions(self, version: int) -> bytes | None:
-        """Return the last ApiVersions answer of this version that was noted."""
+        """Return the last stored ApiVersions answer of this version."""
         return self._api_versions.get(version)
 
     def coordinators(self, groups: list[str]) -> dict[str, tuple[int, Node | None]]:
@@ -328,7 +328,7 @@ class Gateway:
         """Return the answer to a request about groups, without its header; may wait. Raises FrameError."""
         return self._requests.answer(header, content, client_host, is_coordinator=is_coordinator)
 
-    # ---- what is shown
+    # ---- health and metrics
 
     def _faults(self) -> list[str]:
         found = []

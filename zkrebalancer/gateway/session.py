@@ -1,7 +1,7 @@
-"""The gateway's ZooKeeper session: calls whose replies are waited for, and what to do when the session changes.
+"""The gateway's ZooKeeper session: calls that wait for their replies, and a lease.
 
-A lease says how long this gateway may act on what it knows: two thirds of the session, counted from when the request
-that renewed it was sent, on a clock that also runs while the machine sleeps.
+The lease is the time for which this gateway may act on what it knows: two thirds of the session timeout, counted from
+when the renewing request was sent, on a clock that also runs while the machine sleeps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """A client whose methods block only the greenlet that calls them."""
+    """A client whose methods block only the calling greenlet."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Session:
     ) -> None:
         """Prepare a client; both callbacks must only note what happened.
 
-        `when_changed`: the session is usable, is not, or is another one. `when_watched`: a watch on this path fired.
+        `when_changed`: the session became usable, unusable, or a new one. `when_watched`: a watch on this path fired.
         """
         self._client = ZkClient(hosts, session_timeout_ms, self._handle)
         self._when_changed = when_changed
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def request_limit(self) -> RequestLimit:
-        """How large a transaction may be."""
+        """Return the limit of a transaction."""
         return self._client.request_limit
 
     @property
@@ -121,7 +121,7 @@ class Session:
             self._when_changed(event)
 
     def renew_lease(self) -> None:
-        """Keep the lease while the session is usable, for ever; a greenlet of its own."""
+        """Renew the lease while the session is usable, for ever; runs in a separate greenlet."""
         shown: Refusal | None = None
         while True:
             self._connected.wait()

@@ -1,7 +1,7 @@
-"""Reads the cluster's topics for groups of KIP-848, whose partitions the gateway assigns itself.
+"""Reads the cluster's topics for KIP-848 groups, whose partitions the gateway assigns itself.
 
-Nothing is read before somebody asks for it. Then all topics are asked for again and again, because brokers announce no
-changes; an answer that is the same as the last one is not even decoded.
+It reads nothing until topics are wanted. From then on it reads all topics periodically, because brokers announce no
+changes; an answer equal to the last one is not decoded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.group_protocol.topics import Topic
 
-INTERVAL_S = 2.0  # at most as long a new topic, or a new partition, goes unnoticed
+INTERVAL_S = 2.0  # the longest time for which a new topic or partition goes unnoticed
 _log = logging.getLogger(__name__)
 
 
 class TopicReader:
-    """Calls `when_read` with all topics, at first and after each change; it must not block."""
+    """Calls `when_read` with all topics, initially and after each change; `when_read` must not block."""
 
     def __init__(self, links: Links, when_read: Callable[[Mapping[str, Topic]], None]) -> None:
         """Read nothing yet."""
@@ -33,11 +33,11 @@ class TopicReader:
         self._topics: dict[str, Topic] | None = None
 
     def want(self) -> None:
-        """Begin to read topics."""
+        """Start reading topics."""
         self._is_wanted.set()
 
     def run(self) -> None:
-        """Read topics, for ever; a greenlet of its own."""
+        """Read topics, for ever; runs in a separate greenlet."""
         self._is_wanted.wait()
         while True:
             try:
@@ -58,7 +58,7 @@ class TopicReader:
 
 
 def topics_of(metadata: Mapping[str, Any]) -> dict[str, Topic]:
-    """Return name -> topic of a Metadata answer; topics with an error are left out."""
+    """Return name -> topic of a Metadata answer, without topics with an error."""
     return {
         topic["name"]: Topic(topic["topic_id"], len(topic["partitions"]))
         for topic in metadata["topics"]

@@ -1,4 +1,4 @@
-"""Decoded requests as the machine's requests, and its answers as fields to encode: by the names of fields. Pure."""
+"""Translates decoded requests into the machine's requests, and its answers into fields, by field names. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE_MEMBER_UNTIL = 2  # versions of LeaveGroup
 
 
 def build(kind: type[T], fields: Mapping[str, Any]) -> T:
-    """Return an instance of a dataclass, made of the fields that have the names of its own."""
+    """Return an instance of a dataclass, built from the fields with the names of its own."""
     makers = _makers.get(kind)
     if makers is None:
         makers = _makers[kind] = _make_makers(kind)
@@ -59,14 +59,14 @@ def fields_of(answer: Any) -> Any:  # noqa: ANN401  # a dataclass, or a value wi
 
 
 def leave_group(version: int, fields: Mapping[str, Any]) -> requests.LeaveGroupRequest:
-    """Return a LeaveGroup request; old ones name one member."""
+    """Return a LeaveGroup request; old versions name one member."""
     if version <= ONE_MEMBER_UNTIL:
         return requests.LeaveGroupRequest(fields["group_id"], (requests.MemberIdentity(fields["member_id"]),))
     return build(requests.LeaveGroupRequest, fields)
 
 
 def join_group_answer(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a JoinGroup answer whose protocol's name can be written in this version."""
+    """Return a JoinGroup answer whose protocol name can be written in this version."""
     if version < NULLABLE_PROTOCOL_FROM and fields["protocol_name"] is None:
         return {**fields, "protocol_name": ""}
     return fields

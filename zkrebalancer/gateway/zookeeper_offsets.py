@@ -1,7 +1,7 @@
 """Offsets of groups in ZooKeeper, in the nodes that agents with `offsets_storage=zookeeper` use.
 
-The machine has checked the member before. Each transaction also checks the epoch of the group's bucket: a gateway that
-does not serve the group any more writes nothing.
+The machine has already checked the member. Each transaction also checks the epoch of the group's bucket, so that a
+gateway that no longer serves the group writes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zkrebalancer.protocol.calls import (
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_TRIES = 20  # each failed one means that somebody made or deleted a node in between
+MAX_TRIES = 20  # each failed try means that somebody created or deleted a node in between
 MAX_BOOKS = 10_000  # groups whose nodes are remembered
 NO_OFFSET = -1
 _log = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class ZooKeeperOffsets:
         """Use this session.
 
         `fence(group)` fails in a transaction once another gateway serves the group; None: it is not served here.
-        `partition_counts(topics)` asks the brokers how many partitions topics have, without those that do not exist;
-        raises LinkError, an OSError.
+        `partition_counts(topics)` asks the brokers for the numbers of partitions of the topics that exist; raises
+        LinkError, an OSError.
         """
         self._session = session
         self._metrics = metrics
@@ -84,7 +84,7 @@ class ZooKeeperOffsets:
         self._lanes.send(group, name, fields, when_answered, highest)
 
     def coordinator_error(self, group: str) -> ErrorCode:
-        """Refuse groups whose name cannot be that of a node."""
+        """Refuse groups whose name cannot be the name of a node."""
         try:
             paths.validate_name("group", group)
         except InvalidNameError:
@@ -157,13 +157,13 @@ class ZooKeeperOffsets:
         return _answer(fields["topics"], errors)
 
     def _look_for_nodes(self, group: str, book: OffsetBook, partitions: list[TopicPartition]) -> None:
-        """Learn which of these have a node, so that the first transaction can succeed."""
+        """Find out which of these have a node, so that the first transaction can succeed."""
         replies = self._session.perform_all([Get(paths.offsets(group, *one)) for one in partitions])
         for partition, reply in zip(partitions, replies, strict=True):
             if isinstance(reply, Content):
                 book.nodes.add(partition)
             else:
-                book.missing_topics.add(partition[0])  # if it is there, the first transaction finds out
+                book.missing_topics.add(partition[0])  # if it exists, the first transaction finds out
 
     def _write(self, group: str, book: OffsetBook, chunk: Mapping[TopicPartition, int]) -> None:
         topics = {paths.offsets(group, topic) for topic, _number in chunk}
@@ -182,7 +182,7 @@ class ZooKeeperOffsets:
         raise ZooKeeperUnavailableError(f"nodes of group {group} were changed by others at each try")
 
     def _missing_nodes(self, group: str) -> list[Operation]:
-        """Return operations that make the group, as a consumer that registers does."""
+        """Return operations that create the group, as a registering consumer does."""
         wanted = _nodes_above(group)
         replies = self._session.perform_all([Get(path) for path in wanted])
         return [
@@ -206,7 +206,7 @@ class ZooKeeperOffsets:
         ]
 
     def _read(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ErrorCode]:
-        """Return partition -> its offset, or the error that hides it; without those that have none."""
+        """Return partition -> its offset, or why it cannot be read; without partitions that have none."""
         found: dict[TopicPartition, int | ErrorCode] = {}
         book = self._book(group)
         legal = [one for one in partitions if paths.is_legal_topic(one[0]) and one[1] >= 0]
@@ -224,7 +224,7 @@ class ZooKeeperOffsets:
         return found
 
     def _fetch(self, group: str, fields: Fields) -> Outcome:
-        if fields["topics"] is None:  # all that there are
+        if fields["topics"] is None:  # all topics
             partitions = self._all_partitions(group)
             found = self._read(group, partitions)
             partitions = [one for one in partitions if one in found]
@@ -271,7 +271,7 @@ class ZooKeeperOffsets:
         return {"error_code": ErrorCode.NONE, **_answer(fields["topics"], errors)}
 
     def _subscribed(self, group: str) -> set[str] | None:
-        """Return the topics that registered consumers want; None if that may be any."""
+        """Return the topics that registered consumers want; None if they may want any."""
         topics: set[str] = set()
         for consumer in self._children(paths.ids(group)):
             reply = self._session.require(Get(paths.ids(group, consumer)), Refusal.NO_NODE)
@@ -301,7 +301,7 @@ class ZooKeeperOffsets:
         return {"results": [{"group_id": group, "error_code": error}]}
 
     def _remove(self, group: str, nodes: list[str]) -> None:
-        """Delete nodes; one that is gone, or is not empty any more, is left as it is."""
+        """Delete nodes, except those that are gone or no longer empty."""
         while nodes:
             some = nodes[:MAX_OPERATIONS]
             refused = self._perform(group, [Delete(path) for path in some])
@@ -319,9 +319,9 @@ def _nodes_above(group: str) -> list[str]:
 
 
 def _no_transactions(_group: str, _fields: Fields) -> Outcome:
-    """Refuse what only Kafka's own store can do: offsets that become valid together with records.
+    """Refuse what only Kafka's own store can do: make offsets valid together with records.
 
-    With this error, producers end the transaction and name the reason, instead of trying again.
+    With this error, producers end the transaction and name the reason instead of retrying.
     """
     return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 

@@ -1,7 +1,7 @@
-"""Archives of loaded classes: with them a server's JVM starts in two thirds of the processor time.
+"""Archives of loaded classes: with them, a server's JVM starts in two thirds of the processor time.
 
-Servers of each Java and class path are started once to record them; the archives stay in the cache. A JVM ignores an
-archive that does not fit, so one that is missing or outdated costs time only.
+For each Java and class path, servers are started once to record the archives, which stay in the cache. A JVM ignores an
+archive that does not fit, so a missing or outdated archive only costs time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ClassArchives:
 
     @classmethod
     def of(cls, java: str, class_path: str, source: JarSource) -> ClassArchives | None:
-        """Return where they are in the cache; None if the Java does not say which one it is."""
+        """Return the archives' place in the cache; None if the Java does not report its version."""
         release = Path(java).resolve().parent.parent / "release"
         try:
             identity = release.read_bytes()

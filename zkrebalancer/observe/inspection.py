@@ -32,7 +32,7 @@ class UnknownGroupError(RebalancerError):
 
 @dataclass(slots=True)
 class MemberReport:
-    """One consumer; `registration` and `owners` are None where they cannot be read."""
+    """One consumer; `registration` and `owners` are None if they cannot be read."""
 
     consumer: str
     registration: Registration | None = None
@@ -52,7 +52,7 @@ class GroupReport:
 
     @property
     def settings(self) -> GroupSettings:
-        """Its settings; the defaults where they cannot be read."""
+        """Its settings; the defaults if they cannot be read."""
         return self.view.settings
 
     @property
@@ -67,7 +67,7 @@ class GroupReport:
 
     @property
     def state(self) -> str:
-        """`empty`, `stable`, or `moving` while commands are pending or leases are waited for."""
+        """`empty`, `stable`, or `moving` while commands are pending or the leases of evicted consumers last."""
         if any(member.pending_commands for member in self.members) or self.evicted:
             return MOVING
         return STABLE if self.members else EMPTY
@@ -86,7 +86,7 @@ def read_leader(zk: BlockingZk) -> CoordinatorAddress | None:
     """Return the leader, None if there is none.
 
     Raises:
-        NodeContentError, ZooKeeperRefusedError: that cannot be read.
+        NodeContentError, ZooKeeperRefusedError: the leader's node cannot be read.
 
     """
     reply = zk.perform(Get(paths.COORDINATOR), ABSENT)
@@ -130,7 +130,7 @@ def read_group(zk: BlockingZk, name: str) -> GroupReport:
             require_expected(call, reply, expected_refusals(call))
             handle(reply)
         if not reader.exists:
-            raise UnknownGroupError(f"there is no group {name}; `groups list` shows those that are")
+            raise UnknownGroupError(f"there is no group {name}; `groups list` shows all groups")
     reader.finish()
     view = reader.view
     members = [

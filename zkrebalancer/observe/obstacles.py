@@ -31,7 +31,7 @@ def find_obstacles(
 ) -> list[Obstacle]:
     """Return why a group is stuck; empty if it is not.
 
-    `published`: by the leader, on this group and on all; `unpublished`: how many more it has, on any group.
+    `published`: the leader's reasons for this group and for all; `unpublished`: how many more it has, for any group.
     """
     more = f"{unpublished} more reasons, of this group or of others, are not published; the leader's log has them"
     return [
@@ -45,14 +45,14 @@ def find_obstacles(
 
 
 def _published(hindrance: Hindrance) -> Obstacle:
-    where = "" if hindrance.group is not None else " (concerns all groups)"
+    where = "" if hindrance.group is not None else " (affects all groups)"
     if hindrance.kind == REFUSED:
         right = f", right {hindrance.right} is missing" if hindrance.right else ""
-        text = f"ZooKeeper refuses {hindrance.path}: {hindrance.reason}{right}; tried again with growing pauses{where}"
+        text = f"ZooKeeper refuses {hindrance.path}: {hindrance.reason}{right}; retried at growing intervals{where}"
     elif hindrance.kind == BACKING_OFF:
-        text = f"the last rebalance did not succeed: {hindrance.reason}; tried again with growing pauses"
+        text = f"the last rebalance did not succeed: {hindrance.reason}; retried at growing intervals"
     else:
-        text = f"in quarantine after a bug: {hindrance.reason}; tried again with growing pauses"
+        text = f"in quarantine after a bug: {hindrance.reason}; retried at growing intervals"
     return Obstacle(hindrance.kind, text, path=hindrance.path, right=hindrance.right)
 
 

@@ -1,7 +1,7 @@
 """Previews a rebalance of a group from the contents of ZooKeeper.
 
-The coordinator's code reads the group, makes the problem, and decides which moves are possible. Knowledge of the
-leader alone is missing: rates that it has measured, and consumers that it is about to evict.
+The coordinator's code reads the group, builds the problem, and decides which moves are possible. What only the leader
+knows is missing: rates that it has measured, and consumers that it is about to evict.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _read_problem(
     problem = planning.problem()
     away = problem.members.keys() - view.members.keys()
     if away:
-        notes.append(f"static members that are away: {len(away)}; their partitions wait for them for a while")
+        notes.append(f"static members that are away: {len(away)}; their partitions stay reserved for a while")
     if settings.strategy in WEIGHING and kafka is None:
         notes.append(f"{settings.strategy} weighs lag, rates and racks, which are not known here; use --bootstrap")
     elif settings.strategy in WEIGHING and kafka is not None:

@@ -1,4 +1,4 @@
-"""Reads many nodes of one kind, skipping invalid ones as the coordinator does (which also logs them)."""
+"""Reads many nodes of one kind, skipping invalid ones as the coordinator does (but without a log line)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def restore_offsets(
 
 
 def _read_copies(zk: BlockingZk, group: str, copies: Collection[str]) -> dict[str, OffsetCopy]:
-    """Return these copies, or all; one that cannot be read may be the last of its topic, so it is not left out."""
+    """Return these copies, or all; an unreadable copy is an error, because it may be the last one of its topic."""
     names = [name for name in names_below(zk, paths.deleted_offsets(group)) if offset_copy.time_of(name) is not None]
     names = [name for name in names if not copies or name in copies]
     nodes = zk.perform_all([Get(paths.deleted_offsets(group, name)) for name in names], ABSENT)
@@ -91,7 +91,7 @@ def _refuse_former_topics(zk: BlockingZk, group: str, known: dict[str, Topic]) -
         ):
             node = zk.perform(Get(path), ABSENT)
             if isinstance(node, Content):
-                with suppress(NodeContentError):  # then the other one counts
+                with suppress(NodeContentError):  # then the other one decides
                     stored[topic] = ""
                     stored[topic] = cluster_nodes.decode_mark(node.content)
         if view.is_stale(topic):

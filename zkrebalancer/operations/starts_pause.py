@@ -68,7 +68,7 @@ class Pause:
 
 @contextmanager
 def starts_paused(zk: BlockingZk, group: str) -> Iterator[Pause]:
-    """Pause starts, and check afterwards that the group still has no consumers.
+    """Pause starts while the block runs, and check first that the group still has no consumers.
 
     Raises:
         OffsetsRefusedError: it has some, or its settings changed.

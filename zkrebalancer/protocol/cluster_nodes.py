@@ -21,7 +21,7 @@ MAX_COUNTER = 10**18 - 1  # so that a counter can still be incremented and store
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of Kafka; `incarnation`: its identifiers (topic id, creation of its node), see `is_same_topic`.
+    """A topic of Kafka. `incarnation`: its names (topic id, creation of its node), see `is_same_topic`.
 
     Without an incarnation: its node exists but was never readable.
     """

@@ -77,7 +77,7 @@ def time_of(name: str) -> int | None:
 
 
 def superfluous(names: Iterable[str], now_ms: int) -> list[str]:
-    """Return the copies that are too old or too many, oldest first; names that are not a copy's are left alone."""
+    """Return the copies that are too old or too many, oldest first; other names are ignored."""
     known = sorted((time, name) for name in names if (time := time_of(name)) is not None)
     surplus = max(0, len(known) - MAX_COPIES)
     return [name for at, (time, name) in enumerate(known) if at < surplus or time < now_ms - MAX_COPY_AGE_MS]

@@ -41,8 +41,8 @@ class EvictionRecord:
 class StaticMember:
     """The last partitions of a static member, reserved for it until `deadline_ms` (epoch; None while it is alive).
 
-    `grace_ms`: how long it is waited for if it registered so: then its partitions go to no other member before, because
-    somebody may still read them (a client of a gateway that ended).
+    `grace_ms`: the time that the member registered, if any. Its partitions go to no other member before that time is
+    over, because somebody may still read them (a client of a gateway that ended).
     """
 
     consumer: str

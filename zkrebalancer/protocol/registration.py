@@ -33,7 +33,7 @@ class Registration:
     rack: str | None = None
     capacity: float = 1.0
     stop_timeout_ms: int | None = None  # how long a stop may take, if longer than `rebalance_timeout_ms` of the group
-    static_grace_ms: int | None = None  # how long a static member is waited for, whatever its group says
+    static_grace_ms: int | None = None  # how long the partitions of a static member wait for it; overrides the group's
 
     @property
     def lease_ms(self) -> int:

@@ -1,6 +1,6 @@
 """The size of a transaction as a ZooKeeper request, with all its paths and contents. Pure.
 
-A server closes the connection without a reason if a request exceeds its `jute.maxbuffer`. Hence every
+A server closes the connection without an error if a request exceeds its `jute.maxbuffer`. Hence every
 transaction is measured before it is sent.
 """
 

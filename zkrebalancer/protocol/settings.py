@@ -67,12 +67,12 @@ def changed(content: bytes, values: Mapping[str, object]) -> bytes:
 
 
 def paused(content: bytes, by: str) -> bytes:
-    """Pause starts; `by` must be different at every call. Raises as `changed`."""
+    """Pause starts; `by` must differ at every call. Raises as `changed`."""
     return changed(content, {"starts_paused": True, "paused_by": by})
 
 
 def is_paused_by(content: bytes, prefix: str) -> bool:
-    """Whether starts are paused by an operation whose name begins so; raises as `changed`."""
+    """Whether starts are paused by an operation whose name begins with `prefix`; raises as `changed`."""
     by = fields.read_document("group settings", content).get("paused_by") if content else None
     return isinstance(by, str) and by.startswith(prefix)
 

@@ -176,7 +176,7 @@ class Group:
         self._loading.begin()
 
     def _load_anew(self) -> None:
-        """Read the group again, as ZooKeeper contradicts the view: at once, and after growing pauses if that recurs."""
+        """Read the group again, as ZooKeeper contradicts the view: at once, and at growing intervals if that recurs."""
         now_us = self._scheduler.now.mono_us
         tries = self._outdated if now_us < self._outdated_us + 2 * MAX_PAUSE_US else 0
         self._outdated, self._outdated_us = tries + 1, now_us

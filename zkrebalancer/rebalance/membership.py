@@ -39,7 +39,7 @@ class Membership:
         self._owners_asked.clear()
 
     def ask_again(self, registrations: Iterable[str], owners: Iterable[str]) -> None:
-        """Read, with growing pauses, what ZooKeeper refused to show: no watch fires when rights come back."""
+        """Read, at growing intervals, what ZooKeeper refused to show: no watch fires when rights come back."""
         for consumer in registrations:
             self.read_registration(consumer)
         for consumer in owners:

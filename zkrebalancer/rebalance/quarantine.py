@@ -91,6 +91,6 @@ class Quarantine:
 def _report(group: str, text: str, step: str, event: str, error: Exception, story: list[str]) -> str:
     """Return what is needed to reproduce a failure, within bounds."""
     trace = "".join(traceback.format_tb(error.__traceback__))[-MAX_SHOWN:]
-    head = f"group {group} is in quarantine, and is tried again with growing pauses; this is a bug: {text}"
+    head = f"group {group} is in quarantine, and is retried at growing intervals; this is a bug: {text}"
     lines = [head, f"step: {step:.{MAX_SHOWN}}", f"event: {event:.{MAX_SHOWN}}", "story of the group:", *story, trace]
     return "\n".join(lines)

@@ -31,7 +31,7 @@ class Refusals:
         if before is not None and before[0] is refusal:
             return None
         missing = f" ({right})" if refusal is Refusal.NO_AUTH else ""
-        return f"ZooKeeper refuses {path}: {refusal.value}{missing}; tried again with growing pauses"
+        return f"ZooKeeper refuses {path}: {refusal.value}{missing}; retried at growing intervals"
 
     def note_allowed(self, call: Call) -> list[str]:
         """Note that a call was not refused; return the lines to log."""

@@ -5,7 +5,7 @@ what is awaited is plain data: (method, arguments). Three rules hold for all par
 - A transaction made by `write` is fenced: it fails as a whole once another coordinator leads; then this one steps down.
 - A reply that only reports a broken connection is dropped: everything is read again when the connection is back.
 - A refusal that is no race with another client (a missing right, a quota) is logged once, with the path and the right,
-  and the call is repeated with growing pauses, unless its handler expects the refusal.
+  and the call is retried at growing intervals, unless its handler expects the refusal.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class PartScheduler:
     ) -> None:
         """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first.
 
-        `expected`: refusals that `handle` deals with; after any other the call is repeated with growing pauses.
+        `expected`: refusals that `handle` deals with; after any other the call is retried at growing intervals.
         `whatever_comes`: it also gets a reply that only says that the connection broke.
         """
         awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)

@@ -21,7 +21,7 @@ from zkrebalancer.rebalance.effects import Compute, Computed
 
 LIMIT_S = 0.05
 PLAN = cast("Transition", object())
-LATE = "strategy hangs has not answered within 0.05 s; it is tried again more rarely"
+LATE = "strategy hangs has not answered within 0.05 s; retried at growing intervals"
 
 
 class Strategies:
@@ -140,7 +140,7 @@ def test_groups_whose_strategies_hang_keep_no_other_group_from_being_planned(mac
 def test_when_no_thread_is_free_a_group_is_told_within_the_same_limit(machine: Machine, strategies: Strategies) -> None:
     for number in range(MAX_LATE + MAX_PLANNING):
         assert machine.answer_to(f"hanging-{number}", "hangs").error == LATE
-    assert machine.answer_to("healthy").error == "no thread is free to plan in: strategies of other groups hang"
+    assert machine.answer_to("healthy").error == "no thread is free for planning: strategies of other groups hang"
     assert "healthy" not in strategies.calls
     strategies.may_go_on.set()
     machine.wait_until(lambda: len(strategies.ended) == MAX_LATE + MAX_PLANNING)

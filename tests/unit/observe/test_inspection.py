@@ -71,9 +71,7 @@ def test_offset_nodes_without_a_partition_number_are_ignored() -> None:
 
 
 def test_a_group_that_is_not_there_is_named() -> None:
-    with pytest.raises(
-        inspection.UnknownGroupError, match=r"^there is no group g; `groups list` shows those that are$"
-    ):
+    with pytest.raises(inspection.UnknownGroupError, match=r"^there is no group g; `groups list` shows all groups$"):
         inspection.read_group(cast("BlockingZk", with_groups("h")), "g")
 
 

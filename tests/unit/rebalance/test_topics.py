@@ -124,7 +124,7 @@ def test_offsets_that_may_not_be_deleted_for_a_while_are_deleted_afterwards() ->
     world.pass_time(10_000)
     assert (world.zk.children(offsets), world.owned()) == (["0"], {"a-1": {}})
     assert [text for text in world.warnings if "refuses" in text] == [
-        f"ZooKeeper refuses {offsets}/0: no permission (DELETE of its parent); tried again with growing pauses"
+        f"ZooKeeper refuses {offsets}/0: no permission (DELETE of its parent); retried at growing intervals"
     ]
 
     world.zk.denied.clear()

@@ -1,4 +1,4 @@
-"""steady: a group at rest, and what it costs."""
+"""steady: what a settled group costs while nothing happens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How often each offset was produced and delivered: lost, delivered or duplicated.
 
 Offset ranges are summed as edges: +1 where a range begins, -1 where it ends. Summing by offset cancels the edges of
-adjacent ranges and spreads even a hot partition over all tasks; a few true boundaries per partition remain. The count
-is constant between two boundaries: due but delivered 0 times means lost, delivered twice means duplicated.
+adjacent ranges and spreads even a hot partition over all tasks; a few true boundaries per partition remain. The counts
+are constant between two boundaries: due but delivered 0 times means lost, delivered twice means duplicated.
 
 There are as many produced ranges as `produced` events, so contiguous ones are merged first (`joined`).
 """

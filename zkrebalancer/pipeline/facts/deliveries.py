@@ -84,7 +84,7 @@ def stretches(deliveries: DataFrame) -> DataFrame:
 
 
 def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return (*_STRETCH, began, last): the stretches whose single deliveries must be looked at.
+    """Return (*_STRETCH, began, last): the stretches whose single deliveries must be examined.
 
     They begin below the highest offset that their leg had reached and end above it, or include offsets that were
     delivered more than once.

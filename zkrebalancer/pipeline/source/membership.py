@@ -25,7 +25,7 @@ COMMIT_TIMEOUT_S = 10.0
 ASSIGNMENT_TIMEOUT_S = 30.0  # how long an availableNow query waits for partitions
 POLL_INTERVAL_S = 0.05
 MAX_AWAY_MS = 86_400_000  # a batch may take long; this does not detect a dead driver
-STOP_TIMEOUT_MS = 300_000  # unless the option says otherwise: others wait that long for the batch in flight
+STOP_TIMEOUT_MS = 300_000  # the option's default: how long other members wait for the batch in flight
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A read that is refused for lack of a right: nothing is taken for absent, one line of log, growing pauses."""
+"""A read that is refused for lack of a right: nothing is taken for absent, one log line, growing intervals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_stored_offset_that_may_not_be_read_is_not_taken_for_absent() -> None:
     (warning,) = of_type(effects, Warn)
     assert warning.text == (
         f"{CONSUMER}: ZooKeeper refuses {offset_path(T0)}: no permission, right READ is missing; "
-        "tried again with growing pauses"
+        "retried at growing intervals"
     )
     assert of_type(effects, ResolveOffsets) == []
     driver.answer(Get(offset_path(T0)), content(b"10"))
