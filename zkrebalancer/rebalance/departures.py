@@ -49,6 +49,7 @@ class Departures:
         self._scheduler = scheduler
         self._view = view
         self._report = report
+        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted -> what was seen, when it is over
         self._in_the_way: set[str] = set()  # nodes of somebody else, or with such below them, found when evicting
 
     def adopt(self, dead: Collection[str]) -> None:
@@ -57,6 +58,7 @@ class Departures:
         for consumer in sorted(dead):
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
             self.sweep(consumer)
+        self._leases = {consumer: seen for consumer, seen in self._leases.items() if consumer in self._view.evicted}
         for consumer, record in self._view.evicted.items():
             self._await_lease(consumer, record)
         for member in list(self._view.members.values()):
@@ -276,9 +278,15 @@ class Departures:
     # Leases ---------------------------------------------------------------------------------------------------------
 
     def _await_lease(self, consumer: str, record: EvictionRecord | None) -> None:
-        """Wait one whole lease from now, when this leader first saw the eviction record."""
-        at_us = self._scheduler.now.mono_us + lease_wait_us(record.lease_ms if record else None)
-        self._scheduler.wake(("lease", consumer), at_us, self._lease_over, consumer)
+        """Wait one whole lease from when this leader first saw the eviction record.
+
+        Not from when it last did: where connections break again and again, leases would never end.
+        """
+        seen, over_us = self._leases.get(consumer, (None, 0))
+        if consumer not in self._leases or seen != record:
+            over_us = self._scheduler.now.mono_us + lease_wait_us(record.lease_ms if record else None)
+            self._leases[consumer] = record, over_us
+        self._scheduler.wake(("lease", consumer), over_us, self._lease_over, consumer)
 
     def _lease_over(self, consumer: str) -> None:
         self._emit("ownership_ended", consumer, reason="evicted")
@@ -289,6 +297,7 @@ class Departures:
             self._scheduler.warn(f"the eviction record of {consumer} stays: {reply.refusal.value}")
             return
         self._view.evicted.pop(consumer, None)
+        self._leases.pop(consumer, None)
         self._report(facts.LeaseOver(self._view.refresh(consumer)))
 
 

@@ -228,6 +228,25 @@ def test_rule_12_a_late_stop_means_eviction_and_one_whole_lease_of_waiting() -> 
     assert paths.evicted(GROUP, "a-1") not in world.zk.nodes
 
 
+def test_rule_12_a_broken_connection_does_not_begin_the_lease_anew() -> None:
+    """In `Departures._await_lease`, count from now each time."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(1_200)
+    leader = world.leader()
+    for _ in range(3):
+        world.pass_time(1_000)
+        world.zk.disconnect(leader.session)
+        world.run()
+        world.zk.reconnect(leader.session)
+        world.run()
+    assert world.owned() == {"b-1": {}}
+    world.pass_time(900)  # 5.1 s since the stop was sent
+    assert len(world.owned()["b-1"]) == 4
+    assert paths.evicted(GROUP, "a-1") not in world.zk.nodes
+
+
 def test_rule_12_a_new_leader_waits_a_whole_lease_again() -> None:
     """Count the lease from `evicted_at_ms`."""
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
