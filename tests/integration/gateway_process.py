@@ -43,7 +43,7 @@ class GatewayProcess:
         self._command = [
             *command_of("zkrebalancer", "group-coordinator", "--listen", self.bootstrap),
             *("--upstream", cluster.bootstrap, "--zookeeper", cluster.zookeeper, "--http", self.http),
-            *("--initial-rebalance-delay-ms", "200", "--session-timeout-ms", "2000", "--log-level", "info"),
+            *("--initial-rebalance-delay-ms", "200", "--session-timeout-ms", "6000", "--log-level", "info"),
             *(str(option) for option in options),
         ]
         self._environment = {**child_environment(), **(environment or {})}

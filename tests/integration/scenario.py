@@ -7,6 +7,7 @@ change; `settle` waits for it.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -211,18 +212,35 @@ class Scenario:
             for group in groups
         )
 
-    def wait_event(self, kind: str, count: int = 1, **fields: object) -> Event:
+    def wait_event(self, kind: str, count: int = 1, *, since_us: int = 0, **fields: object) -> Event:
         """Wait until an event was written `count` times; return the last one."""
-        self.lab.wait_for(f"{count} events {kind} {fields}", lambda: len(self.events(kind, **fields)) >= count)
-        return self.events(kind, **fields)[-1]
+
+        def found() -> list[Event]:
+            return self.events(kind, since_us=since_us, **fields)
+
+        self.lab.wait_for(f"{count} events {kind} {fields}", lambda: len(found()) >= count)
+        return found()[-1]
 
     # Looking --------------------------------------------------------------------------------------------------------
 
-    def events(self, kind: str | None = None, **fields: object) -> list[Event]:
-        """Return the events written so far, of a kind and with these values."""
+    def events(self, kind: str | None = None, *, since_us: int = 0, **fields: object) -> list[Event]:
+        """Return the events written so far, of a kind and with these values.
+
+        A process writes them in a thread, so they may come after their effects, and after events that are younger:
+        to leave out what was before, take `now_us` instead of counting.
+        """
         self._tail = self._tail or EventTail(self.lab.events)
         self._events += self._tail.read()
-        return [e for e in self._events if kind in {None, e["kind"]} and fields.items() <= e.items()]
+        return [
+            e
+            for e in self._events
+            if kind in {None, e["kind"]} and e["mono_us"] >= since_us and fields.items() <= e.items()
+        ]
+
+    @staticmethod
+    def now_us() -> int:
+        """Return the time, on the clock of events."""
+        return time.monotonic_ns() // 1_000
 
     def log_lines(self, *names: str) -> list[str]:
         """Return the stdout and stderr of these processes."""

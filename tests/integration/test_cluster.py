@@ -275,7 +275,7 @@ def test_an_ensemble_serves_on_without_one_server(clients: Callable[[str], Kazoo
 def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
     clients: Callable[[str], KazooClient],
 ) -> None:
-    properties = {"group.initial.rebalance.delay.ms": "1234", "zookeeper.session.timeout.ms": "2000"}
+    properties = {"group.initial.rebalance.delay.ms": "1234", "zookeeper.session.timeout.ms": "8000"}
     with LocalCluster(chroot="/kafka", kafka_properties=properties) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         assert "group.initial.rebalance.delay.ms = 1234\n" in cluster.broker.log.read_text()

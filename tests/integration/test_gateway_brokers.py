@@ -28,7 +28,7 @@ ANSWER_S = 3.0
 REPLICATED = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
-    "zookeeper.session.timeout.ms": "2000",
+    "zookeeper.session.timeout.ms": "8000",
 }
 
 

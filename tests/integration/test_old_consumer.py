@@ -17,7 +17,7 @@ from zkrebalancer.observe.reading import Event
 GROUP = "old-group"
 TOPIC = "old-topic"
 PARTITIONS = 6
-SETTINGS = ("zookeeper.session.timeout.ms=2000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500")
+SETTINGS = ("zookeeper.session.timeout.ms=6000", "rebalance.backoff.ms=200", "auto.commit.interval.ms=500")
 MAX_DELAY_US = 120_000_000  # a clock that is read or written in another unit is further away
 
 

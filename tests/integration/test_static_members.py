@@ -48,8 +48,7 @@ def come_back(scenario: Scenario, instances: dict[str, str], group: str) -> str:
 @pytest.mark.parametrize(("members", "partitions"), SIZES)
 def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, partitions: int) -> None:
     instances = begin(scenario, members, partitions)
-    before, told = homes(scenario, instances), len(scenario.events("command_sent"))
-    revoked = len(scenario.events("fetcher_stopped", reason="revoked"))  # while the group gathered
+    before, began_us = homes(scenario, instances), scenario.now_us()
     newcomers = []
     for _ in range(members):
         for group, names in scenario.groups.items():
@@ -57,11 +56,13 @@ def test_a_rolling_restart_moves_no_partition(scenario: Scenario, members: int, 
             newcomers.append(come_back(scenario, instances, group))
         scenario.settle()
         assert homes(scenario, instances) == before
-    commanded = [event["member"] for event in scenario.events("command_sent")[told:]]
-    assert {event["option"] for event in scenario.events("command_sent")[told:]} == {"start-fetcher"}
+    scenario.wait_event("command_sent", len(newcomers), since_us=began_us)
+    commands = scenario.events("command_sent", since_us=began_us)
+    assert {event["option"] for event in commands} == {"start-fetcher"}
+    commanded = [event["member"] for event in commands]
     assert sorted(name.rsplit("-", 5)[0] for name in commanded) == sorted(newcomers)
-    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
     scenario.verify()
+    assert scenario.events("fetcher_stopped", since_us=began_us, reason="revoked") == []
 
 
 def test_a_rolling_restart_of_forty_members_moves_none_of_two_hundred_partitions(scenario: Scenario) -> None:
@@ -72,19 +73,19 @@ def test_a_rolling_restart_of_forty_members_moves_none_of_two_hundred_partitions
     own = {"session_timeout_ms": 6_000}  # none crashes here, and forty share an interpreter
     applications = {f"pod-{n}": scenario.join_here(group, group_instance_id=f"pod-{n}", **own) for n in range(40)}
     scenario.settle()
-    before, told = by_instance(scenario, group), len(scenario.events("command_sent"))
-    revoked = len(scenario.events("fetcher_stopped", reason="revoked"))
+    before, began_us = by_instance(scenario, group), scenario.now_us()
     assert sorted(map(len, before.values())) == [5] * 40
     for instance, application in list(applications.items()):
         scenario.end_application(application)
         applications[instance] = scenario.join_here(group, group_instance_id=instance, **own)
         scenario.settle()
     assert by_instance(scenario, group) == before
-    sent = scenario.events("command_sent")[told:]
+    scenario.wait_event("command_sent", 40, since_us=began_us)
+    sent = scenario.events("command_sent", since_us=began_us)
     assert [(event["option"], event["partition_count"]) for event in sent] == [("start-fetcher", 5)] * 40
-    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
     assert not any(application.lost or application.revoked for application in applications.values())
     scenario.verify()
+    assert scenario.events("fetcher_stopped", since_us=began_us, reason="revoked") == []
 
 
 def by_instance(scenario: Scenario, group: str) -> dict[str, frozenset[TopicPartition]]:
@@ -101,15 +102,15 @@ def test_killed_members_get_back_what_they_had_when_their_sessions_are_over(
     scenario: Scenario, members: int, partitions: int
 ) -> None:
     instances = begin(scenario, members, partitions)
-    before, revoked = homes(scenario, instances), len(scenario.events("fetcher_stopped", reason="revoked"))
+    before, began_us = homes(scenario, instances), scenario.now_us()
     for _ in range(2):
         for group, names in scenario.groups.items():
             scenario.lab.kill(names[0])
             come_back(scenario, instances, group)
         scenario.settle()
         assert homes(scenario, instances) == before
-    assert len(scenario.events("fetcher_stopped", reason="revoked")) == revoked
     scenario.verify()
+    assert scenario.events("fetcher_stopped", since_us=began_us, reason="revoked") == []
 
 
 def test_a_plan_gives_nobody_what_waits_for_a_member_that_is_away(scenario: Scenario) -> None:

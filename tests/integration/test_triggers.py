@@ -84,12 +84,12 @@ def test_a_topic_is_deleted_and_created_again(scenario: Scenario) -> None:
     scenario.begin()
     scenario.delete_topic(scenario.topic("t"))
     scenario.settle()
-    started_before = len(scenario.events("fetcher_started"))
+    began_us = scenario.now_us()
     scenario.add_topic("t")
     scenario.settle()
-    started = scenario.events("fetcher_started")[started_before:]
-    assert {position for event in started for position in event["positions"]} == {0}
     scenario.verify()
+    started = scenario.events("fetcher_started", since_us=began_us)
+    assert {position for event in started for position in event["positions"]} == {0}
 
 
 def test_the_strategy_is_changed(scenario: Scenario) -> None:

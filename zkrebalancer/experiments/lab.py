@@ -56,7 +56,7 @@ class Lab:
 
     cluster: LocalCluster
     events: Path
-    session_timeout_ms: int = 2_000
+    session_timeout_ms: int = 4_000
     programs: dict[str, Program] = field(default_factory=dict)
     _zk: BlockingZk | None = None
     _log: EventLog | None = None
