@@ -95,10 +95,20 @@ class WarmCommand:
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process handles or blocks a signal; a starting process does neither."""
+    """Whether a process handles a signal or waits for it, blocked; a starting process does neither.
+
+    A process that begins a thread blocks all signals for a moment, which says nothing: one that waits blocks only some.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
-    masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigCgt:", "SigBlk:"))]
-    return any(mask >> (number - 1) & 1 for mask in masks)
+    lines = (line.split() for line in status.splitlines())
+    masks = {words[0]: int(words[1], 16) for words in lines if words[0] in {"SigCgt:", "SigBlk:"}}
+    if _has(masks["SigBlk:"], signal.SIGSEGV):
+        return False
+    return any(_has(mask, number) for mask in masks.values())
+
+
+def _has(mask: int, number: signal.Signals) -> bool:
+    return bool(mask >> (number - 1) & 1)
