@@ -12,7 +12,7 @@ from zkrebalancer.protocol.numbers import decimal
 from zkrebalancer.protocol.requests import RequestLimit
 
 MAX_QUARANTINED = 100
-MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node; its copy must still fit into one
+MAX_QUARANTINED_BASE64 = 600_000  # a refused command may be as large as a node, and its copy must fit into one, too
 QUARANTINE_VERSION = 1
 
 
@@ -62,7 +62,7 @@ def quarantine_id(content: bytes) -> str:
 def quarantine(
     group: str, command: str, content: bytes, reason: str, existing: tuple[str, ...], limit: RequestLimit
 ) -> Multi:
-    """Copy a refused command to `quarantine/`, and delete others so that no more than MAX_QUARANTINED stay."""
+    """Copy a refused command to `quarantine/`, and delete older ones beyond MAX_QUARANTINED."""
     identity = quarantine_id(content)
     encoded = base64.b64encode(content).decode()
     document = {

@@ -13,10 +13,10 @@ KAFKA_REFRESH_MS = 3_600_000  # Kafka deletes offsets that were not written for 
 
 
 class Commits:
-    """One commit at a time; requests that come meanwhile are merged into the next one."""
+    """One commit at a time; requests that arrive meanwhile are merged into the next one."""
 
     def __init__(self, effects: EffectQueue, lane: WriteLane, auto_commit_interval_ms: int | None, now_ms: int) -> None:
-        """Begin with nothing to commit; without an interval only the application commits."""
+        """Start with nothing to commit; without an interval, only the application commits."""
         self._effects = effects
         self._lane = lane
         self._interval_ms = auto_commit_interval_ms
@@ -25,7 +25,7 @@ class Commits:
         self._is_due = False
         self._waiting: list[int] = []  # the application's, for the next commit
         self._under_way: tuple[int, ...] = ()
-        self.progress_token: int | None = None  # a commit waits for positions, with the lane kept free
+        self.progress_token: int | None = None  # set while a commit waits for positions, with the lane kept free
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ class Commits:
         return bool(self._waiting) or self._is_due
 
     def wake_at_ms(self) -> int | None:
-        """When `handle_tick` has something to do."""
+        """Return when `handle_tick` has work to do."""
         times = [self._next_auto_ms] if self._interval_ms is not None else []
         return min([*times, self._next_refresh_ms] if self._lane.storage.in_kafka else times, default=None)
 
@@ -51,7 +51,7 @@ class Commits:
             self._is_due, self._next_refresh_ms = True, now_ms + KAFKA_REFRESH_MS
 
     def handle_requested(self, token: int) -> None:
-        """The application requests a commit."""
+        """Note that the application requests a commit."""
         self._waiting.append(token)
 
     def begin(self) -> None:
@@ -75,7 +75,7 @@ class Commits:
             self._end(None)
 
     def handle_outcome(self, _outcome: Outcome) -> None:
-        """The offsets are stored, but for those that Kafka did not take."""
+        """Note that the offsets are stored, except those that Kafka did not store."""
         self._end(self._lane.failure)
 
     def _end(self, error: str | None) -> None:
@@ -84,7 +84,7 @@ class Commits:
             self._under_way = ()
 
     def tell_stored(self, token: int, partitions: frozenset[TopicPartition] | None) -> None:
-        """Answer which offsets are stored."""
+        """Answer a request for the stored offsets."""
         owned = self._lane.record.partitions.keys()
         asked = sorted(owned if partitions is None else partitions)
         foreign = [f"{topic}/{number}" for topic, number in asked if (topic, number) not in owned]

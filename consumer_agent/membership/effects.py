@@ -1,4 +1,4 @@
-"""The effects that come out of the state machine, as plain data, and the queue in which one step collects them.
+"""The state machine's effects (outputs), as plain data, and the queue that collects those of one step.
 
 ZooKeeper's own calls are those of `zkrebalancer.protocol.calls`.
 """
@@ -15,7 +15,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 
 class Effect:
-    """Something for the shell to do."""
+    """Base of the effects: something for the shell to do."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class OpenSession(Effect):
 class CloseSession(Effect):
     """End the session, but not before that time; its events are ignored from now on.
 
-    Its partitions are free once it has ended. Until then a commit that is on its way to Kafka may arrive.
+    Its partitions are free once it has ended. Until then, a commit in flight to Kafka may arrive.
     """
 
     not_before_ms: int = 0
@@ -67,7 +67,7 @@ class StopEmitting(Effect):
 
 @dataclass(frozen=True, slots=True)
 class LookAtApplication(Effect):
-    """See whether the application is in a poll; `ApplicationSeen` follows."""
+    """Check whether the application is in a poll; `ApplicationSeen` follows."""
 
     token: int
 
@@ -82,7 +82,7 @@ class ResolveOffsets(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadKafkaOffsets(Effect):
-    """Read what Kafka's store has of these partitions; `KafkaOffsetsRead` follows."""
+    """Read the offsets of these partitions in Kafka's store; `KafkaOffsetsRead` follows."""
 
     token: int
     partitions: frozenset[TopicPartition]
@@ -90,7 +90,7 @@ class ReadKafkaOffsets(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CommitToKafka(Effect):
-    """Write offsets with their texts into Kafka's store, not later than `until_ms`; `KafkaCommitted` follows."""
+    """Write offsets with their texts into Kafka's store, no later than `until_ms`; `KafkaCommitted` follows."""
 
     token: int
     offsets: Mapping[TopicPartition, tuple[int, str]]
@@ -102,7 +102,7 @@ class StartFetching(Effect):
     """Fetch and return these partitions from the given offsets; their records carry `generation`.
 
     A partition at NO_OFFSET is not fetched: every poll raises `NoOffsetError` until the application seeks.
-    `threads` names the consumer threads that they are for, other than 0.
+    `threads` has the consumer threads of partitions that are not for thread 0.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -112,14 +112,14 @@ class StartFetching(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ResumeFetching(Effect):
-    """A stop was cancelled: return records of these partitions again, from the application's position."""
+    """After a cancelled stop, return records of these partitions again, from the application's position."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget(Effect):
-    """These partitions are no longer owned: drop their positions and records."""
+    """Drop the positions and records of partitions that are no longer owned."""
 
     partitions: frozenset[TopicPartition]
 
@@ -141,7 +141,7 @@ class AskRevoke(Effect):
 
 @dataclass(frozen=True, slots=True)
 class TellLost(Effect):
-    """Run `on_lost` in the application's thread: all partitions are gone."""
+    """Run `on_lost` in the application's thread, because all partitions are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class CommitFinished(Effect):
 
 @dataclass(frozen=True, slots=True)
 class TellStored(Effect):
-    """The stored offsets that the application requested, None where nothing is stored; or an error."""
+    """The stored offsets that the application requested (None: nothing is stored), or an error."""
 
     token: int
     offsets: Mapping[TopicPartition, int | None]
@@ -168,7 +168,7 @@ class BecameOut(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Effect):
-    """Raise this in the application's next poll."""
+    """Raise this error in the application's next poll."""
 
     error: RebalancerError
     for_good: bool = False  # in every poll from now on
@@ -203,7 +203,7 @@ class RecordCommitted(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordLost(Effect):
-    """Write the event `fetcher_stopped` with the reason `lost`, with the positions that the partitions have."""
+    """Write the event `fetcher_stopped` with the reason `lost` and the partitions' present positions."""
 
     member: str
     generation: int
@@ -248,12 +248,12 @@ class Failpoint(Effect):
 
 @dataclass(slots=True)
 class EffectQueue:
-    """Effects in the order in which they are to be performed; tokens and call ids count up from one sequence."""
+    """Effects in the order in which to perform them; tokens and call ids come from one growing sequence."""
 
     queued: list[Effect] = field(default_factory=list)
     waiting: dict[int, tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=dict)  # by call id
     last_token: int = 0
-    now_ms: int = 0  # of the step under way
+    now_ms: int = 0  # of the present step
 
     def add(self, *effects: Effect) -> None:
         """Add effects."""
@@ -265,7 +265,7 @@ class EffectQueue:
         return self.last_token
 
     def request(self, call: Call, handle: Callable[..., None], *arguments: object) -> None:
-        """Make a call; its answer is handled by `handle(reply, *arguments)`."""
+        """Make a call; `handle(reply, *arguments)` handles its answer."""
         call_id = self.token()
         self.waiting[call_id] = handle, arguments
         self.add(Request(call_id, call))

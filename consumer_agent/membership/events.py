@@ -1,4 +1,4 @@
-"""The events that go into the state machine, as plain data.
+"""The state machine's events (inputs), as plain data.
 
 ZooKeeper's own events are those of `zkrebalancer.protocol.calls`. A token names one question: the event that answers an
 effect carries the effect's token.
@@ -23,14 +23,14 @@ class Position(NamedTuple):
 
 
 class AgentEvent:
-    """Something that the application, Kafka or the clock says."""
+    """Base of the events of the application, Kafka and the clock."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tick(AgentEvent):
-    """The time `StateMachine.wake_at_ms` has come."""
+    """`StateMachine.wake_at_ms` is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Revoked(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class CommitRequested(AgentEvent):
-    """The application requests that everything finished be stored."""
+    """The application requests that all finished offsets be stored."""
 
     token: int
 
@@ -90,7 +90,7 @@ class Progress(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResolved(AgentEvent):
-    """Where partitions without a stored offset begin; None where Kafka gave no answer. Answers `ResolveOffsets`."""
+    """Where partitions without a stored offset begin (None: Kafka gave no answer). Answers `ResolveOffsets`."""
 
     token: int
     offsets: Mapping[TopicPartition, int | None]
@@ -110,7 +110,7 @@ class KafkaCommitted(AgentEvent):
 
     token: int
     failed: Mapping[TopicPartition, str]
-    is_hopeless: bool = False  # trying again does not help
+    is_hopeless: bool = False  # whether a retry is useless
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class StoredRequested(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSeen(AgentEvent):
-    """Since when the application has not been in a poll, by the machine's clock; None: it is in one.
+    """Since when the application has not been in a poll, by the machine's clock; None: it is in a poll.
 
     Answers `LookAtApplication`.
     """

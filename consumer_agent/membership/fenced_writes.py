@@ -1,8 +1,8 @@
 """The one lane for writes about owned partitions: acks with their final offsets, and commits, one at a time. Pure.
 
-Every write names the exact version of `owners/<consumer>`, so that a late one of an evicted consumer fails. When the
-outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, decides. Offsets are written to Kafka first:
-when an ack gives a partition away, its final offset is already where the next owner reads it.
+Every write names the exact version of `owners/<consumer>`, so that a late write of an evicted consumer fails. If the
+outcome of an ack is unknown, only `owners/<consumer>`, read after a sync, shows it. Offsets are written to Kafka first:
+when an ack releases a partition, its final offset is already where the next owner reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 
-KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack goes on without
+KAFKA_COMMIT_LIMIT_MS = 5_000  # then a commit fails, and an ack continues without it
 KAFKA_REQUEST_LIMIT_MS = 2_000  # and never longer than the lease
 KAFKA_RETRY_MS = 200
 KAFKA_ANSWER_LIMIT_MS = 2_000  # after the time in which Kafka's client has to give up
@@ -50,14 +50,14 @@ class Outcome(Enum):
     STORED = auto()
     CANCELLED = auto()  # the command was gone before the ack
     EVICTED = auto()  # owners/<consumer> was gone
-    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or the write is refused for ever
+    UNCLEAR = auto()  # owners/<consumer> is not what this consumer wrote, or the write is refused permanently
 
 
 class Phase(Enum):
     """The phase of a write."""
 
     READY = auto()
-    CHECKING = auto()  # that this consumer is still there, before anything is sent to Kafka
+    CHECKING = auto()  # whether this consumer still owns its record, before anything is sent to Kafka
     IN_KAFKA = auto()  # Kafka is writing
     PAUSING = auto()  # Kafka did not write; retried at `retry_at_ms`
     WRITING = auto()
@@ -67,7 +67,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Delete a command and make `record` what is owned, in the last transaction of a write."""
+    """Delete a command and set the ownership record to `record`, in the last transaction of a write."""
 
     command: str
     record: OwnersRecord
@@ -92,15 +92,15 @@ class Write:
 
     @property
     def is_last(self) -> bool:
-        """Whether the chunk is all that is left."""
+        """Whether nothing is left but the present chunk."""
         return len(self.chunk) == len(self.offsets)
 
 
 class Writer(Protocol):
-    """Whoever writes in the lane."""
+    """The user of the lane for a write."""
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """The write is stored, or its command was cancelled."""
+        """Handle that the write is stored, or its command was cancelled."""
 
 
 class WriteLane:
@@ -183,12 +183,12 @@ class WriteLane:
 
     @property
     def kafka_until_ms(self) -> int:
-        """Until when a commit that was sent to Kafka may arrive there; 0 if none is on its way."""
+        """Until when a commit that was sent to Kafka may arrive there; 0 if none is in flight."""
         write = self.write
         return write.until_ms if write is not None and write.phase is Phase.IN_KAFKA else 0
 
     def wake_at_ms(self) -> int | None:
-        """When `handle_tick` has something to do."""
+        """Return when `handle_tick` has work to do."""
         write = self.write
         if write is None or not self.connected or write.phase not in {Phase.IN_KAFKA, Phase.PAUSING}:
             return None
@@ -216,7 +216,7 @@ class WriteLane:
         if stored:
             self._effects.add(RecordCommitted(self._consumer, self.record.generation, stored))
         for partition in failed:
-            self.kafka_book.stored.pop(partition, None)  # an unanswered request may have stored it or not
+            self.kafka_book.stored.pop(partition, None)  # unknown: an unanswered request may have stored it
         if failed and not is_hopeless and now_ms < write.give_up_ms:
             write.to_kafka = {partition: write.to_kafka[partition] for partition in failed}
             write.phase, write.retry_at_ms = Phase.PAUSING, now_ms + KAFKA_RETRY_MS
@@ -254,7 +254,7 @@ class WriteLane:
             self._go_on(write)
 
     def _check(self, write: Write) -> None:
-        """Prove that no other consumer can own these partitions for a lease from now, in which Kafka has to write."""
+        """Prove that no other consumer can own these partitions for one lease from now, the time limit for Kafka."""
         write.phase = Phase.CHECKING
         self._sent_ms = self._effects.now_ms
         write.operations = (Check(self._owners, self.version),)

@@ -1,7 +1,7 @@
 """From a connected session to a registered consumer: the group's nodes, then its own in one multi(). Pure.
 
-A registration whose outcome is unknown keeps its name: when the node exists and is this session's, it has succeeded.
-A static member that finds its instance id with another living consumer does not join again: it would fence its own
+A registration whose outcome is unknown keeps its name: if the node exists and belongs to this session, it succeeded. A
+static member whose instance id belongs to another live consumer does not join again, because it would fence its own
 successor.
 """
 
@@ -34,12 +34,12 @@ from zkrebalancer.protocol.refusals import right_of
 from zkrebalancer.protocol.registration import Registration
 
 NOTHING_OWNED = OwnersRecord(generation=0, command_id=None, partitions={})
-MAX_GROUP_CREATIONS = 20  # each failed one means that another consumer created the same nodes in between
+MAX_GROUP_CREATIONS = 20  # each failed try means that another consumer created the same nodes in between
 
 
 @dataclass(slots=True)
 class Join:
-    """One try to register. `registered` or `error` is set when it is over."""
+    """One attempt to register. `registered` or `error` is set when it is over."""
 
     effects: EffectQueue
     group: str
@@ -54,11 +54,11 @@ class Join:
     asked: Call | None = None  # the last call, to name what is refused
     register_sent_ms: int = 0
     registered: bool = False
-    lease_from_ms: int | None = None  # when the write that registered was sent; None: not known
+    lease_from_ms: int | None = None  # when the registering write was sent; None: unknown
     error: RebalancerError | None = None
 
     def handle_connected(self, session_id: int, session_timeout_ms: int) -> None:
-        """Begin, or begin again after the connection broke."""
+        """Start, or restart after the connection broke."""
         self.connected = True
         self.session_id = session_id
         self.registration = replace(self.registration, session_timeout_ms=session_timeout_ms)
@@ -95,7 +95,7 @@ class Join:
             self._refused(reply)
 
     def _ancestor_listed(self, reply: Reply, path: str) -> None:
-        self.ancestors[path] = reply != Refused(Refusal.NO_NODE)  # one that may not be listed exists
+        self.ancestors[path] = reply != Refused(Refusal.NO_NODE)  # a node that may not be listed exists
         if len(self.ancestors) < 3:
             return
         if not self.ancestors["/"]:
@@ -117,7 +117,7 @@ class Join:
             self._refused(reply)
 
     def _instance_read(self, reply: Reply) -> None:
-        """Check which consumer had the instance id last; a record that makes no sense is ignored."""
+        """Check which consumer had the instance id last; an invalid record is ignored."""
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             self._refused(reply)
             return

@@ -13,12 +13,12 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Multi, Refusal, Refused, Reply
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_TRIES = 3  # to delete the nodes; each failed one means that a command came in between
+MAX_TRIES = 3  # to delete the nodes; each failed try means that a command arrived in between
 
 
 @dataclass(slots=True)
 class Leave(Release):
-    """The steps of one consumer out of its group; it asks the application also if an AskRevoke is unanswered."""
+    """The steps of one consumer out of its group; it asks the application even if an AskRevoke is unanswered."""
 
     channel: Channel
     group: str
@@ -27,15 +27,15 @@ class Leave(Release):
     known: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """End the emission; the lane is free."""
+        """End the emission, once the lane is free."""
         self.end_emission(frozenset(self.lane.record.partitions))
 
     def to_ask(self) -> frozenset[TopicPartition]:
-        """Ask about what the application may have records of."""
+        """Ask about the partitions of which the application may have records."""
         return frozenset(self.positions) if self.ask_application else frozenset()
 
     def commit(self) -> None:
-        """Write the final offsets; the lane is free."""
+        """Write the final offsets, once the lane is free."""
         self.record("fetcher_stopped", self.lane.record.generation, None, self.reason)
         changed = self.finished()
         if changed:
@@ -45,11 +45,11 @@ class Leave(Release):
             self.delete()
 
     def handle_outcome(self, _outcome: Outcome) -> None:
-        """The final offsets are written."""
+        """Continue after the final offsets are written."""
         self.delete()
 
     def stop_asking(self) -> None:
-        """Go on without the application's `on_revoke`."""
+        """Continue without the application's `on_revoke`."""
         self.ask_application = False
         self.handle_revoked(self.token)
 
@@ -59,7 +59,7 @@ class Leave(Release):
             self._list()
 
     def delete(self) -> None:
-        """Delete all nodes of the consumer in one transaction; a channel that is too full is left to the leader."""
+        """Delete all nodes of the consumer in one transaction; leave a channel that is too full to the leader."""
         self.stage = Stage.DELETING
         channel = paths.channel(self.group, self.consumer)
         operations = [Delete(paths.ids(self.group, self.consumer)), Delete(paths.owners(self.group, self.consumer))]

@@ -1,15 +1,15 @@
-"""Where offsets are kept: in ZooKeeper, in Kafka's own store, or in both while a group moves. Pure.
+"""The stores of offsets: ZooKeeper, Kafka's own store, or both while a group moves. Pure.
 
-Kafka does not fence a commit by the version of a node, as ZooKeeper does. So a commit to Kafka is preceded by a check
-of `owners/<consumer>`, and has to be over before the lease that this check proves (`fenced_writes.py`). Where both are
-used the higher offset wins: each was finished once, and a store that some consumers do not write falls behind.
+Kafka does not fence a commit by the version of a node, as ZooKeeper does. So a check of `owners/<consumer>` precedes
+each commit to Kafka, which has to finish within the lease that the check proves (`fenced_writes.py`). If both stores
+are used, the higher offset wins: each was finished once, and a store that some consumers do not write falls behind.
 
-Every offset in Kafka carries a mark that names the topic's incarnation: a topic that was deleted and created again
-begins anew, and a late commit to the old one does not count. Offsets with another text, or none, come from other
-programs and count.
+Every offset in Kafka has a mark that names the topic's incarnation: a topic that was deleted and created again starts
+anew, and a late commit to the old one is ignored. Offsets with another text, or none, come from other programs and are
+used.
 
-Which offset nodes exist in ZooKeeper is learned from refusals: if a node is missing, or exists already, that is noted
-and the transaction is built again.
+Refusals show which offset nodes exist in ZooKeeper: if a node is missing, or exists already, that is noted and the
+transaction is built again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Storage(Enum):
 
     @property
     def in_zookeeper(self) -> bool:
-        """Whether offsets are kept in ZooKeeper."""
+        """Whether offsets are stored in ZooKeeper."""
         return self is not Storage.KAFKA
 
     @property
     def in_kafka(self) -> bool:
-        """Whether offsets are kept in Kafka."""
+        """Whether offsets are stored in Kafka."""
         return self is not Storage.ZOOKEEPER
 
 
@@ -67,7 +67,7 @@ class OffsetBook(Book):
     missing_topics: set[str] = field(default_factory=set)
 
     def note_read(self, partition: TopicPartition, offset: int | None) -> None:
-        """Note what a start has read; None: there is no node."""
+        """Note an offset that a start has read; None: there is no node."""
         if offset is None:
             self.stored.pop(partition, None)
             self.nodes.discard(partition)
@@ -81,7 +81,7 @@ class OffsetBook(Book):
         self.nodes.add(partition)
 
     def note_written(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note what a transaction has written."""
+        """Note offsets that a transaction has written."""
         self.stored.update(offsets)
         self.nodes.update(offsets)
         self.missing_topics.difference_update(topic for topic, _ in offsets)
@@ -89,7 +89,7 @@ class OffsetBook(Book):
     def first_chunk(
         self, offsets: Mapping[TopicPartition, int], limit: RequestLimit, beside: Iterable[Operation]
     ) -> dict[TopicPartition, int]:
-        """Return as many of the offsets, in order, as one transaction takes `beside` other operations."""
+        """Return the first offsets, in order, that fit into one transaction `beside` other operations."""
         chunk: dict[TopicPartition, int] = {}
         parents: set[str] = set()
         room_bytes = limit.max_bytes - limit.size(beside)
@@ -117,7 +117,7 @@ class OffsetBook(Book):
         return SetContent(path, content) if partition in self.nodes else Create(path, content)
 
     def learn(self, operation: Operation, refusal: Refusal) -> bool:
-        """Learn from the refusal of an operation; False if building the transaction again cannot help."""
+        """Note what a refused operation shows; return False if building the transaction again cannot help."""
         topic, _, number = operation.path.removeprefix(paths.offsets(self.group) + "/").partition("/")
         if isinstance(operation, Create) and not number:
             self.missing_topics.discard(topic)
@@ -145,8 +145,8 @@ class KafkaBook(Book):
     ) -> dict[TopicPartition, int]:
         """Note offsets and texts that were found when `partitions` were read; return the offsets of the present topics.
 
-        What was known of the others of `partitions` is forgotten: since this consumer owned them last, their offsets
-        may have been deleted, and an offset that is believed to be stored is not committed.
+        What was known of the other `partitions` is forgotten: their offsets may have been deleted since this consumer
+        last owned them, and an offset that is believed to be stored would not be committed.
         """
         valid = {tp: offset for tp, (offset, text) in found.items() if not self._is_of_another_topic(tp[0], text)}
         for partition in partitions:
@@ -155,7 +155,7 @@ class KafkaBook(Book):
         return valid
 
     def marked(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, str]]:
-        """Return the offsets with their marks, as they are stored."""
+        """Return the offsets with their marks, in stored form."""
         return {tp: (offset, MARK_PREFIX + self.marks.get(tp[0], "")) for tp, offset in offsets.items()}
 
     def _is_of_another_topic(self, topic: str, text: str) -> bool:

@@ -1,7 +1,7 @@
-"""Whether the application polls in time. Pure.
+"""Checks that the application polls in time. Pure.
 
-An application that hangs keeps its session and its lease, which other threads renew, but its partitions are not
-processed. It is checked only when its time could be over, not at every poll; each check sets the time of the next.
+An application that hangs keeps its session and its lease, which other threads renew, but does not process its
+partitions. It is checked only when its time could be over, not at every poll; each check sets the time of the next.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class PollWatch:
     consumer: str
     limit_ms: int
     look_at_ms: int
-    token: int | None = None  # of a look that is under way
+    token: int | None = None  # of a check in progress
     warned_of_ms: int | None = None  # since when it was away at the last warning
     is_over: bool = False
 
     @property
     def warning_ms(self) -> int:
-        """How long it may be away before a warning."""
+        """The time without a poll before a warning."""
         return self.limit_ms * 2 // 3
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When `handle_tick` has something to do."""
+        """Return when `handle_tick` has work to do."""
         return None if self.is_over or self.token is not None else self.look_at_ms
 
     def handle_tick(self, now_ms: int) -> None:
@@ -45,7 +45,7 @@ class PollWatch:
             self.effects.add(LookAtApplication(self.token))
 
     def handle_seen(self, seen: ApplicationSeen, now_ms: int) -> None:
-        """Decide when to check again, whether to warn, and whether it has been away for too long."""
+        """Decide when to check again, whether to warn, and whether the application has been away for too long."""
         if seen.token != self.token:
             return
         self.token = None
@@ -73,7 +73,7 @@ class PollWatch:
 
 
 def in_hand(positions: Mapping[TopicPartition, Position]) -> str:
-    """Name the records that were returned and are not finished."""
+    """Name the returned records that are not finished."""
     unfinished = [(tp, mark) for tp, mark in sorted(positions.items()) if mark.finished < mark.returned]
     named = [f"{topic}/{number} {m.finished}-{m.returned - 1}" for (topic, number), m in unfinished]
     more = len(named) - MAX_NAMED_PARTITIONS

@@ -1,6 +1,7 @@
-"""Reads that ZooKeeper refuses for a reason that nobody expects, such as a missing right. Pure.
+"""Reads that ZooKeeper refuses for an unexpected reason, such as a missing right. Pure.
 
-What may not be read is not taken for absent: a start would begin at the wrong offset, and commands would not be seen.
+A node that may not be read does not count as absent: a start would begin at the wrong offset, and commands would be
+missed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RefusedReads:
     tries: int = 0
 
     def note(self, read: Get | ListChildren, reply: Refused) -> None:
-        """Note a refusal; `take_due` says when to try again."""
+        """Note a refusal; `take_due` shows when to retry."""
         if self.retry_at_ms is not None:
             return
         if self.tries == 0:
@@ -34,12 +35,12 @@ class RefusedReads:
         self.tries += 1
 
     def take_due(self, now_ms: int) -> bool:
-        """Return whether it is time to try again, once."""
+        """Return whether a retry is due; True only once for each refusal."""
         if self.retry_at_ms is None or now_ms < self.retry_at_ms:
             return False
         self.retry_at_ms = None
         return True
 
     def succeeded(self) -> None:
-        """Begin anew with the next refusal."""
+        """Reset, so that the next refusal counts as the first."""
         self.retry_at_ms, self.tries = None, 0

@@ -66,7 +66,7 @@ class MemberSettings:
     ask_application: bool = False  # on_revoke is set
     pause_when_suspended: bool = True
     storage: Storage = Storage.ZOOKEEPER
-    begins_anywhere: bool = True  # False: a partition without a stored offset waits for the application to seek
+    begins_anywhere: bool = True  # False: a partition without a stored offset waits for a seek of the application
     max_poll_interval_ms: int = 300_000
     request_limit: RequestLimit = DEFAULT_LIMIT
 
@@ -91,12 +91,12 @@ class RefusedCommand:
 
 
 class Member:
-    """Everything about one registration."""
+    """One registration, with everything that belongs to it."""
 
     def __init__(
         self, effects: EffectQueue, settings: MemberSettings, name: str, registered: Registration, now_ms: int
     ) -> None:
-        """Begin right after the registration has succeeded, on a connected session."""
+        """Start right after the registration has succeeded, on a connected session."""
         self._effects = effects
         self._settings = settings
         self.name = name
@@ -112,12 +112,12 @@ class Member:
         self.departure: Leave | None = None
         limit_ms = settings.max_poll_interval_ms
         self.poll_watch = PollWatch(effects, name, limit_ms, now_ms + limit_ms * 2 // 3)
-        self.has_given_up = False  # leaves without asking the application
+        self.has_given_up = False  # whether it leaves without asking the application
         self.ending: Ending | None = None
-        self.unclear = "its owners record was changed"  # why, if it ends so
+        self.unclear = "its owners record was changed"  # why, if it ends as UNCLEAR
         self.connected = True
         self.next_renewal_ms = now_ms
-        self.renewal_sent_ms: int | None = None  # while one is under way
+        self.renewal_sent_ms: int | None = None  # set while a renewal is in flight
         self.listing = False
         self.list_again = False
         self.refused_lists = RefusedReads(effects, name)  # of its channel
@@ -140,7 +140,7 @@ class Member:
         self._list_channel()
 
     def handle_suspended(self) -> None:
-        """The connection broke: stop emitting, as the lease may not be renewed in time."""
+        """Stop emitting after the connection broke, because the lease may not be renewed in time."""
         self.connected = self.lane.connected = False
         if self._settings.pause_when_suspended:
             self._effects.add(EmitUntil(NEVER_MS))
@@ -160,7 +160,7 @@ class Member:
         self.proceed()
 
     def handle(self, event: Event, now_ms: int) -> None:
-        """Handle an event that is not about the session, then begin what can begin."""
+        """Handle an event that is not about the session, then start what can start."""
         match event:
             case Watched(path, _) if path == paths.channel(self._settings.group, self.name):
                 self._channel_changed()
@@ -311,7 +311,7 @@ class Member:
         self.ending = Ending.REFUSED_COMMAND
 
     def proceed(self) -> None:
-        """Begin what can begin now: the next command, or an ack or a commit if the write lane is free."""
+        """Start what can start now: the next command, or an ack or a commit if the write lane is free."""
         if self.departure is not None and self.departure.stage is Stage.OVER:
             self.ending = Ending.LEFT
         if self.ending is not None or not self.connected:
@@ -352,7 +352,7 @@ class Member:
         self.proceed()
 
     def handle_close_requested(self) -> None:
-        """Leave. A command that is not being acknowledged is dropped: it is deleted with the channel."""
+        """Leave. A command that is not being acknowledged is dropped, and deleted with the channel."""
         waits = self.work is not None and self.work.stage is Stage.REVOKING
         self._depart("closed", ask=self._settings.ask_application or waits)
 
@@ -364,7 +364,7 @@ class Member:
                 self.handle_give_up()
 
     def handle_give_up(self) -> None:
-        """Leave at once: without `on_revoke`, and without waiting for one that is under way."""
+        """Leave at once, without `on_revoke`, and without waiting for one in progress."""
         self.has_given_up = True
         self._effects.add(EmitUntil(NEVER_MS))
         if self.departure is None:

@@ -1,8 +1,8 @@
 """Keeps a consumer's registration in `ids/<consumer>` equal to its application's subscription. Pure.
 
-The node is written in place, at its version, while the consumer goes on with what it owns: the coordinator sees another
-subscription of the same consumer, and moves only what that changes. No other consumer writes the node, so a write whose
-outcome is unknown is settled by reading it.
+The node is written in place, at its version, while the consumer continues with what it owns: the coordinator sees
+another subscription of the same consumer, and moves only what that changes. No other consumer writes the node, so a
+read shows the outcome of a write.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class OwnRegistration:
     wanted: Registration
     version: int | None = 0  # of the node; None: unknown, to be read
     is_busy: bool = False
-    given_up: Registration | None = None  # what is not tried again, because it was refused
+    given_up: Registration | None = None  # a refused registration, which is not retried
 
     def proceed(self) -> None:
-        """Write what is wanted, if it is not written and nothing is under way; on a connected session."""
+        """Write the wanted registration, unless it is written or a call is in flight; on a connected session."""
         is_written = self.wanted == self.written and self.version is not None
         if self.is_busy or is_written or self.wanted == self.given_up:
             return

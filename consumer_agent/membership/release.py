@@ -1,4 +1,4 @@
-"""What a stop and leaving have in common: end the emission, let the application finish, read how far it is. Pure.
+"""What stopping and leaving have in common: end the emission, let the application finish, read its positions. Pure.
 
 The application is asked before its positions are read for the last time, so that its `on_revoke` may still commit.
 """
@@ -18,7 +18,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(slots=True)
 class Release(ABC):
-    """Partitions on their way out of this consumer."""
+    """Partitions that leave this consumer."""
 
     effects: EffectQueue
     lane: WriteLane
@@ -36,10 +36,10 @@ class Release(ABC):
 
     @abstractmethod
     def to_ask(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the application is asked to revoke."""
+        """Return the partitions for which to run `on_revoke`."""
 
     def handle_progress(self, token: int, positions: Mapping[TopicPartition, Position]) -> None:
-        """Emission has ended, or `on_revoke` is over: ask the application, or go on to write."""
+        """After emission has ended, or `on_revoke` is over, ask the application, or continue with the write."""
         if token != self.token or self.stage not in {Stage.ENDING, Stage.MEASURING}:
             return
         self.positions = {partition: positions[partition] for partition in self.partitions if partition in positions}
@@ -51,19 +51,19 @@ class Release(ABC):
             self.stage = Stage.READY
 
     def handle_revoked(self, token: int) -> None:
-        """Read the final positions: the application's `on_revoke` is over."""
+        """Read the final positions after the application's `on_revoke`."""
         if self.stage is Stage.REVOKING and token == self.token:
             self.stage, self.token = Stage.MEASURING, self.effects.token()
             self.effects.add(ReadProgress(self.token))
 
     def finished(self) -> dict[TopicPartition, int]:
-        """Return the offsets that have to be stored in the end."""
+        """Return the final offsets to store."""
         return self.lane.changed({partition: position.finished for partition, position in self.positions.items()})
 
     def record(
         self, kind: str, generation: int, cause_id: str | None, reason: str | None = None, late_ms: int = 0
     ) -> None:
-        """Write the event that fetching has ended, or goes on."""
+        """Write the event that fetching has ended, or continues."""
         returned = {partition: position.returned for partition, position in self.positions.items()}
         if returned:
             self.effects.add(RecordFetcher(kind, self.consumer, generation, cause_id, returned, reason, late_ms))

@@ -29,10 +29,10 @@ from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_OFFSET_READS = 1_000  # under way at once
-MIN_RESOLVE_RETRY_MS = 50  # a topic is in ZooKeeper a moment before the brokers know it
+MAX_OFFSET_READS = 1_000  # in flight at once
+MIN_RESOLVE_RETRY_MS = 50  # short, because a topic is in ZooKeeper a moment before the brokers know it
 MAX_RESOLVE_RETRY_MS = 2_000
-KAFKA_READ_LIMIT_MS = 8_000  # without any answer, which comes within 5 s unless Kafka's client hangs
+KAFKA_READ_LIMIT_MS = 8_000  # for any answer, which arrives within 5 s unless Kafka's client hangs
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Start:
     reading: set[TopicPartition] = field(default_factory=set)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     unmarked: set[str] = field(default_factory=set)  # topics whose mark is being read, for offsets in Kafka
-    odd_marks: dict[str, str] = field(default_factory=dict)  # of those, marks that no coordinator has written
+    odd_marks: dict[str, str] = field(default_factory=dict)  # of these topics, marks that no coordinator has written
     awaits_kafka: bool = False
     kafka_token: int = 0
     kafka_found: Mapping[TopicPartition, tuple[int, str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Start:
         return min((at for at in (self.retry_at_ms, self.refused.retry_at_ms) if at is not None), default=None)
 
     def begin(self) -> None:
-        """Read the stored offsets of what is new."""
+        """Read the stored offsets of new partitions."""
         self.partitions = frozenset(self.command.partitions) - frozenset(self.lane.record.partitions)
         if self.lane.storage.in_zookeeper:
             self.unread = sorted(self.partitions, reverse=True)
@@ -81,15 +81,15 @@ class Start:
         self._read()
 
     def handle_connected(self) -> None:
-        """Repeat the reads that the broken connection interrupted; the lane resolves the ack."""
+        """Repeat the reads that the broken connection interrupted; the lane finds out the outcome of the ack."""
         if self.stage is Stage.READING:
             self._read_marks()
             self._read()
 
     def _mark_read(self, reply: Reply, path: str) -> None:
-        """Note which topic the group's offsets belong to: by their mark, or by the record that only coordinators write.
+        """Note the incarnation of the group's offsets: by their mark, or by the record that only coordinators write.
 
-        The record counts where no coordinator has written the mark: then nobody has, or somebody else.
+        The record decides if no coordinator has written the mark.
         """
         topic = path.rpartition("/")[2]
         if self.stage is not Stage.READING or topic not in self.unmarked or path != self._mark_path(topic):
@@ -115,7 +115,7 @@ class Start:
     def handle_kafka_offsets(
         self, token: int, found: Mapping[TopicPartition, tuple[int, str]] | None, now_ms: int
     ) -> None:
-        """Note the offsets in Kafka; without an answer they are requested again."""
+        """Note the offsets in Kafka; without an answer, request them again."""
         if token != self.kafka_token or self.stage is not Stage.READING or not self.awaits_kafka:
             return
         if found is None:
@@ -125,7 +125,7 @@ class Start:
         self._read()
 
     def _offset_read(self, reply: Reply, partition: TopicPartition) -> None:
-        """Note a stored offset; an interrupted read is repeated."""
+        """Note a stored offset, or repeat an interrupted read."""
         if self.stage is not Stage.READING or partition not in self.reading:
             return
         self.reading.discard(partition)
@@ -156,7 +156,7 @@ class Start:
             self.stage = Stage.READY
 
     def handle_tick(self, now_ms: int) -> None:
-        """Ask ZooKeeper or Kafka again when it is time."""
+        """Ask ZooKeeper or Kafka again when that is due."""
         if self.refused.take_due(now_ms) and self.stage is Stage.READING:
             self._read_marks()
             self._read()
@@ -169,12 +169,12 @@ class Start:
             self._read_kafka()
 
     def begin_ack(self) -> None:
-        """Write the ack; the lane is free."""
+        """Write the ack, once the lane is free."""
         self.stage = Stage.WRITING
         self.lane.acknowledge(self, self.name, self.command, {}, "ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """The ack is written: begin to emit. Or the command was cancelled: drop it."""
+        """Start to emit if the ack is written; drop the command if it was cancelled."""
         if outcome is Outcome.CANCELLED:
             self.handle_cancelled()
             return
@@ -257,12 +257,12 @@ class Start:
 
 
 def _is_unexpected(reply: Reply) -> TypeGuard[Refused]:
-    """Whether a read was refused although its node may be there, and the connection is not the reason."""
+    """Whether a read was refused although its node may exist, for another reason than the connection."""
     return isinstance(reply, Refused) and not reply.outcome_unknown and reply.refusal is not Refusal.NO_NODE
 
 
 def _mark(reply: Reply) -> str:
-    """Return the mark of the topic that the group's offsets belong to, "" if it is not known."""
+    """Return the mark of the topic that the group's offsets belong to, "" if it is unknown."""
     try:
         return cluster_nodes.decode_mark(reply.content) if isinstance(reply, Content) else ""
     except NodeContentError:

@@ -1,6 +1,6 @@
 """The consumer as a pure machine: `step(event, now_ms) -> effects`. It decides every ZooKeeper call and its order.
 
-No clock, no randomness, no I/O: time and names come in with events, a shell performs the effects
+No clock, no randomness, no I/O: events bring times and names, and a shell performs the effects
 (`runtime/machine_thread.py`, or a simulation). When `wake_at_ms` comes, the shell has to send `Tick`.
 """
 
@@ -68,7 +68,7 @@ class State(Enum):
     CONNECTING = "connecting"  # waits for a session; ends when connected
     REGISTERING = "registering"  # creates the group and its own nodes; ends when they exist, or are refused
     ACTIVE = "active"  # a member; ends when the application closes, or the membership is lost
-    YIELDING = "yielding"  # the application polls no more: gives everything up in good order; ends when that is done
+    YIELDING = "yielding"  # the application no longer polls: gives up everything cleanly; ends when that is done
     LEAVING = "leaving"  # finishes, commits, deletes its nodes; ends when that is done or given up
     RESIGNING = "resigning"  # a command could not be read: puts it into quarantine, then gives up the session
     CLOSED = "closed"  # the end
@@ -109,10 +109,10 @@ class StateMachine:
         self.member: Member | None = None
         self.session_id: int | None = None
         self.former: str | None = None  # the name that it had in the group before
-        self._close_not_before_ms = 0  # a commit may be on its way to Kafka
+        self._close_not_before_ms = 0  # until then, a commit in flight to Kafka may arrive
         self.was_ever_connected = False
-        self.give_up_at_ms: int | None = None  # on connecting for the first time, or on the quarantine
-        self.open_at_ms: int | None = None  # while a new try to join waits
+        self.give_up_at_ms: int | None = None  # the first connection, or the quarantine
+        self.open_at_ms: int | None = None  # set while the next try to join waits
         self._refused_joins = 0  # in a row
         self._not_before_ms = 0  # for the next try to join
         self.refused: RefusedCommand | None = None  # while it is put into quarantine
@@ -133,7 +133,7 @@ class StateMachine:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When the next `Tick` is due, None if there is nothing to wait for."""
+        """Return when the next `Tick` is due, None if there is nothing to wait for."""
         times = [self.give_up_at_ms, self.open_at_ms, self.member.wake_at_ms() if self.member is not None else None]
         return min((time for time in times if time is not None), default=None)
 
@@ -363,12 +363,12 @@ class StateMachine:
             self._move(State.LEAVING)
             self.member.handle_close_requested()
         elif self.state is State.YIELDING:
-            self._move(State.LEAVING)  # it is on its way already
+            self._move(State.LEAVING)  # it is leaving already
         elif self.state is not State.LEAVING:
             self._become_closed()
 
     def _give_up(self, reason: str) -> None:
-        """Leave for good, and store what is finished; `on_lost` reports the rest if an application is still there."""
+        """Leave for good, and store what is finished; `on_lost` reports the rest if the application still exists."""
         if self.member is not None:
             self._effects.add(Warn(f"{self.member.name} leaves its group: {reason}"))
             if self.state is State.ACTIVE:

@@ -26,7 +26,7 @@ class Stop(Release):
 
     @property
     def is_fencing(self) -> bool:
-        """Whether a younger consumer with the same instance id takes everything over: after the ack this one leaves."""
+        """Whether a younger consumer with the same instance id gets everything; this one leaves after the ack."""
         return self.command.cause.kind == INSTANCE_FENCED
 
     def begin(self) -> None:
@@ -45,13 +45,13 @@ class Stop(Release):
         return self.partitions if self.has_asked else frozenset()
 
     def begin_ack(self) -> None:
-        """Write the final offsets and the ack; the lane is free."""
+        """Write the final offsets and the ack, once the lane is free."""
         self.stage = Stage.WRITING
         self._record("fetcher_stopped", "revoked")
         self.lane.acknowledge(self, self.name, self.command, self.finished(), "stop-ack")
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """Forget the partitions, as the ack is written; or resume them, as the coordinator cancelled the stop first."""
+        """Forget the partitions if the ack is written; resume them if the coordinator cancelled the stop first."""
         if outcome is Outcome.CANCELLED:
             self.handle_cancelled()
             return

@@ -1,9 +1,9 @@
 """What the leader writes for a group's members: transactions of commands, and records of what each member was given.
 
-A claim beyond `given/<consumer>` is false, also after a failover. Each start writes its consumer's record in the same
-transaction (`Batch`), so a record never says less than what was given. `GivenRecords` makes it say no more: when
-partitions were let go, and for a group whose records cannot be relied on, since another version led it: then what its
-members claim is recorded once.
+A claim to more than `given/<consumer>` is false, even after a failover. Each start writes its consumer's record in the
+same transaction (`Batch`), so a record never covers less than what was given. `GivenRecords` shrinks records after
+partitions were released. If another version led the group, so that its records are unreliable, it records once what the
+members claim.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.view import GroupView
 
 GROUP_INDEX = 0  # of the operation that checks the settings
-DELAY_US = 1_000_000  # so that the releases of a rebalance share a transaction, and delay none of its starts
-MAX_RECORDS = 64  # of one transaction: other groups wait meanwhile
+DELAY_US = 1_000_000  # so that the releases of a rebalance share a transaction and delay none of its starts
+MAX_RECORDS = 64  # of one transaction, because other groups wait meanwhile
 MAX_RECORDED = 20_000  # partitions in them
 
 
 class Batch:
-    """The commands of one transaction, and all that has to be written with them: the whole request is measured."""
+    """The commands of one transaction, and all that has to be written with them; measures the whole request."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, plan: Plan) -> None:
-        """Begin with the check of the settings, and with the plan's generation if it is not stored yet."""
+        """Start with the check of the settings, and with the plan's generation if it is not stored yet."""
         self.plan = plan
         self._limit = scheduler.limit
         self._view = view
@@ -46,7 +46,7 @@ class Batch:
         self._beside: list[Operation] = []
         self._creates: list[Operation] = []
         self.commands: list[tuple[str, Command]] = []  # in the order of the `Create` operations
-        self.recorded: set[str] = set()  # consumers for which it is recorded what they were given
+        self.recorded: set[str] = set()  # consumers whose records are written
         self.recorded_count = 0  # partitions in these records
         self.incarnations: dict[str, str] = {}  # of topics, stored in their marks and records
         self.statics: dict[str, StaticMember] = {}  # by instance, as they are once the transaction has succeeded
@@ -54,7 +54,7 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """The size of what was added."""
+        """The size of the operations added so far."""
         return self._whole_room - self._room
 
     @property
@@ -67,9 +67,9 @@ class Batch:
         return [*self._first, *self._beside, *self._creates]
 
     def add(self, consumer: str, wanted: Command) -> bool:
-        """Add a command, or as much of it as one transaction takes; False: it has to go into the next transaction."""
+        """Add a command, or the part of it that fits; return False if it has to go into the next transaction."""
         static = self._static_record(consumer, wanted)
-        while True:  # ends: a start of one partition fits into any limit
+        while True:  # ends, because a start of one partition fits into any limit
             marks = self._marks(wanted)
             prefix = f"{paths.channel(self._view.group, consumer)}/{paths.COMMAND_PREFIX}"
             create = Create(prefix, command.encode(wanted), sequence=True)
@@ -115,7 +115,7 @@ class Batch:
         return _record(self._view, consumer, given, self._whole_room // 2)
 
     def _marks(self, wanted: Command) -> dict[str, str]:
-        """Return the incarnations to store with the start: a consumer may read the mark as soon as it is started."""
+        """Return the incarnations to store with the start, because a consumer may read the mark right after it."""
         if not isinstance(wanted, StartFetcher):
             return {}
         topics = {topic for topic, _number in wanted.partitions} - self.incarnations.keys()
@@ -125,20 +125,20 @@ class Batch:
 
 
 class GivenRecords:
-    """The records of one group that say something else than what is known."""
+    """Corrects the records of one group that differ from what is known."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
-        """Have nothing to write."""
+        """Start with nothing to write."""
         self._scheduler = scheduler
         self._view = view
         self._is_writing = False
 
     def reset(self) -> None:
-        """Everything is read anew."""
+        """Forget everything, because the group is read again."""
         self._is_writing = False
 
     def look(self) -> None:
-        """See to it that records which say something else are written soon."""
+        """Schedule the writing of records that differ from what is known."""
         is_due = bool(self._view.unrecorded) or not self._view.is_recorded
         if is_due and not self._is_writing and not self._scheduler.has_timer("given"):
             self._scheduler.wake("given", self._scheduler.now.mono_us + DELAY_US, self._write)
@@ -168,13 +168,13 @@ class GivenRecords:
         if isinstance(reply, Refused):
             self._view.unrecorded.update(dict.fromkeys(names))
             if reply.index is not None and reply.refusal in {Refusal.NO_NODE, Refusal.NODE_EXISTS}:
-                self._view.recorded ^= {names[reply.index]}  # somebody else has removed or made it
+                self._view.recorded ^= {names[reply.index]}  # somebody else has removed or created it
         else:
             self._view.recorded.update(names)
         self.look()
 
     def _mark(self) -> None:
-        """Every member has a record: from now on they tell, as long as no other version raises the generation."""
+        """Mark the records as reliable, now that every member has one; they stay so until another version leads."""
         if any(member.given is None for member in self._view.members.values()):
             return  # until it can be read, or is gone; then the group is read anew
         group = self._view.group
@@ -189,7 +189,7 @@ class GivenRecords:
 
 
 def _record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:
-    """Return what stores the record of what a consumer was given: a coarser one if it would be larger than this."""
+    """Return the operation that stores what a consumer was given, as a coarser record if it exceeds `max_bytes`."""
     content = ownership.encode_given(given)
     if len(content) > max_bytes:
         content = ownership.encode_given(given, is_coarse=True)

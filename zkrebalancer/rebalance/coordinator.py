@@ -29,12 +29,12 @@ from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
 
 OWNER = "/coordinator"  # no group has such a name
-MAX_PLANNING = 4  # strategies that compute at once; the others wait in the queue
-MAX_SLOW_PLANS = 12  # strategies that have computed for longer than PLAN_PATIENCE_US, and keep no other group waiting
+MAX_PLANNING = 4  # strategies that compute at once; other groups wait in the queue
+MAX_SLOW_PLANS = 12  # strategies that have computed for longer than PLAN_PATIENCE_US, and delay no other group
 PLAN_PATIENCE_US = 1_000_000
 WORK_OF_A_DROP = 10  # units of `scheduler.MAX_WORK_PER_STEP`
-MAX_LOADING = 200  # groups that are read at once after an election or a reconnect
-MAX_LOADS_PER_STEP = 5  # groups that begin to be read in one step, so that other events have their turn
+MAX_LOADING = 200  # groups being read at once after an election or a reconnect
+MAX_LOADS_PER_STEP = 5  # groups whose reading starts in one step, so that other events have their turn
 _REBALANCING = frozenset({GroupState.QUEUED, GroupState.PLANNING, GroupState.MOVING, GroupState.BACKING_OFF})
 
 
@@ -70,10 +70,10 @@ class Coordinator:
         self.groups_to_load = Turns()
         self._listing = Listing(self._own, self._groups_seen, self._groups_missing, self._groups_compared)
         self._is_listing = False
-        self._listed: dict[str, None] = {}  # the groups that are there, in order
-        self._is_listed = False  # all of them are, under this leadership
-        self._to_drop: deque[str] = deque()  # groups that were deleted
-        self._rubbish = Rubbish(self.scheduler)  # what a leadership leaves
+        self._listed: dict[str, None] = {}  # the existing groups, in order
+        self._is_listed = False  # whether `_listed` is complete under this leadership
+        self._to_drop: deque[str] = deque()  # deleted groups that are still in memory
+        self._rubbish = Rubbish(self.scheduler)  # data of ended leaderships
         self._stopping = False
         self._refused_groups: set[str] = set()
 
@@ -93,7 +93,7 @@ class Coordinator:
         return set(self.subscriptions.groups_with_wildcard_topics)
 
     def step(self, event: Event, now: Now) -> list[Effect]:
-        """Handle one event; return what has to be done, in order."""
+        """Handle one event; return the effects to perform, in order."""
         self.scheduler.now = now
         self.quarantine.event = event
         self.scheduler.run_next_due()
@@ -122,7 +122,7 @@ class Coordinator:
         return self.scheduler.take_effects()
 
     def _answered(self, event: Computed | LoadsRead) -> None:
-        """What was asked for a group was computed, or read; meanwhile the group may be gone."""
+        """Handle an answer for a group, which may be gone by now."""
         group = self.groups.get(event.group)
         if group is None:
             return
@@ -139,11 +139,11 @@ class Coordinator:
             self._read_everything()
 
     def handle_new_session(self) -> None:
-        """The session expired: forget everything and run for leadership again, as section B of the legacy design."""
+        """Forget everything after the session expired, and run for leadership again (legacy design, section B)."""
         self.coordinator_elector.session_lost()
 
     def coordinator_startup(self, epoch: int, epoch_version: int) -> None:
-        """The election is won: read all topics and groups, and look at every group."""
+        """After winning the election, read all topics and groups, and check every group."""
         seed = f"{self.coordinator_elector.session_id}/{epoch}"
         self.scheduler.begin_leadership(seed, epoch_version, self.coordinator_elector.step_down)
         self.leadership = Leadership(
@@ -159,9 +159,9 @@ class Coordinator:
         self._read_everything()
 
     def _read_everything(self) -> None:
-        """Read all topics and groups, after an election or a broken connection: there are no watches any more.
+        """Read all topics and groups, after an election or a broken connection, because all watches are gone.
 
-        The election has made a `sync` before: what is read here is no older than the last write of the last connection.
+        The election has done a `sync`, so what is read here is no older than the last write on the last connection.
         """
         if self.leadership is not None:
             self.hindrances.begin(self.leadership.epoch)
@@ -174,10 +174,10 @@ class Coordinator:
         if self.leadership is not None:
             self.leadership.loading.clear()
         self._listing.stop()
-        self._listed = dict.fromkeys(self.groups)  # what was listed and not read yet has to be found once more
+        self._listed = dict.fromkeys(self.groups)  # groups that were listed but not read yet must be found again
 
     def _reconcile(self) -> None:
-        """List the groups and read the topics again, in case that ZooKeeper withheld the news of a change."""
+        """List the groups and read the topics again, in case ZooKeeper withheld a watch event."""
         self._own.wake("reconcile", self.scheduler.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
         if not self._is_listing:
             self.list_groups()
@@ -187,7 +187,7 @@ class Coordinator:
         """Read the groups once the topics are known: at most MAX_LOADING at once, MAX_LOADS_PER_STEP in one step.
 
         Until its turn comes, a group continues with what was known before the connection broke. That is safe: commands
-        of the former connection are neither taken as acknowledged nor sent again.
+        of the former connection neither count as acknowledged nor are sent again.
         """
         if self.leadership is None:
             return
@@ -212,7 +212,7 @@ class Coordinator:
         self.scheduler.run(name, self.groups[name].load, trigger)
 
     def _note_waiting(self, owner: str) -> None:
-        """Let another group be read meanwhile: this one waits for rights."""
+        """Let another group be read while this one waits for rights."""
         if self.leadership is not None:
             self.leadership.loading.discard(owner)
 
@@ -251,7 +251,7 @@ class Coordinator:
     # The request handler --------------------------------------------------------------------------------------------
 
     def request_handler(self) -> None:
-        """Plan the groups that wait in `rebalance_request_queue`: one in each step, as many at once as may compute."""
+        """Plan the groups in `rebalance_request_queue`: one per step, and at most MAX_PLANNING at once."""
         if self.leadership is None or not self.subscriptions.are_topics_known:
             return
         now_us = self.scheduler.now.mono_us
@@ -293,7 +293,7 @@ class Coordinator:
             self.scheduler.run(group, self.groups[group].topics_changed, kind)
 
     def list_groups(self) -> None:
-        """`register_group_change_listener`: groups may have come or gone."""
+        """List the groups, because some may have been created or deleted (`register_group_change_listener`)."""
         self._is_listing = True
         self._own.ask(ListChildren(paths.GROUPS, watch=True), self._groups_listed, expected=OF_A_ROOT)
 
@@ -327,7 +327,7 @@ class Coordinator:
             self._own.spend(WORK_OF_A_DROP)
             name = self._to_drop.popleft()
             if name in self._listed:
-                continue  # it is there again, and is read anew
+                continue  # it exists again, and is read anew
             if name in self.groups:
                 self.former_lives.wait_us(name, self.groups[name].view)
             self._drop(name)
@@ -336,7 +336,7 @@ class Coordinator:
             self._own.wake_soon("drop", self._drop_some)
 
     def _drop(self, name: str) -> list[str]:
-        """Forget a group, whatever state it is in; return the lines of its story."""
+        """Forget a group in any state; return the lines of its story."""
         self.scheduler.forget(name)
         self.scheduler.part(name).hinder(None)
         self.subscriptions.forget_group(name)
@@ -363,4 +363,4 @@ class Coordinator:
 
 
 def _in_a_step_of_its_own() -> None:
-    """Do nothing: the step that this timer causes continues what waits."""
+    """Do nothing; the step that this timer causes continues waiting work."""

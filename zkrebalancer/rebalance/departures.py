@@ -1,8 +1,8 @@
-"""How a consumer's partitions become free without its acknowledgement: its session ends, or it is evicted.
+"""Frees a consumer's partitions without its acknowledgement: when its session ends, or when it is evicted.
 
-A session that ended needs no wait: the lease is over before ZooKeeper gives a session up. An evicted consumer may still
-emit until its lease runs out, so its eviction record holds its partitions for one whole lease after a leader first saw
-it.
+The end of a session requires no wait, because the lease ends before ZooKeeper expires the session. An evicted consumer
+may emit until its lease ends, so its eviction record holds its partitions for one whole lease after a leader first saw
+the record.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, GroupView, Member, PendingCommand
 
-MAX_TRIES = 5  # at removing nodes that change meanwhile, before the group is read anew
+MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
 UNKNOWN_LEASE_MS = lease_ms(60_000)  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
 ANY_VERSION = -1
-CLOCK_DRIFT_ALLOWANCE = 100  # a lease is waited for 1/100 longer: clocks of two hosts may differ by so much in speed
+CLOCK_DRIFT_ALLOWANCE = 100  # leases are extended by 1/100, by which the speeds of two hosts' clocks may differ
 
 
 class Departures:
@@ -49,11 +49,11 @@ class Departures:
         self._scheduler = scheduler
         self._view = view
         self._report = report
-        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted -> what was seen, when it is over
-        self._in_the_way: set[str] = set()  # nodes of somebody else, or with such below them, found when evicting
+        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted consumer -> its record, end of the wait
+        self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
 
     def adopt(self, dead: Collection[str]) -> None:
-        """After loading: remove what the dead have left, and wait for the leases of the evicted."""
+        """After loading, remove the nodes of dead consumers, and wait for the leases of evicted ones."""
         self._in_the_way.clear()
         for consumer in sorted(dead):
             self._emit("ownership_ended", consumer, reason="expired")  # it may have died while no coordinator led
@@ -69,7 +69,7 @@ class Departures:
     # The session ended ----------------------------------------------------------------------------------------------
 
     def end(self, consumer: str) -> None:
-        """The consumer's session is over, and with it what it owned: free at once."""
+        """Free what a consumer owned, because its session is over."""
         member = self._view.members[consumer]
         wait_us = lease_wait_us(member.registration.lease_ms if member.registration else None)
         self._view.lease_until_us = max(self._view.lease_until_us, self._scheduler.now.mono_us + wait_us)
@@ -81,7 +81,7 @@ class Departures:
         self._scheduler.emit(kind, self._view.generation, None, member=consumer, **fields)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
-        """Remove what the dead has left; if there is no channel, the consumer closed in good order."""
+        """Remove the nodes of a dead consumer; one without a channel has closed cleanly."""
         listing = ListChildren(paths.channel(self._view.group, consumer))
         self._scheduler.ask(listing, self._dead_channel_listed, consumer, tries, announce)
 
@@ -103,7 +103,7 @@ class Departures:
         if reply == Refused(Refusal.NO_NODE, len(deletes) - 1) and deletes[-1].path == given:
             self._view.recorded.discard(consumer)  # gone with its group, or deleted by hand
         if isinstance(reply, Refused) and tries == 0:
-            self._scheduler.warn(f"what {consumer} has left could not be removed")
+            self._scheduler.warn(f"the nodes that {consumer} left behind could not be removed")
         elif isinstance(reply, Refused) or not is_last:
             self.sweep(consumer, tries - isinstance(reply, Refused))
         else:
@@ -112,7 +112,7 @@ class Departures:
     # Eviction -------------------------------------------------------------------------------------------------------
 
     def evict_broken(self, member: Member) -> None:
-        """Evict a consumer that was removed, or whose record was, or whose record claims what it was never given."""
+        """Evict a consumer whose registration or record was removed, or whose record has a false claim."""
         if not member.registered:
             self.evict(member.consumer, UNREGISTERED)
         elif member.is_record_gone:
@@ -125,7 +125,7 @@ class Departures:
             self.evict(member.consumer, f"it claims what it was never given: {shown}{more}")
 
     def evict(self, consumer: str, reason: str, late: PendingCommand | None = None) -> None:
-        """End the membership of a consumer that did not acknowledge a command (`late`), or cannot be understood."""
+        """End the membership of a consumer that did not acknowledge a command (`late`), or has unreadable nodes."""
         member = self._view.members.get(consumer)
         if member is None or member.state is MemberState.EVICTING:
             return
@@ -139,7 +139,7 @@ class Departures:
         self._scheduler.ask(listing, self._channel_listed, consumer, tries, late)
 
     def _channel_listed(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
-        """Remove everything at once; an acknowledgement that comes first changes `owners` and defeats it."""
+        """Remove everything in one transaction, which fails if an acknowledgement changes `owners` before it."""
         member = self._view.members.get(consumer)
         if member is None:
             return
@@ -152,7 +152,7 @@ class Departures:
         record = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
         create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
-        # An acknowledgement must not be lost. One by a consumer that claims what it likes may be: it was given no less.
+        # No acknowledgement may be lost, except of a consumer with false claims: `given` covers all it may hold.
         version = ANY_VERSION if member.false_claims else member.owners_version
         last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
         given = paths.given(group, consumer)
@@ -165,7 +165,7 @@ class Departures:
             channel = paths.channel(group, consumer)
             inside = [Delete(f"{channel}/{node}") for node in reply.names]
             if not self._in_the_way.isdisjoint(delete.path for delete in inside):
-                inside, channel = [], ""  # it stays: without `owners` nothing in it can be acknowledged
+                inside, channel = [], ""  # the channel stays: without `owners`, nothing in it can be acknowledged
             if inside and self._scheduler.room([*operations, *inside, Delete(channel), *last]) < 0:
                 self._empty_channel(inside, consumer, tries, late)
                 return
@@ -175,7 +175,7 @@ class Departures:
         self._scheduler.write(operations, self._evicted, consumer, record, written, tries, late)
 
     def _empty_channel(self, inside: Sequence[Delete], consumer: str, tries: int, late: PendingCommand | None) -> None:
-        """Delete as many commands as one transaction takes: there are too many to delete them with the consumer."""
+        """Delete as many commands as fit into one transaction; there are too many to delete with the consumer."""
         fitting = self._scheduler.fitting(inside)
         written = [delete.path for delete in inside[:fitting]]
         self._scheduler.write(inside[:fitting], self._channel_emptied, consumer, written, tries, late)
@@ -302,15 +302,15 @@ class Departures:
 
 
 def lease_wait_us(known_ms: int | None) -> int:
-    """Return how long to wait until a lease that may just have begun is over; None: it is not known how long it is."""
+    """Return how long to wait until a lease that may just have begun is over; `known_ms`: its length, if known."""
     wait_us = 1_000 * (UNKNOWN_LEASE_MS if known_ms is None else known_ms)
     return wait_us + wait_us // CLOCK_DRIFT_ALLOWANCE
 
 
 def longest_wait_us(view: GroupView, now_us: int) -> int:
-    """Return how long to wait until nobody who is, or was, in a group can have a lease.
+    """Return how long to wait until no present or former member of a group can have a lease.
 
-    Also of those that seem to be dead: where somebody deletes the whole group, so does everybody.
+    This includes members that seem dead: if somebody deletes the whole group, all members seem dead.
     """
     registrations = [member.registration for member in view.members.values()]
     leases = [*(known.lease_ms if known else None for known in registrations)]
@@ -319,5 +319,5 @@ def longest_wait_us(view: GroupView, now_us: int) -> int:
 
 
 def _topics_of(record: EvictionRecord) -> tuple[str, ...]:
-    """Return every topic of which the record holds some: all of them instead, in a record that would be too large."""
+    """Return the topics in a record, to hold completely if the record would be too large otherwise."""
     return tuple(sorted({*record.topics, *(topic for topic, _number in record.partitions)}))

@@ -1,4 +1,4 @@
-"""The events that go into the pure core and the effects that come out of it, as plain data."""
+"""The pure core's events (inputs) and effects (outputs), as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EventField = str | int | list[str]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The time of an event: a clock that never jumps, for waiting, and the wall clock, for what others read."""
+    """The time of an event: by a clock that never jumps, for waits, and by the wall clock, for others to read."""
 
     mono_us: int
     epoch_ms: int
@@ -41,7 +41,7 @@ class Computed:
 class LoadsRead:
     """The answer to a `ReadLoads`: offsets of each partition of each topic, or why they could not be read.
 
-    `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN where none is stored.
+    `ends`: the offset after the last record. `committed`: the group's next offset, UNKNOWN if none is stored.
     `expected`: of the topics for which the group has weights, records per second that each partition gets at this
     time; `refused`: why the weights in ZooKeeper cannot be used. `racks`: of the replicas.
     """
@@ -58,7 +58,7 @@ class LoadsRead:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The process is asked to stop: resign, so that a standby leads at once."""
+    """The process has to stop: resign, so that a standby leads at once."""
 
 
 Event = ZooKeeperEvent | Tick | Computed | LoadsRead | ShutDown
@@ -66,7 +66,7 @@ Event = ZooKeeperEvent | Tick | Computed | LoadsRead | ShutDown
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Perform a ZooKeeper call; its answer comes back as `Replied`."""
+    """Perform a ZooKeeper call; its answer returns as `Replied`."""
 
     call_id: int
     call: Call
@@ -74,7 +74,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a strategy off the event loop (`planning.answer`); its answer comes back as `Computed`.
+    """Run a strategy outside the event loop (`planning.answer`); its answer returns as `Computed`.
 
     `before`, `changed`, `everything`: see `assignment.transition.place`.
     """
@@ -90,7 +90,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class ReadLoads:
-    """Ask Kafka and the offsets' store how far a group is; the answer comes back as `LoadsRead`, always.
+    """Read log ends and committed offsets of a group; a `LoadsRead` always follows.
 
     `topics`: topic -> number of partitions.
     """

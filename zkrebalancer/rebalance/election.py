@@ -1,8 +1,8 @@
 """`coordinator_elector`: one ephemeral node decides which coordinator leads, and a counter fences its later writes.
 
 Creating `/consumers/coordinator` and raising the epoch are one transaction, so a leader always knows the version of the
-epoch node that is its own. After a lost reply it leads only if the node belongs to this very session and was created by
-the very transaction that raised the epoch last.
+epoch node that is its own. After a lost reply it leads only if the node belongs to this session and was created by the
+transaction that raised the epoch last.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.rebalance.scheduler import ANY, MAX_PAUSE_US, Scheduler
 
 OWNER = "/election"  # no group has such a name
-LOOK_INTERVAL_US = 60_000_000  # of a standby: of a change that it may not read at the moment nobody is told
-RETRY_US = 200_000  # after an answer that should not be, such as a node that changed between two reads
+LOOK_INTERVAL_US = 60_000_000  # of a standby; ZooKeeper sends no watch events to clients without the right to read
+RETRY_US = 200_000  # after an unexpected answer, such as a node that changed between two reads
 
 
 class ElectionState(Enum):
-    """Where this coordinator stands."""
+    """This coordinator's role."""
 
     DISCONNECTED = "disconnected"
     ELECTING = "electing"
@@ -58,7 +58,7 @@ class Identity:
 
 
 class CoordinatorElector:
-    """Runs for leadership whenever there is no leader; calls back when it is won and when it is over."""
+    """Runs for leadership whenever there is no leader; calls back when it wins and when its leadership ends."""
 
     def __init__(
         self, scheduler: Scheduler, identity: Identity, won: Callable[[int, int], None], lost: Callable[[str], None]
@@ -74,10 +74,10 @@ class CoordinatorElector:
         self._epoch_version = -1
         self._stored_epoch = 0  # as it was read; `epoch` is that of the leadership
         self._epoch_stat: Stat | None = None
-        self._last_problem = ""  # logged once, not at every try
+        self._last_problem = ""  # logged once, not at each try
 
     def connected(self, session_id: int) -> None:
-        """The session is usable: run for leadership, or check that this coordinator still leads."""
+        """Run for leadership in a usable session, or check that this coordinator still leads."""
         if self.session_id not in {0, session_id}:
             self.session_lost()
         self.session_id = session_id
@@ -85,11 +85,11 @@ class CoordinatorElector:
             self.elect()
 
     def suspended(self) -> None:
-        """The connection broke. A leadership stands until the session is over; its writes are fenced anyway."""
+        """Keep a leadership after the connection broke: it lasts as long as the session, and its writes are fenced."""
         self._forget_election()
 
     def session_lost(self) -> None:
-        """The session is over, and the ephemeral node with it."""
+        """End a leadership, because the session is over, and with it the ephemeral node."""
         self._forget_election()
         self._end("the ZooKeeper session is over", ElectionState.DISCONNECTED)
 
@@ -101,7 +101,7 @@ class CoordinatorElector:
         self._scheduler.ask(Sync(paths.CONSUMERS), self._synced)
 
     def resign(self) -> bool:
-        """Give the leadership up so that a standby takes over at once; False if there is nothing to give up."""
+        """Give up the leadership, so that a standby leads at once; return False if there is nothing to give up."""
         was_leading, self.state = self.state is ElectionState.LEADING, ElectionState.RESIGNED
         self._scheduler.forget()
         if was_leading:
@@ -111,18 +111,18 @@ class CoordinatorElector:
         return was_leading
 
     def watched(self) -> None:
-        """The coordinator's node changed."""
+        """Handle a change of the coordinator's node."""
         if self.state is not ElectionState.RESIGNED:
             self.elect()
 
     def step_down(self, reason: str) -> None:
-        """A fenced write failed: another coordinator leads."""
+        """Stop leading, because a fenced write failed: another coordinator leads."""
         if self.state is not ElectionState.RESIGNED:
             self._end(reason, ElectionState.ELECTING)
             self.elect()
 
     def _forget_election(self) -> None:
-        """Drop awaited replies, except to a resignation: with that reply, even a refusal, the process may end."""
+        """Drop awaited replies, except to a resignation, because the process may end after that reply."""
         if self.state is not ElectionState.RESIGNED:
             self._scheduler.forget()
 
@@ -144,7 +144,7 @@ class CoordinatorElector:
             self._scheduler.ask(ListChildren("/"), self._prepare)
 
     def _prepare(self, reply: Reply) -> None:
-        """Create what the first coordinator of a cluster finds missing, one node at a time: others do the same."""
+        """Create missing nodes, one at a time, because other coordinators may do the same."""
         if not isinstance(reply, Children):
             self._try_again("the chroot does not exist in this ZooKeeper; waiting for it")
             return
@@ -180,7 +180,7 @@ class CoordinatorElector:
             self._run(stat)
 
     def _remove_copy(self, stat: Stat) -> None:
-        """Remove a node that belongs to no session, such as one that came with a copied tree: nobody leads."""
+        """Remove a node that belongs to no session, such as one from a copied tree: nobody leads."""
         self._scheduler.warn(f"{paths.COORDINATOR} belongs to no session; it is removed")
         removal = Multi((Check(paths.COORDINATOR_EPOCH, stat.version), Delete(paths.COORDINATOR)))
         self._scheduler.ask(removal, self._copy_removed)
@@ -215,7 +215,7 @@ class CoordinatorElector:
             self._lead(epoch, version)
             self._scheduler.ask(Get(paths.COORDINATOR, watch=True), self._own_node_read)
         elif isinstance(reply, Refused) and reply.refusal in {Refusal.NODE_EXISTS, Refusal.BAD_VERSION}:
-            self.elect()  # another coordinator was quicker
+            self.elect()  # another coordinator was first
         else:
             self._try_again("the election failed: " + (reply.refusal.value if isinstance(reply, Refused) else ""))
 

@@ -1,6 +1,6 @@
 """Facts that the parts of a group report to it, as plain data; `Group.handle` says what follows from each.
 
-Facts go one way: what was seen (membership), what came of what was sent (moving), who left (departures).
+Facts go one way: what was seen (membership), the outcome of what was sent (moving), who left (departures).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from zkrebalancer.rebalance.view import Member, PendingCommand, Released
 
 
 class Fact:
-    """Base of the facts: something one part found out that may concern others."""
+    """Base of the facts: something that one part found out and that may affect others."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Fact):
-    """Something changed that a rebalance may have to answer; `kind`: the trigger's name."""
+    """A change that may require a rebalance; `kind`: the trigger's name."""
 
     kind: str
 
@@ -38,14 +38,14 @@ class Joined(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CameAndWent(Fact):
-    """A consumer registered, and its session was over before it was read."""
+    """A consumer registered, and its session ended before the registration was read."""
 
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
 class OwnersRead(Fact):
-    """`owners/<consumer>` was read again; `before`: what it said before."""
+    """`owners/<consumer>` was read again; `before`: the former record."""
 
     member: Member
     before: OwnersRecord | None
@@ -53,14 +53,14 @@ class OwnersRead(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Fact):
-    """A consumer's nodes are not what its own doing, or its end, would have made them: it has to be evicted."""
+    """A consumer has to be evicted, because neither it nor the end of its session can have left its nodes like this."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class CommandGone(Fact):
-    """A command is not there any more, and the record of its consumer was read again since."""
+    """A command is gone, and the record of its consumer has been read again since."""
 
     consumer: str
     missing: PendingCommand
@@ -68,7 +68,7 @@ class CommandGone(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CommandsRead(Fact):
-    """What a consumer has to answer is known, after ZooKeeper had refused to show it."""
+    """The commands of a consumer could be read, after ZooKeeper had refused that."""
 
     member: Member
 
@@ -82,7 +82,7 @@ class SessionOver(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Left(Fact):
-    """A consumer is no member any more; `kind`: the trigger's name."""
+    """A consumer is no longer a member; `kind`: the trigger's name."""
 
     member: Member
     released: Released
@@ -116,7 +116,7 @@ class EvictionCalledOff(Fact):
 class OwnersInDoubt(Fact):
     """A transaction failed because of this consumer's nodes: what it owns has to be read again.
 
-    `missing`: a command that was not there any more: it was acknowledged, or it was deleted by other means.
+    `missing`: a command that was gone: it was acknowledged, or deleted by other means.
     """
 
     consumer: str
@@ -135,13 +135,13 @@ class Advanced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Fact):
-    """The plan failed; it is made again after a pause."""
+    """The plan failed; another one is made after a pause."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo(Fact):
-    """A consumer that stays a member has let partitions go."""
+    """A consumer that stays a member has released partitions."""
 
     released: Released

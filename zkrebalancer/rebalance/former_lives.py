@@ -1,10 +1,10 @@
 """A group that is deleted while it has members, and created again, waits for the leases of its former members.
 
-With a group's node goes everything that says what its members own, but each may emit until its lease ends. So
-`/consumers/served/<group>`, outside of the group's own tree, says that some leader has served a group of this name. A
-group that has no generation is new; if it was served before, it had another life, and gets its generation, without
-which it is not served, only when no member of that life can have a lease. A leader that knew them waits for the longest
-lease among them, any other for as long as a lease may last.
+Deleting a group's node deletes all records of what its members own, but each member may emit until its lease ends. So
+`/consumers/served/<group>`, outside of the group's own tree, records that some leader has served a group of this name.
+A group without a generation is new. If it was served before, it had a former life: then it gets its generation, without
+which it is not served, only when no member of that life can have a lease. A leader that knew these members waits for
+the longest of their leases, any other leader for as long as a lease may last.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from zkrebalancer.rebalance.view import GroupView
 OWNER = "/former-lives"  # no group has such a name
 MAX_MARKS_PER_TRANSACTION = 200
 WORK_OF_A_LOOK = 10  # units of `scheduler.MAX_WORK_PER_STEP`
-FORGOTTEN_US = 3_600_000_000  # longer than any lease, and so long that a sink may refuse generations that begin anew
+FORGOTTEN_US = 3_600_000_000  # longer than any lease; afterwards, generations of a group of this name start anew
 
 
 class FormerLives:
-    """The groups that were ever served, and until when those that were deleted have to wait."""
+    """The groups that were ever served, and until when deleted ones have to wait."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Know nothing: `read` asks."""
+        """Know nothing before `read`."""
         self._scheduler = scheduler.part(OWNER)
-        self.is_known = False  # whether the groups that were served are listed, or may not be
-        self._is_refused = False  # they may not be: any group without a generation may have been served
-        self._tries = 0  # at listing them, in a row
+        self.is_known = False  # whether the marks of served groups are listed, or may not be listed
+        self._is_refused = False  # they may not be listed: any group without a generation may have been served
+        self._tries = 0  # to list them, in a row
         self._served: dict[str, None] = {}
-        self._unmarked: dict[str, None] = {}  # are served, and have no node that says so yet
+        self._unmarked: dict[str, None] = {}  # groups that are served and not marked yet
         self._is_marking = False
-        self._until_us: dict[str, int] = {}  # of groups that are gone, or have no generation yet
+        self._until_us: dict[str, int] = {}  # end of the wait of groups that are gone, or have no generation yet
         self._present: Collection[str] = ()
-        self._gone_us: OrderedDict[str, int] = OrderedDict()  # groups that are not there -> when their marks go
-        self._to_look_at: deque[str] = deque()  # groups that may have come or gone since they were looked at
+        self._gone_us: OrderedDict[str, int] = OrderedDict()  # missing groups -> when their marks are removed
+        self._to_look_at: deque[str] = deque()  # groups that may have been created or deleted since their last check
 
     def read(self) -> None:
         """List the groups that were served: after an election, or a broken connection."""
@@ -69,14 +69,14 @@ class FormerLives:
         self._list()
 
     def _list_later(self, refusal: Refusal) -> None:
-        """Let the groups that have a generation be served meanwhile: they need no mark."""
+        """Retry later; groups that have a generation are served meanwhile, because they need no mark."""
         self._scheduler.note_refused(ListChildren(paths.SERVED), refusal)
         self._is_refused = self.is_known = True
         self._scheduler.wake("list", self._scheduler.now.mono_us + pause_us(self._tries), self._list)
         self._tries += 1
 
     def forget(self) -> None:
-        """The leadership is over."""
+        """Forget everything, because the leadership is over."""
         self._scheduler.forget()
         self.is_known = self._is_marking = False
         self._unmarked.clear()
@@ -89,7 +89,7 @@ class FormerLives:
     def wait_us(self, group: str, view: GroupView) -> int:
         """Return how long to wait until a group without a generation may be served.
 
-        `view`: what this leader knew of its former life, empty if it knew nothing.
+        `view`: what this leader knew of the group's former life; empty if it knew nothing.
         """
         now_us = self._scheduler.now.mono_us
         if group not in self._until_us:
@@ -98,11 +98,11 @@ class FormerLives:
         return max(0, self._until_us[group] - now_us)
 
     def was_served(self, group: str) -> bool:
-        """Whether there was a group of this name before, or may have been."""
+        """Whether a group of this name was served before, or may have been."""
         return group in self._served or self._is_refused
 
     def begin(self, group: str) -> None:
-        """The group has its generation, and is served from now on."""
+        """Note that the group has its generation and is served from now on."""
         self._until_us.pop(group, None)
         if group not in self._served:
             self._unmarked[group] = None
@@ -124,7 +124,7 @@ class FormerLives:
             self._note_marked(names)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NODE_EXISTS and reply.index is not None:
             self._note_marked([names[reply.index]])
-        else:  # somebody has deleted what is above
+        else:  # somebody has deleted the parent node
             self._scheduler.wake("mark", self._scheduler.now.mono_us + FIRST_PAUSE_US, self._list)
 
     def _note_marked(self, names: list[str]) -> None:
@@ -136,13 +136,13 @@ class FormerLives:
     # A group that is gone -------------------------------------------------------------------------------------------
 
     def keep(self, groups: Collection[str]) -> None:
-        """Only these groups are there, also when that changes. Forget after a while that the others were served."""
+        """Keep the marks of these existing groups (a live collection); remove others' after a while."""
         self._present = groups
         self._to_look_at = deque(chain(self._served, filterfalse(self._served.__contains__, self._until_us)))
         self._look()
 
     def _look(self) -> None:
-        """Look at as many groups as one step allows: whether they are there."""
+        """Check whether groups exist, as many as one step allows."""
         while self._to_look_at and self._scheduler.has_time:
             self._scheduler.spend(WORK_OF_A_LOOK)
             group = self._to_look_at.popleft()
@@ -162,7 +162,7 @@ class FormerLives:
             self._scheduler.wake("gone", next(iter(self._gone_us.values())), self._remove_next)
 
     def _remove_next(self) -> None:
-        """Remove the mark whose time has come, if that group has not come back."""
+        """Remove the mark that is due, unless its group exists again."""
         if self._gone_us:
             group, _at_us = self._gone_us.popitem(last=False)
             if group not in self._present:
@@ -172,12 +172,12 @@ class FormerLives:
     def _removed(self, reply: Reply, group: str) -> None:
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
             self._scheduler.note_refused(Delete(paths.served(group)), reply.refusal)
-            if group not in self._present:  # otherwise the mark may stay: it is needed again
+            if group not in self._present:  # otherwise the mark stays, because it is needed again
                 self._gone_us[group] = self._scheduler.now.mono_us + FORGOTTEN_US
                 self._wake_for_next()
             return
         self._served.pop(group, None)
-        if group in self._present:  # it came back while its mark was being removed
+        if group in self._present:  # it was created again while its mark was being removed
             self._unmarked[group] = None
             self._scheduler.wake_soon("mark", self._mark)
         else:

@@ -1,7 +1,7 @@
-"""One group: what asks for a rebalance, when it is planned, when it is finished; and what follows from each fact.
+"""One group: what requests a rebalance, when it is planned and finished; and what follows from each fact.
 
-Reads top to bottom as a rebalance goes: request, (debounce), queue, plan, carry out (`moving.py`), finish. The parts of
-a group do not know one another: they report facts, and `handle` says what each means to the others.
+The code follows a rebalance from top to bottom: request, debounce, queue, plan, carry out (`moving.py`), finish. The
+parts of a group do not know one another: they report facts, and `handle` decides what each means for the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Group:
     """A group under one leadership."""
 
     def __init__(self, name: str, leadership: Leadership) -> None:
-        """Begin empty; `load` reads the group."""
+        """Start empty; `load` reads the group."""
         scheduler = leadership.scheduler.part(name, group=name)
         subscriptions = leadership.subscriptions
         view = GroupView(name, subscriptions.topics)
@@ -54,18 +54,18 @@ class Group:
         self._subscriptions = subscriptions
         self._leadership = leadership
         self.story = Story(name)
-        self.cause: Cause | None = None  # set: something changed since the last plan began
+        self.cause: Cause | None = None  # set if something has changed since the last plan began
         self._requested_us = 0
         self._planning_cause: tuple[Cause, int] | None = None
-        self._planning_error: str | None = None  # why the last try gave no assignment
-        self._ticket = 0  # of the computation whose answer is waited for
+        self._planning_error: str | None = None  # why the last try produced no assignment
+        self._ticket = 0  # of the computation whose answer is expected
         self._load_trigger = ""
         self._missed: set[tuple[str, ...]] = set()  # watches that fired while the group was being loaded
         self._last_generation = 0
         self._last_change_us = -(10**12)
         self._queue_at_us = 0  # when the debounce of `cause` is over
         self._failures = 0
-        self._outdated = 0  # readings in a row after which the view was still contradicted
+        self._outdated = 0  # readings in a row that ZooKeeper contradicted afterwards
         self._outdated_us = 0
         self._vacancies = Vacancies()
         self._loading = Loading(scheduler, view, leadership, self._loaded)
@@ -81,7 +81,7 @@ class Group:
 
     @property
     def state(self) -> GroupState:
-        """What the group is doing."""
+        """The group's state."""
         return self.story.state
 
     def _go(self, state: GroupState, reason: str) -> None:
@@ -114,7 +114,7 @@ class Group:
                 self._departures.evict(consumer, reason, late)
             case facts.EvictionCalledOff(member):
                 self._moving.limit(member)
-                self.request("retry")  # plans that were made meanwhile have left it out
+                self.request("retry")  # plans made in the meantime have left it out
             case facts.Left(member, released, kind):
                 self._subscriptions.replace(self.name, member.registration, None)
                 self._moving.gone(member.consumer)
@@ -137,14 +137,14 @@ class Group:
                 raise TypeError(f"not a fact: {fact!r}")
 
     def _note_released(self, released: Released) -> None:
-        """Note who let go of the partitions, and make the consumers that wait for them candidates for a command."""
+        """Note who released the partitions, and make the consumers that wait for them candidates for a command."""
         self._vacancies.note(released.consumer, released.partitions, self._scheduler.now.mono_us)
         self._moving.serve(released)
         if any(map(self.view.is_stale, {topic for topic, _number in released.partitions})):
-            self._maybe_reset_topics()  # otherwise at rest: to look at all topics takes long
+            self._maybe_reset_topics()  # otherwise later, when the group is settled: checking all topics takes long
 
     def _plan_without(self, released: Released, kind: str) -> None:
-        """Request a plan without a consumer that is gone; until it is made, the present plan continues."""
+        """Request a plan without a consumer that is gone; until then, the present plan continues."""
         self._note_released(released)
         self.request(kind)
         self._moving.advance()
@@ -160,7 +160,7 @@ class Group:
     def load(self, trigger: str) -> None:
         """Read the group anew, because of `trigger`, and forget every reply that is still awaited.
 
-        A leader loads by this path at any time, and reconciles if the group is still at rest when its turn has come.
+        A leader may load a group at any time; it reconciles a group if that is still settled when its turn comes.
         """
         if trigger == RECONCILIATION and self.state not in REST:
             return
@@ -176,7 +176,7 @@ class Group:
         self._loading.begin()
 
     def _load_anew(self) -> None:
-        """Read the group again, as ZooKeeper contradicts the view: at once, and at growing intervals if that recurs."""
+        """Read the group again, because ZooKeeper contradicts the view: at once, then at growing intervals."""
         now_us = self._scheduler.now.mono_us
         tries = self._outdated if now_us < self._outdated_us + 2 * MAX_PAUSE_US else 0
         self._outdated, self._outdated_us = tries + 1, now_us
@@ -214,7 +214,7 @@ class Group:
         self._membership.ask_again(reader.refused_registrations, reader.refused_owners)
 
     def watched(self, path: tuple[str, ...]) -> None:
-        """Read what changed below the group's node; while the group is being loaded, afterwards."""
+        """Read what changed below the group's node; if the group is being loaded, do so afterwards."""
         if self.state is GroupState.LOADING:
             self._missed.add(path)
         elif not path:
@@ -227,7 +227,7 @@ class Group:
             self._membership.read_owners(path[1])
 
     def _drop_interest(self) -> None:
-        """Take the members out of the subscriptions, where they are except while the group is being loaded."""
+        """Remove the members from the subscriptions, which have them except while the group is being loaded."""
         if self.state is not GroupState.LOADING:
             for member in self.view.members.values():
                 self._subscriptions.replace(self.name, member.registration, None)
@@ -235,7 +235,7 @@ class Group:
     # Requests ---------------------------------------------------------------------------------------------------
 
     def request(self, kind: str) -> None:
-        """Request a rebalance. Requests before the next plan are one; a request during a plan leads to another plan."""
+        """Request a rebalance. Requests before the next plan are combined; one during a plan causes another plan."""
         now = self._scheduler.now.mono_us
         debounce_us = self.view.settings.rebalance_debounce_ms * 1_000
         was_quiet = now >= self._last_change_us + debounce_us
@@ -250,7 +250,7 @@ class Group:
             self._queue_debounced()
 
     def topics_changed(self, kind: str) -> None:
-        """A topic that concerns the group was created, deleted or changed."""
+        """Handle that a topic of the group was created, deleted or changed."""
         self.planning.touch_all()
         self.request(kind)
 
@@ -260,7 +260,7 @@ class Group:
         self._scheduler.emit("rebalance_requested", self.view.generation, self.cause.id, trigger=kind)
 
     def _queue_debounced(self) -> None:
-        """Queue after a quiet time at once, otherwise once no change has come for the debounce time, or at its cap."""
+        """Queue at once after a quiet time, otherwise after the debounce time without a change, or at its cap."""
         if self._queue_at_us <= self._scheduler.now.mono_us:
             self._queue()
         else:
@@ -276,7 +276,7 @@ class Group:
     # Planning ---------------------------------------------------------------------------------------------------
 
     def begin_planning(self) -> None:
-        """Bring the problem up to date, then hand it to the strategy; called when the group's turn has come."""
+        """Bring the problem up to date, then pass it to the strategy; called when the group's turn comes."""
         cause = self.cause
         if cause is None:
             raise AssertionError(f"group {self.name} was queued without a cause")
@@ -285,7 +285,7 @@ class Group:
         self._ticket = self._scheduler.new_ticket()
         self.planning.begin()
         if self.planning.is_much_to_look_at:
-            self._scheduler.wake_soon("planning", self._look)  # this step was long enough
+            self._scheduler.wake_soon("planning", self._look)  # this step has been long enough
         else:
             self._look()
 
@@ -306,7 +306,7 @@ class Group:
             raise AssertionError(f"group {self.name} planned without a cause")
         cause, requested_us = self._planning_cause
         if event.transition is None:
-            if event.error != self._planning_error:  # it is tried again and again, but logged once
+            if event.error != self._planning_error:  # planning is retried, but an error is logged once
                 self._scheduler.warn(f"{event.error}; the partitions stay where they are")
             self._planning_error = event.error
             self._back_off(event.error or "no assignment")
@@ -316,7 +316,7 @@ class Group:
         self._carry_out(event.transition, cause, requested_us, event.elapsed_us)
 
     def _carry_out(self, transition: Transition, cause: Cause, requested_us: int, plan_us: int) -> None:
-        """Make a plan of what the strategy decided, and send its commands; no plan if every consumer has its share."""
+        """Make a plan from the strategy's decision and send its commands, unless every consumer has its share."""
         self._end_plan("superseded")
         generation = self._last_generation + 1
         deviations = self.planning.deviations(transition, self._moving.outstanding)
@@ -353,12 +353,12 @@ class Group:
             self._end_plan("finished")
             self._failures = self._outdated = 0
             if plan.transition.withholds or self.planning.gives_back:
-                self.request("released")  # the next plan assigns what this one has only revoked, or only given back
+                self.request("released")  # the next plan assigns what this one only revoked, or only gave back
         if self.state is GroupState.MOVING:
             self._rest("all commands acknowledged")
 
     def _fail(self, reason: str) -> None:
-        """The rebalance did not succeed: report it, and try again later; a group is never given up."""
+        """Report that the rebalance did not succeed, and retry later; a group is never given up."""
         self._end_plan("failed")
         if self.state is GroupState.MOVING:
             self._back_off(reason)
@@ -379,7 +379,7 @@ class Group:
         )
 
     def _rest(self, reason: str) -> None:
-        """Have nothing to do; a group that was found empty is read again when it has members."""
+        """Be settled; a group that was found empty is read again when it has members."""
         self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
         self._scheduler.hinder(None)
         self._maybe_reset_topics()
@@ -407,19 +407,19 @@ class Group:
     # Settings ---------------------------------------------------------------------------------------------------
 
     def read_settings(self) -> None:
-        """Read the settings node. Writing it without a change is an operator's way to request a rebalance."""
+        """Read the settings node. An operator requests a rebalance by writing it unchanged."""
         self._scheduler.ask(Get(paths.group(self.name), watch=True), self._settings_read)
 
     def _settings_read(self, reply: Reply) -> None:
         if isinstance(reply, Content):
             if reply.stat.created_zxid != self.view.created_zxid:
-                self.load("group-created")  # deleted and created again: nothing that was known is true
+                self.load("group-created")  # deleted and created again: nothing that was known holds
                 return
             self.view.settings_version = reply.stat.version
             try:
                 new = settings.decode(reply.content)
             except NodeContentError as error:
-                self._scheduler.warn(f"{error}; the settings before stay in force")
+                self._scheduler.warn(f"{error}; the former settings stay in force")
                 return
             before, self.view.settings = self.view.settings, new
             self._pause.look()
@@ -428,7 +428,7 @@ class Group:
                 return  # the pause was renewed
             plan = self._moving.plan
             if changed and plan is not None and not plan.is_all_sent(self.view.members):
-                self._end_plan("superseded")  # what it would still send was decided under other settings
+                self._end_plan("superseded")  # its remaining commands were decided under other settings
             self.request("settings-changed" if changed else "operator-request")
         else:
             self._leadership.gone.add(self.name)

@@ -1,7 +1,7 @@
-"""Publishes what keeps groups from going on, so that `groups describe --state` can say it from outside.
+"""Publishes why groups are stuck, so that `groups describe --state` can show it from outside.
 
-The node is ephemeral and names the leader's epoch: what a former leader could not do says nothing of the present one.
-It is written only when something changes, at most once in PUBLISH_INTERVAL_US.
+The node is ephemeral and names the leader's epoch, because a former leader's hindrances do not apply to the present
+one. It is written only when something changes, at most once in PUBLISH_INTERVAL_US.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING: Published = ([], 0)
 
 
 class Hindrances:
-    """What one leader publishes."""
+    """The hindrances that one leader publishes."""
 
     def __init__(self, scheduler: Scheduler, quarantine: Quarantine) -> None:
         """Publish nothing before `begin`."""
@@ -41,13 +41,13 @@ class Hindrances:
         self._quarantine = quarantine
         self._own = scheduler.part(OWNER)
         self._epoch: int | None = None  # None: not leading
-        self._exists = False  # the node may be there
+        self._exists = False  # whether the node may exist
         self._published: Published | None = NOTHING  # None: unknown
-        self._shown: list[tuple[str, Any]] = []  # kind, and name of the group or path and right: what is in the node
+        self._shown: list[tuple[str, Any]] = []  # contents of the node: kind, and group or (path, right)
         self._is_writing = False
 
     def begin(self, epoch: int) -> None:
-        """Lead, or go on after a broken connection: what was being written may be there or not."""
+        """Start publishing, or continue after a broken connection, when the outcome of a write is unknown."""
         self._own.forget()
         if epoch != self._epoch:
             self._epoch, self._exists, self._published = epoch, False, NOTHING
@@ -57,12 +57,12 @@ class Hindrances:
         self.look()
 
     def end(self) -> None:
-        """Lead no longer."""
+        """Stop publishing."""
         self._own.forget()
         self._epoch = None
 
     def look(self) -> None:
-        """Publish what has changed, if anything has, after a while in which more may change."""
+        """Publish changes, if any, after a delay that gathers further ones."""
         if self._epoch is None:
             return
         if self._scheduler.refusals.known and not self._own.has_timer("refused"):
@@ -81,9 +81,9 @@ class Hindrances:
             self._own.wake("refused", at_us, self._forget_refused)
 
     def _now(self) -> Published:
-        """Return what is shown, and the number of all others.
+        """Return the hindrances to show, and the number of all others.
 
-        What was shown before stays as long as it is true: so neither the work nor the changes grow with the number.
+        Those shown before stay as long as they apply, so that neither work nor changes grow with their total number.
         """
         sources: dict[str, Mapping[Any, Any]] = {
             QUARANTINED: self._quarantine.out,
@@ -131,6 +131,6 @@ def _hindrance(kind: str, name: Any, what: Any) -> Hindrance:  # noqa: ANN401  #
 
 
 def _group_of(path: str) -> str | None:
-    """Return the group that a path concerns; None: all of them."""
+    """Return the group to which a path belongs; None if it affects all groups."""
     name, _, _rest = path.removeprefix(f"{paths.GROUPS}/").partition("/")
     return name if path.startswith(f"{paths.GROUPS}/") else None

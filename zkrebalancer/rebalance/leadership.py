@@ -20,5 +20,5 @@ class Leadership:
     rebalance_request_queue: Turns  # groups that wait to be planned
     groups_to_load: Turns
     weighing: frozenset[str]  # strategies for which `ReadLoads` are performed
-    loading: set[str] = field(default_factory=set)  # groups that are being read, but those that have to wait
-    gone: set[str] = field(default_factory=set)  # their nodes were missing; they may exist again when next listed
+    loading: set[str] = field(default_factory=set)  # groups that are being read, except those that have to wait
+    gone: set[str] = field(default_factory=set)  # groups whose nodes were missing; the next list may have them again

@@ -1,4 +1,4 @@
-"""Compares a list of names with those that are known, some names in each step: ten thousand would take milliseconds."""
+"""Compares a list of names with the known ones, some per step, because ten thousand take milliseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WAKE = "/listing"
 
 
 class Listing:
-    """One comparison at a time; a new list replaces the one before, however much of that was compared."""
+    """One comparison at a time; a new list replaces the former one, even if that was compared only in part."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Listing:
         missing: Callable[[list[str]], None],
         compared: Callable[[], None],
     ) -> None:
-        """`seen(names)` gets all that are listed, `missing(names)` the known ones that are not; then `compared()`."""
+        """`seen(names)` gets all listed names, `missing(names)` known ones that are not listed; then `compared()`."""
         self._scheduler = scheduler
         self._seen = seen
         self._missing = missing
@@ -33,14 +33,14 @@ class Listing:
         self._to_miss: Iterator[str] | None = None
 
     def compare(self, names: tuple[str, ...], known: Collection[str]) -> None:
-        """Begin, and do as much as this step allows; what is known may change meanwhile."""
+        """Begin, and do as much as this step allows; the known names may change meanwhile."""
         self._known = known
         self._listed = set()
         self._to_see, self._to_miss = iter(names), None
         self._go_on()
 
     def stop(self) -> None:
-        """Compare no more: the list is out of date."""
+        """Stop comparing, because the list is out of date."""
         self._scheduler.cancel_wake(_WAKE)
 
     def _go_on(self) -> None:

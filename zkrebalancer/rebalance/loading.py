@@ -1,6 +1,6 @@
 """Loads a group into the coordinator: creates missing nodes, then drives a `GroupReader` in limited steps.
 
-A group that was deleted in use, and created again, is read once the leases of its former members are over.
+If a group was deleted in use and created again, it is read once the leases of its former members are over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_READS_PER_STEP = 500  # so that no other group waits long for its turn
 
 
 class Loading:
-    """One reading at a time; each stage is pipelined, the next begins when every reply is there."""
+    """One reading at a time. Each stage is pipelined; the next one starts when all replies have arrived."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Loading:
         self._former_lives = leadership.former_lives
         self._done = done
         self._stages: deque[Stage] = deque()
-        self._reads: deque[LazyRead] = deque()  # of this stage, not asked for yet
+        self._reads: deque[LazyRead] = deque()  # of this stage, not requested yet
         self._missing_replies = 0
         self._reader = GroupReader(view.group, view.topics)
 
     def begin(self) -> None:
-        """Read everything; whatever was being read is forgotten."""
+        """Read everything, and forget a reading in progress."""
         self._reader = GroupReader(self._view.group, self._view.topics, self._view.settings, watch=True)
         self._stages = deque(self._reader.stages())
         self._missing_replies = 0
@@ -51,7 +51,7 @@ class Loading:
         self._scheduler.ask(ListChildren(paths.group(self._view.group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
-        """Create the child nodes that are missing, then begin to read."""
+        """Create missing child nodes, then start reading."""
         group = self._view.group
         if not isinstance(reply, Children):
             self._note_gone()
@@ -61,7 +61,7 @@ class Loading:
         elif wait_us := self._former_lives.wait_us(group, self._view):
             text = "was deleted while it may have had members, and created again; it waits for their leases"
             self._scheduler.warn(f"{text} ({wait_us / 1e6:.1f} s)")
-            self._leadership.loading.discard(group)  # another one can be read meanwhile
+            self._leadership.loading.discard(group)  # so that another one can be read meanwhile
             self._scheduler.wake("former-life", self._scheduler.now.mono_us + wait_us, self._list)
         elif self._former_lives.was_served(group):
             self._scheduler.ask(Get(paths.group(group)), self._created_again, reply)
@@ -69,10 +69,10 @@ class Loading:
             self._complete(reply, 0)
 
     def _note_gone(self) -> None:
-        self._leadership.gone.add(self._view.group)  # the list of groups shows whether it comes back
+        self._leadership.gone.add(self._view.group)  # the list of groups shows whether it is created again
 
     def _created_again(self, reply: Reply, children: Children) -> None:
-        """Count on from the transaction that created the group: every plan of its former life had one of its own."""
+        """Continue its generation from the id of the transaction that created it, which is above all former ones."""
         if isinstance(reply, Content):
             self._complete(children, reply.stat.created_zxid)
         else:
@@ -107,7 +107,7 @@ class Loading:
         self._done(self._reader)
 
     def _ask(self) -> None:
-        """Ask for as much as goes into one step; the stage is over when all of it is answered."""
+        """Request as much as one step allows; the stage is over when everything is answered."""
         asked = min(len(self._reads), MAX_READS_PER_STEP)
         for _ in range(asked):
             call, handle = self._reads.popleft()()

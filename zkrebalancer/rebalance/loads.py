@@ -1,9 +1,9 @@
 """Lag, rates and racks of a group's partitions, for the strategies that weigh them.
 
-They are read at an interval, and not when a plan is needed: no plan waits for Kafka while a partition has no owner. A
-rate needs two readings. Until rates are known, as after a change of leaders, nothing is moved for the sake of balance,
-because an unknown load would look like an even one. If the group has weights (rates that are expected at this time of
-the week), they replace measured rates, from the first reading on.
+They are read at an interval, not when a plan is needed, so that no plan waits for Kafka while a partition has no owner.
+A rate needs two readings. Until rates are known, for example after a failover, nothing moves for balance alone, because
+unknown loads would look even. If the group has weights (the rates expected at this time of the week), they replace
+measured rates from the first reading on.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Loads:
 
     @property
     def are_known(self) -> bool:
-        """Whether there are rates: lag alone says little about what is to come."""
+        """Whether there are rates; lag alone says little about future load."""
         return bool(self.rate)
 
     def weigh(self, problem: Problem) -> Problem:
-        """Add what is known to the problem of a plan that is being made; begin to read, unless that is under way."""
+        """Add the known loads to the problem of a new plan; start reading, unless that is in progress."""
         self._counts = problem.topics
         if not self._is_reading and not self._scheduler.has_timer("loads"):
             self._read()
@@ -63,7 +63,7 @@ class Loads:
 
     def _read(self) -> None:
         if self._view.settings.strategy not in self._weighing or not self._counts:
-            return  # the next plan begins anew
+            return  # the next plan starts again
         self._is_reading, self._asked_us = True, self._scheduler.now.mono_us
         self._scheduler.do(ReadLoads(self._view.group, dict(self._counts)))
 
@@ -73,7 +73,7 @@ class Loads:
         self._is_reading = False
         interval_us = LOAD_INTERVAL_US
         if read.error is not None:
-            if read.error != self._error:  # it is tried again and again, but logged once
+            if read.error != self._error:  # reading is retried, but an error is logged once
                 self._scheduler.warn(f"lag and rates are not known: {read.error}")
         else:
             self._warn_of_refused(read.refused)

@@ -1,4 +1,4 @@
-"""Keeps the members up to date: follows the watches on `ids`, on each registration and on each ownership record."""
+"""Keeps the members up to date by watches on `ids`, on each registration and on each ownership record."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Membership:
         self._view = view
         self._subscriptions = subscriptions
         self._report = report
-        self._newcomers: dict[str, Member] = {}  # registration read, ownership record not yet
+        self._newcomers: dict[str, Member] = {}  # consumers whose registration was read, but not their ownership record
         self._owners_asked: set[str] = set()  # newcomers whose ownership records are being read
 
     def reset(self) -> None:
-        """Forget newcomers: the group is read again."""
+        """Forget newcomers, because the group is read again."""
         self._newcomers.clear()
         self._owners_asked.clear()
 
     def ask_again(self, registrations: Iterable[str], owners: Iterable[str]) -> None:
-        """Read, at growing intervals, what ZooKeeper refused to show: no watch fires when rights come back."""
+        """Read refused nodes again at growing intervals, because no watch fires when rights are restored."""
         for consumer in registrations:
             self.read_registration(consumer)
         for consumer in owners:
@@ -48,7 +48,7 @@ class Membership:
             self._read_commands(member)
 
     def _read_commands(self, member: Member) -> None:
-        """Read what the consumer has to answer and nobody showed yet; once it is answered, it is gone."""
+        """Read the consumer's commands that could not be read yet; answered ones are gone."""
         for path in sorted(member.refused_commands):
             self._scheduler.ask(Get(path), self._command_read, member.consumer, path)
 
@@ -63,7 +63,7 @@ class Membership:
             self._report(facts.CommandsRead(member))
             self._report_broken(member)
         else:
-            owners = Get(paths.owners(self._view.group, consumer), watch=True)  # what came of it
+            owners = Get(paths.owners(self._view.group, consumer), watch=True)  # its outcome
             self._scheduler.ask(owners, self._owners_read_after, consumer, path)
 
     def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:
@@ -73,7 +73,7 @@ class Membership:
         self._owners_read(reply, consumer, None)
 
     def look_ever_more_rarely(self, pause_us: int) -> None:
-        """See whether somebody came of whom no watch told: nobody is told of changes at a node that he may not read."""
+        """List members again after growing pauses: ZooKeeper sends no watch events without the right to read."""
         self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
 
     def _look(self, pause_us: int) -> None:
@@ -81,7 +81,7 @@ class Membership:
         self.list_ids()
 
     def list_ids(self) -> None:
-        """Consumers came or went: list them again."""
+        """List the consumers again, because some joined or left."""
         self._scheduler.ask(ListChildren(paths.ids(self._view.group), watch=True), self._ids_listed)
 
     def _ids_listed(self, reply: Reply) -> None:
@@ -94,7 +94,7 @@ class Membership:
         for consumer in sorted(members.keys() - names):
             members[consumer].registered = False
             self._view.touch(consumer)
-            self.read_owners(consumer)  # only the end of its session lets its partitions go
+            self.read_owners(consumer)  # only the end of its session frees its partitions
 
     def _read_newcomer(self, consumer: str) -> None:
         group = self._view.group
@@ -131,7 +131,7 @@ class Membership:
         self._report_broken(member)
 
     def read_registration(self, consumer: str) -> None:
-        """A consumer changed its registration."""
+        """Read a registration that has changed."""
         registration = Get(paths.ids(self._view.group, consumer), watch=True)
         self._scheduler.ask(registration, self._registration_read, consumer)
 
@@ -173,7 +173,7 @@ class Membership:
                 self._report(facts.SessionOver(consumer))
 
     def _registered_without_owners(self, reply: Reply, consumer: str) -> None:
-        """The end of its session takes both nodes, so if this one is still there, somebody has deleted the other."""
+        """The end of a session deletes both nodes, so if this one still exists, somebody has deleted the other."""
         member = self._view.members.get(consumer)
         if member is None or member.state is MemberState.EVICTING:
             return

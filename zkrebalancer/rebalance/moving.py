@@ -1,7 +1,7 @@
-"""Carries a plan out: sends commands, handles acknowledgements, and cancels or reports what is not answered in time.
+"""Carries out a plan: sends commands, handles acknowledgements, and cancels or reports what is not answered in time.
 
-One transaction of commands is under way at a time and a consumer has at most one command to answer, so that what is
-released meanwhile joins the next transaction.
+At most one transaction of commands is in flight, and a consumer has at most one command to answer, so that partitions
+released meanwhile join the next transaction.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Relea
 
 # Limits of one step's work, so that no other group waits long for its turn (`tests/benchmarks/hub.py`).
 MAX_COMMANDS_PER_TRANSACTION = 64
-MAX_LOOKS_PER_TRANSACTION = 700  # at consumers and partitions, ready or not; the command that passes it goes along
+MAX_LOOKS_PER_TRANSACTION = 700  # consumers and partitions to examine; the command that exceeds it is still included
 MAX_RECORDED_PER_TRANSACTION = 20_000  # partitions in the records of what the receivers of starts may own
-MAX_TRANSACTION_BYTES = 500_000  # of commands and what goes with them; what ZooKeeper takes is another limit
+MAX_TRANSACTION_BYTES = 500_000  # of commands and what is written with them; ZooKeeper's limit is another one
 
 
 class Moving:
@@ -51,25 +51,25 @@ class Moving:
         self._report = report
         self._given = GivenRecords(scheduler, view)
         self.plan: Plan | None = None
-        self.is_held_back = True  # while the group is read, or a new plan is made
+        self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self._is_sending = False
         self.outstanding: set[str] = set()  # consumers that have commands to answer
         self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
 
     @property
     def is_complete(self) -> bool:
-        """Whether every command is sent and acknowledged, and every consumer has what the plan gave."""
+        """Whether every command is sent and acknowledged, and every consumer has its share of the plan."""
         return not (self.outstanding or self._is_sending or (self.plan is not None and self.plan.unserved))
 
     def reset(self) -> None:
-        """Forget what is outstanding: the group is read again, and pending commands are found in the channels."""
+        """Forget outstanding commands, because the group is read again, which finds them in the channels."""
         self._is_sending = False
         self._given.reset()
         self.outstanding.clear()
         self._candidates.clear()
 
     def adopt(self) -> None:
-        """After loading: adopt the commands that are pending, with a new time limit for each."""
+        """After loading, adopt the pending commands, with a new time limit for each."""
         for member in self._view.members.values():
             self.adopt_member(member)
         self._given.look()
@@ -84,7 +84,7 @@ class Moving:
     # Sending --------------------------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan) -> None:
-        """Carry out a plan: at once, or in a step of its own if there is much to send."""
+        """Carry out a plan, at once or, if there is much to send, in a separate step."""
         self.plan = plan
         self._candidates.update(dict.fromkeys(sorted(plan.unserved)))
         if len(plan.unserved) <= MAX_COMMANDS_PER_TRANSACTION:
@@ -93,7 +93,7 @@ class Moving:
             self._advance_later()
 
     def advance(self, consumers: Iterable[str] = ()) -> None:
-        """Send what can be sent now to these consumers, and to those that could not be served before."""
+        """Send what can be sent now, to these consumers and to those that could not be served before."""
         self._candidates.update(dict.fromkeys(consumers))
         plan = self.plan
         if plan is None or self._is_sending or self.is_held_back:
@@ -138,7 +138,7 @@ class Moving:
         return self._command(plan, consumer, step), looked
 
     def _command(self, plan: Plan, consumer: str, step: Stop | Start) -> Command:
-        """Return as much of the step as goes into one command."""
+        """Return as much of the step as fits into one command."""
         identity = self._scheduler.new_id(), self._epoch, plan.generation
         if isinstance(step, Start):
             return command.fitting_start(*identity, plan.cause, step.partitions)
@@ -211,7 +211,7 @@ class Moving:
             )
 
     def _not_sent(self, reply: Refused, batch: Batch) -> None:
-        """Nothing was written. Find out what was in the way, and send the rest again."""
+        """Find out why nothing was written, and send the rest again."""
         for consumer, sent in batch.commands:
             member = self._view.members.get(consumer)
             if member is not None:
@@ -235,7 +235,7 @@ class Moving:
             self._report(facts.Failed(reply.refusal.value))
 
     def _note_without_channel(self, consumer: str) -> None:
-        """Its session is over, or somebody has removed its channel: then it leaves by itself, or is evicted."""
+        """Handle a missing channel: the session is over, or the consumer will leave by itself or be evicted."""
         member = self._view.members.get(consumer)
         if member is not None:
             member.unreadable_commands = True
@@ -243,7 +243,7 @@ class Moving:
             self.expect_readable(member)
 
     def _leave_out_for_now(self, consumer: str) -> None:
-        """Commands to one consumer are refused: it takes no part for a while, and the others go on."""
+        """Leave out for a while a consumer to which commands are refused, so that the others continue."""
         self.leave_out(consumer)
         member = self._view.members.get(consumer)
         if member is not None:
@@ -262,7 +262,7 @@ class Moving:
             self._report(facts.Changed("retry"))
 
     def _unsent(self, member: Member) -> None:
-        """Forget a command that was refused or cancelled: its partitions are sent again if the plan still needs it."""
+        """Forget a command that was refused or cancelled; its partitions are sent again if the plan still needs it."""
         released = self._view.refresh(member.consumer)
         self._given.look()
         self._answered(member)
@@ -270,12 +270,12 @@ class Moving:
         self._candidates[member.consumer] = None
 
     def leave_out(self, consumer: str) -> None:
-        """Send nothing more to a consumer by this plan, and no longer wait for it."""
+        """Send a consumer nothing more of this plan, and no longer wait for it."""
         if self.plan is not None and self.plan.drop(consumer):
             self._serve_all(self.plan)
 
     def gone(self, consumer: str) -> None:
-        """A consumer is no member any more."""
+        """Forget a consumer that is no longer a member."""
         self.outstanding.discard(consumer)
         for name in ("command", "unreadable", "refused"):
             self._scheduler.cancel_wake((name, consumer))
@@ -285,7 +285,7 @@ class Moving:
         self._candidates.update(dict.fromkeys(sorted(plan.unserved)))
 
     def serve(self, released: Released) -> None:
-        """Partitions were let go: a start may be sent to those that wait for them."""
+        """Make the consumers that wait for released partitions candidates for a start."""
         if self.plan is None:
             return
         for partition in sorted(released.partitions):
@@ -298,7 +298,7 @@ class Moving:
     # Acknowledgements -----------------------------------------------------------------------------------------------
 
     def owners_read(self, member: Member, before: OwnersRecord | None) -> None:
-        """`owners/C` was read again: only this decides what is acknowledged."""
+        """Handle that `owners/C` was read again; only this shows what is acknowledged."""
         acknowledged: list[PendingCommand] = []
         if member.owners is not None:
             for position, pending in enumerate(member.pending):
@@ -344,19 +344,19 @@ class Moving:
     # Consumers that do not answer -----------------------------------------------------------------------------------
 
     def limit(self, member: Member) -> None:
-        """Limit the time for the oldest command that the consumer has to answer, if there is one."""
+        """Limit the time for the oldest command that the consumer has to answer, if any."""
         if member.pending:
             is_stop = isinstance(member.pending[0].command, StopFetcher)
             late_us = self._limit_us(member.stop_timeout_ms if is_stop else None)
             self._await_answer(member.consumer, late_us)
 
     def _await_answer(self, consumer: str, late_us: int) -> None:
-        """Wait until an answer is late; look earlier whether the consumer has anything to answer."""
+        """Wait until an answer is late, but check earlier whether the command still exists."""
         at_us = min(late_us, self._limit_us())
         self._scheduler.wake(("command", consumer), at_us, self._look, consumer, late_us)
 
     def expect_readable(self, member: Member) -> None:
-        """A consumer whose record or commands cannot be read gets no command: it has a time limit too."""
+        """Set a time limit for a consumer whose record or commands cannot be read; it gets no command."""
         key = ("unreadable", member.consumer)
         if member.is_readable:
             self._scheduler.cancel_wake(key)
@@ -387,7 +387,7 @@ class Moving:
             self._await_answer(consumer, late_us)
 
     def _late(self, consumer: str, late: PendingCommand) -> None:
-        """A stop that is not acknowledged means eviction; a start is cancelled and tried again."""
+        """Evict the consumer if a stop is late; cancel a late start and send it again."""
         if self.plan is not None:
             self.plan.late_members.add(consumer)
         if isinstance(late.command, StopFetcher):
@@ -400,11 +400,11 @@ class Moving:
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
-        elif isinstance(reply, Refused):  # somebody has made a node below it: nor can the consumer acknowledge it
+        elif isinstance(reply, Refused):  # somebody has created a node below it, so nobody can acknowledge it either
             self._report(facts.Unanswered(consumer, f"{late.node} cannot be removed: {reply.refusal.value}", late))
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
-        """A command is gone, and was never applied: try again, unless that was the last try."""
+        """Retry after a command is gone that was never applied, unless that was the last try."""
         member = self._view.members.get(consumer)
         if member is None or late not in member.pending:
             return

@@ -9,7 +9,7 @@ from zkrebalancer.protocol import offset_copy, paths
 from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Refusal, Refused, Reply
 from zkrebalancer.rebalance.scheduler import PartScheduler
 
-FIRST_LOOK_US = 60_000_000  # after a group was read: its members come first
+FIRST_LOOK_US = 60_000_000  # after a group was read, because its members are more urgent
 LOOK_INTERVAL_US = 86_400_000_000  # while there are copies
 MAX_REMOVED = 500  # in one transaction
 
@@ -18,15 +18,15 @@ class OffsetCopies:
     """The copies of one group."""
 
     def __init__(self, scheduler: PartScheduler, group: str) -> None:
-        """Look for nothing yet."""
+        """Schedule nothing yet."""
         self._scheduler = scheduler
         self._group = group
-        self._may_exist = True  # until a look finds none
+        self._may_exist = True  # until a list has none
         self._next_look_us = 0
         self._is_removing = False
 
     def adopt(self) -> None:
-        """Set the timer again, which was dropped when the group began to be read anew."""
+        """Set the timer again, which was dropped when the reading of the group began."""
         self._is_removing = False
         if self._may_exist:
             spread_us = crc32(self._group.encode()) % FIRST_LOOK_US  # 10,000 groups are read at about the same time
@@ -34,7 +34,7 @@ class OffsetCopies:
             self._scheduler.wake("copies", max(self._next_look_us, earliest_us), self.look)
 
     def look(self) -> None:
-        """List the copies: another one was made, or one may be too old by now."""
+        """List the copies, because a new one was made, or one may be too old by now."""
         self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
@@ -54,9 +54,9 @@ class OffsetCopies:
             self._scheduler.write(operations[:count], self._removed, names, count)
 
     def _removed(self, reply: Reply, names: Sequence[str], count: int) -> None:
-        """Go on with the rest, without a copy that has nodes of somebody else below it.
+        """Continue with the rest, without a copy that has foreign nodes below it.
 
-        What somebody else has removed is left to the next look.
+        If somebody else has removed copies, wait for the next list.
         """
         self._is_removing = False
         if isinstance(reply, Done):

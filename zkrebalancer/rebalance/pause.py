@@ -1,7 +1,7 @@
-"""Ends a pause of starts that nothing renews any more: `reset-offsets` was killed, or lost its connection.
+"""Ends a pause of starts that is no longer renewed, because `reset-offsets` was killed or lost its connection.
 
-A reset renews its pause with every transaction, by `paused_by`. What it still tries to write afterwards fails, because
-it names the version of the settings.
+A reset renews its pause with every transaction, by changing `paused_by`. Its later writes fail, because they check the
+version of the settings.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ PAUSE_LIMIT_US = 60_000_000  # a reset asks Kafka for 30 s at most between two r
 
 
 class Pause:
-    """Watches over the pause of one group."""
+    """Watches the pause of one group."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView) -> None:
         """Know no pause."""
         self._scheduler = scheduler
         self._view = view
         self._by: str | None = None  # None: starts are not paused
-        self._until_us = 0  # survives that the group is read anew
+        self._until_us = 0  # kept when the group is read anew
 
     def look(self) -> None:
-        """The settings were read: wait until the pause is renewed or too old."""
+        """After the settings were read, wait until the pause is renewed or too old."""
         known = self._view.settings
         if not known.starts_paused:
             self._by = None
@@ -40,7 +40,7 @@ class Pause:
         self._scheduler.ask(Get(paths.group(self._view.group)), self._end)
 
     def _end(self, reply: Reply) -> None:
-        """End the pause, unless the settings have changed meanwhile: then they are read, and looked at again."""
+        """End the pause, unless the settings have changed meanwhile: then they are read and checked again."""
         if not isinstance(reply, Content):
             return
         try:
@@ -53,4 +53,6 @@ class Pause:
 
     def _ended(self, reply: Reply) -> None:
         if isinstance(reply, Done):
-            self._scheduler.warn(f"starts were paused by a reset that has not gone on for {PAUSE_LIMIT_US // 10**6} s")
+            self._scheduler.warn(
+                f"starts were paused by a reset that has made no progress for {PAUSE_LIMIT_US // 10**6} s"
+            )

@@ -1,10 +1,10 @@
 """Plans: each member's next step follows from what it has and what it shall have, whatever happened before.
 
-A plan says what every consumer shall have. It is not a list of commands that is worked off: `next_step` compares what
-a consumer has with what it shall have, whenever a command may be sent to it. So a command that was refused, cancelled
-or cut short needs no bookkeeping, and neither does a plan that a new leader makes anew.
+A plan says what every consumer shall have. It is not a list of commands: whenever a consumer may get a command,
+`next_step` compares what it has with what it shall have. So a command that was refused, cancelled or cut short needs no
+bookkeeping, and neither does a new leader's plan.
 
-Incremental: only what moves is stopped, and a partition starts at its new owner as soon as the old one has let go.
+Incremental: only what moves is stopped, and a partition starts at its new owner as soon as the old one has released it.
 Eager (the legacy design): every consumer stops everything, and none starts before all have stopped.
 """
 
@@ -20,7 +20,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import EAGER
 from zkrebalancer.rebalance.view import GroupView, Member
 
-MAX_VACANT = 10_000  # of more, pauses and moves are not counted
+MAX_VACANT = 10_000  # beyond this, pauses and moves are not counted
 
 Share = Mapping[TopicPartition, int]  # partition -> consumer thread
 
@@ -33,13 +33,13 @@ class Difference:
     coming: Share
 
     def __len__(self) -> int:
-        """How many partitions are different."""
+        """Return the number of differing partitions."""
         return len(self.leaving) + len(self.coming)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The next command revokes partitions; None: all of them, and what the plan gives comes afterwards."""
+    """The next command revokes partitions; None: all of them, before the consumer gets its share."""
 
     partitions: frozenset[TopicPartition] | None
 
@@ -61,11 +61,11 @@ class Plan:
     requested_us: int
     transition: Transition
     shares: Mapping[str, Share]  # of the consumers to which the difference in `transition` does not apply
-    fenced: frozenset[str]  # they are to stop everything and leave
+    fenced: frozenset[str]  # consumers that have to stop everything and leave
     unserved: set[str] = field(default_factory=set)  # consumers that do not have their share yet
     stopping: set[str] = field(default_factory=set)  # those of them that have to stop everything first
     moved_count: int = 0  # partitions that had another owner before
-    stored: bool = False  # whether `generation` stands in ZooKeeper
+    stored: bool = False  # whether `generation` is stored in ZooKeeper
     pause_us_max: int = 0
     late_members: set[str] = field(default_factory=set)
 
@@ -81,7 +81,7 @@ class Plan:
     def difference(self, consumer: str, has: Share) -> Difference:
         """Compare what a consumer has with what it shall have.
 
-        Costs what changes: where the difference in the transition applies, the rest of the share is not looked at.
+        The cost is proportional to the changes: if the difference in the transition applies, only that is examined.
         """
         if consumer in self.shares:
             wanted = self.shares[consumer]
@@ -93,12 +93,12 @@ class Plan:
         return Difference(leaving, {tp: thread for tp, thread in gained.items() if has.get(tp) != thread})
 
     def waiting(self, partition: TopicPartition) -> str | None:
-        """Return the consumer that shall have the partition, None if it is served already."""
+        """Return the consumer that waits for the partition, None if there is none."""
         consumer = self.transition.receiver(partition)
         return consumer if consumer in self.unserved else None
 
     def is_all_sent(self, members: Mapping[str, Member]) -> bool:
-        """Whether every command was sent, acknowledged or not. Looks at every consumer that is not served yet."""
+        """Whether every command was sent, acknowledged or not. Examines every consumer that is not served yet."""
         return not any(
             (consumer in self.stopping and not self._is_stopping(members[consumer]))
             or self.difference(consumer, members[consumer].expected())
@@ -139,7 +139,7 @@ class Plan:
 def next_step(
     plan: Plan, consumer: str, has: Share, may_start: Callable[[TopicPartition], bool]
 ) -> tuple[Stop | Start | None, int]:
-    """Return what a consumer that has nothing to answer is sent next, and how many partitions were looked at.
+    """Return the next step of a consumer that has nothing to answer, and how many partitions were examined.
 
     `has`: what it owns. `may_start`: whether a partition is free for it.
     """
@@ -161,7 +161,7 @@ def next_step(
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """The last holder of a partition that is free, and since when it is."""
+    """The last holder of a free partition, and since when it is free."""
 
     consumer: str
     since_us: int
@@ -171,11 +171,11 @@ class Vacancies:
     """Partitions without a holder, for telemetry: no event says which partitions a command moved."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without vacancies."""
         self.by_partition: dict[TopicPartition, Vacancy] = {}  # at most MAX_VACANT
 
     def note(self, consumer: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
-        """Note that the consumer has let go of these partitions, and that they are free."""
+        """Note that the consumer has released these partitions, and that they are free."""
         room = max(0, MAX_VACANT - len(self.by_partition))
         self.by_partition.update(dict.fromkeys(islice(partitions, room), Vacancy(consumer, now_us)))
 
@@ -192,11 +192,11 @@ class Vacancies:
 
 @dataclass(frozen=True, slots=True)
 class Deviations:
-    """Where a plan is not simply what the strategy's transition says.
+    """How a plan differs from the strategy's transition.
 
     `shares`: the whole shares of the consumers to which the transition's difference does not apply. `fenced`: the
-    consumers that are to stop everything and leave. `former_names`: consumers of static members that are gone -> those
-    under which they came back; a partition that goes from one to the other does not count as moved.
+    consumers that have to stop everything and leave. `former_names`: former consumers of static members -> those under
+    which they returned; a partition that goes from one to the other does not count as moved.
     """
 
     mode: str
@@ -216,9 +216,9 @@ def make_plan(
 ) -> Plan | None:
     """Return a plan, None if every consumer has its share.
 
-    Costs what changes: only where the plan deviates, what is held is compared with the share; for all others the
-    strategy's transition has the difference. `vacancies` names the last holders of free partitions, because those of a
-    dead consumer count as moved too.
+    The cost is proportional to the changes: only where the plan deviates is the share compared with what is held; for
+    all others the strategy's transition has the difference. `vacancies` names the last holders of free partitions,
+    because those of a dead consumer count as moved, too.
     """
     mode, shares = deviations.mode, deviations.shares
     plan = Plan(generation, mode, cause, requested_us, transition, shares, deviations.fenced)
@@ -232,7 +232,7 @@ def make_plan(
         is_different = is_fencing or member.expected() != wanted
         if is_fencing:
             plan.stopping.add(consumer)
-        # A command that is pending may be cancelled, and then more is missing than now.
+        # A pending command may be cancelled, and then more is missing than now.
         if is_different or member.pending or (mode == EAGER and wanted):
             plan.unserved.add(consumer)
         is_needed = is_needed or is_different
@@ -250,12 +250,12 @@ def _is_leaving(member: Member) -> bool:
 
 
 def _inherited(view: GroupView, plan: Plan, vacancies: Vacancies, former_names: Mapping[str, str]) -> int:
-    """Count the partitions that are started at another consumer than the departed one that had them."""
+    """Count the partitions of departed consumers that start at another consumer."""
     former = {partition: vacancy.consumer for partition, vacancy in vacancies.by_partition.items()}
     for consumer in {*view.evicted, *plan.shares}:
         if not plan.transition.knows(consumer):
             former.update(dict.fromkeys(view.held_by(consumer), consumer))
-    coming: dict[str, Share] = {}  # of each receiver; what is being started already moves no more
+    coming: dict[str, Share] = {}  # of each receiver; what is already being started does not count again
     count = 0
     for partition, consumer in former.items():
         receiver = plan.waiting(partition)

@@ -1,6 +1,6 @@
 """From a group's view to the strategy's problem, and from its answer to a plan that may be carried out.
 
-The problem is kept between rebalances: only consumers that have changed are looked at again, and the strategy gets the
+The problem is kept between rebalances: only consumers that have changed are examined again, and the strategy gets the
 previous columns with the names of the consumers that differ now. Work that grows with the group is done in a thread
 (`place`); the coordinator's loop pays for what changes.
 """
@@ -28,27 +28,27 @@ from zkrebalancer.rebalance.plan import Deviations, Share
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.view import GroupView, Member
 
-MAX_LOOKS_PER_STEP = 500  # partitions looked at in one go, then other groups have their turn
-LOOKS_PER_MEMBER = 10  # a member costs as much as so many partitions
+MAX_LOOKS_PER_STEP = 500  # partitions examined in one step, so that other groups have their turn
+LOOKS_PER_MEMBER = 10  # a member costs as much as this many partitions
 
 
 class Planning:
-    """The problem of one group, kept up to date. It reads the view, and changes nothing of it but `touched`."""
+    """The problem of one group, kept up to date. It reads the view, and changes only its `touched`."""
 
     def __init__(self, view: GroupView, subscriptions: Subscriptions, warn: Callable[[str], None]) -> None:
-        """Begin without members; the first look is at all of them. `warn(text)` writes a log line."""
+        """Start without members; the first look examines all of them. `warn(text)` writes a log line."""
         self._view = view
         self._subscriptions = subscriptions
         self._warn = warn
-        self._members: dict[str, ProblemMember] = {}  # those that take part
-        self._outside: set[str] = set()  # registered, but given nothing
-        self._odd_holders: set[str] = set()  # hold what no topic that was read has
+        self._members: dict[str, ProblemMember] = {}  # members that take part
+        self._outside: set[str] = set()  # registered members that are given nothing
+        self._odd_holders: set[str] = set()  # members that hold partitions of no known topic
         self._topics: Counter[str] = Counter()  # topic -> members that read it or hold some of it
         self._resetting: set[str] = set()
         self._instance_of: dict[str, str] = {}
         self._consumers_of: dict[str, set[str]] = {}  # the same by instance id
         self._fenced: dict[str, str] = {}  # consumer -> instance id that a younger consumer has
-        self._former_names: dict[str, str] = {}  # of static members that have come back -> their consumers now
+        self._former_names: dict[str, str] = {}  # former consumers of static members that returned -> present ones
         self._absent: dict[str, ProblemMember] = {}
         self._reserved: dict[str, dict[TopicPartition, int]] = {}  # consumer -> what no other one may have
         self._reserved_for: dict[TopicPartition, str] = {}
@@ -59,17 +59,17 @@ class Planning:
 
     @property
     def is_much_to_look_at(self) -> bool:
-        """Whether the next look is at so many members that it should have a step of its own."""
+        """Whether so many members have to be examined that this should be a separate step."""
         return self._is_all_touched and len(self._view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP
 
     def touch_all(self) -> None:
-        """Look at every member again: the group was read anew, or its topics have changed."""
+        """Examine every member again, because the group was read anew or its topics have changed."""
         self._is_all_touched = True
 
     # The problem --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a plan: look at all members again if topics have changed, or wait for a reset of their offsets."""
+        """Begin a plan; examine all members again if topics have changed or wait for a reset of their offsets."""
         resetting = self._view.stale_topics()
         if resetting != self._resetting or not self._subscriptions.are_changes_reported:
             self._resetting = resetting
@@ -99,7 +99,7 @@ class Planning:
         return True
 
     def _resolve_some(self, member: Member | None, limit: int) -> int:
-        """Look for the topics that a member wants; return how many were looked at."""
+        """Resolve a member's subscription in part; return how many topics were examined."""
         if member is None or member.registration is None:
             return 0
         with suppress(PatternError):  # logged when its topics are needed
@@ -107,7 +107,7 @@ class Planning:
         return 0
 
     def _look_at_static_members(self) -> None:
-        """Look at static members at every plan: what a returning one may claim depends on what others hold."""
+        """Examine static members at every plan, because what a returning one may claim depends on others."""
         before = {*self._fenced, *self._former_names.values()}
         self._fenced = static_members.fenced(self._view, self._consumers_of)
         self._former_names = static_members.former_names(self._view, self._consumers_of, self._fenced)
@@ -142,13 +142,13 @@ class Planning:
         )
 
     def keep(self, columns: Columns) -> None:
-        """The strategy has answered: the next problem is described as the difference to this one."""
+        """Keep the columns of the strategy's answer: the next problem is described as the difference to them."""
         self._columns = columns
         self._changed.clear()
 
     @property
     def gives_back(self) -> bool:
-        """Whether a member that returned gets what it had, whatever the strategy says."""
+        """Whether a returned member gets back what it had, regardless of the strategy."""
         return not self._reserved.keys().isdisjoint(self._view.members)
 
     # One consumer -------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Planning:
         registration = member.registration
         if member.consumer in self._fenced:
             return None
-        if registration is None:  # it may not be read: until it may, it wants what it has
+        if registration is None:  # until the registration may be read, the member wants what it has
             held = self._view.held_by(member.consumer)
             return ProblemMember({topic: 1 for topic, _number in held}, held)
         threads = self._threads(member, registration)
@@ -239,9 +239,9 @@ class Planning:
     def _shares(self, transition: Transition, outstanding: AbstractSet[str]) -> dict[str, Share]:
         """Return the whole share of each consumer to which the transition's difference does not apply.
 
-        A transition says what changes compared with the problem. That is not what changes compared with what a consumer
-        holds if it changed since the problem was made, has pending commands, is a returning static member, or takes no
-        part. In a frozen group, and in a plan that starts everything anew, it holds for no consumer that changes.
+        A transition is the difference to the problem. It differs from the difference to what a consumer holds if the
+        consumer has changed since the problem was made, has pending commands, is a returning static member, or takes no
+        part. In a frozen group, and in a plan that starts everything anew, it applies to no consumer that changes.
         """
         view = self._view
         is_other_mode = transition.everything is not self._is_eager  # the settings have changed since
@@ -256,13 +256,13 @@ class Planning:
 
     @property
     def _is_eager(self) -> bool:
-        """Whether everything is stopped before anything starts, by the settings now: a frozen group stops nothing."""
+        """Whether, by the present settings, everything stops before anything starts; not in a frozen group."""
         return self._view.settings.mode == EAGER and not self._view.settings.frozen
 
     def _is_gentle(self, shares: Mapping[str, Share]) -> bool:
-        """Whether not all have to stop although the group is eager: static members only get back what they had.
+        """Whether not all have to stop in an eager group, because static members only get back what they had.
 
-        While stops of an eager plan before are not acknowledged, static members too wait for them.
+        While stops of an earlier eager plan are not acknowledged, static members wait for them, too.
         """
         for consumer, wanted in shares.items():
             member = self._view.members[consumer]
@@ -276,10 +276,10 @@ class Planning:
         return True
 
     def admissible(self, consumer: str, transition: Transition) -> Share:
-        """Return a consumer's share, without what cannot be.
+        """Return a consumer's share, without partitions that it cannot get.
 
-        That is: partitions that do not exist, and in a frozen group whatever is held by others. Of a topic that could
-        never be read, of which the strategy knows nothing, it keeps what it holds.
+        These are partitions that do not exist, and in a frozen group what others hold. The strategy knows nothing of a
+        topic that could never be read, so the consumer keeps what it holds of it.
         """
         view, held = self._view, self._view.held_by(consumer)
         wanted = {tp: thread for tp, thread in transition.share(consumer).items() if view.exists(tp)}
@@ -296,7 +296,7 @@ class Planning:
 
 
 def answer(task: Compute, strategies: Mapping[str, Strategy]) -> Transition:
-    """Run the strategy; takes its time.
+    """Run the strategy, which may take long.
 
     Raises:
         RebalancerError: there is no such strategy, or it refuses its options.

@@ -1,13 +1,12 @@
-"""Contains a bug to the group in whose step it shows.
+"""Confines a bug to the group in whose step it shows.
 
-An exception in a step ends the process, and then every standby that takes over and comes to the same step. In a step of
-one group it has a cause in that group: so the group is dropped with all that it waits for, and read from ZooKeeper
-again after a pause that grows; other groups go on. `Scheduler.run` catches the exception and drops the effects of the
-step. What the step would have done is not done, so its state, which may
-be half changed, has no effect.
+An exception in a step would end the process, and then every standby that takes over and reaches the same step. In a
+group's step, the cause is in that group. So the group is dropped with all that it waits for, and read from ZooKeeper
+again at growing intervals, while other groups continue. `Scheduler.run` catches the exception and drops the effects of
+the step, so that the group's state, which may be half changed, has no effect.
 
 An exception outside of any group's step (in the election, the topic listener, the scheduler) still ends the process:
-what all groups rely on cannot be trusted any more, and only a new process begins with a true state.
+then no group can rely on the shared state, and only a new process starts with a correct one.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Quarantine:
         self, scheduler: Scheduler, drop: Callable[[str], list[str]], serve_again: Callable[[str], None]
     ) -> None:
         """`drop(group)` forgets a group and returns the lines of its story; `serve_again(group)` loads it anew."""
-        self.event: object = None  # that is being handled
-        self.entries: dict[str, Entry] = {}  # at most one for each group that there is
+        self.event: object = None  # the event being handled
+        self.entries: dict[str, Entry] = {}  # at most one for each existing group
         self.out: dict[str, str] = {}  # groups that are not served now -> the error
         self.failures = 0
         self._scheduler = scheduler
@@ -49,7 +48,7 @@ class Quarantine:
         self._serve_again = serve_again
 
     def contain(self, group: str, error: Exception, step: str) -> None:
-        """Drop a group of which a step has failed, until its pause is over."""
+        """Drop a group whose step has failed, until its pause is over."""
         story = self._drop(group)
         now_us = self._scheduler.now.mono_us
         before = self.entries.get(group)
@@ -82,7 +81,7 @@ class Quarantine:
             self._own.cancel_wake(group)
 
     def clear(self) -> list[dict[str, Any]]:
-        """Forget all groups: the leadership is over. Return what has to be freed."""
+        """Forget all groups, because the leadership is over; return what has to be freed."""
         rubbish: list[dict[str, Any]] = [self.entries, self.out]
         self.entries, self.out = {}, {}
         return rubbish

@@ -1,9 +1,9 @@
-"""Reads a whole group from ZooKeeper, in the one order that is safe; the coordinator and tools from outside use it.
+"""Reads a whole group from ZooKeeper, in the one safe order, for the coordinator and for tools.
 
-Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, an
-eviction moves it to `evicted`; so channels and their commands are read first, then the names of owners, then ids, then
-owners, then evicted. So a partition that moves meanwhile is seen at its destination or in both places, never in
-neither. A channel without a consumer among the ids that were listed after it belongs to a dead consumer.
+Reads of several nodes are not one snapshot. An acknowledgement moves a partition from `channel` to `owners`, and an
+eviction moves it to `evicted`. So channels and their commands are read first, then the names of owners, then ids, then
+owners, then evicted. A partition that moves meanwhile is thus seen at its destination or in both places, never in
+neither. A channel whose consumer is not among the ids listed later belongs to a dead consumer.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
-OF_ONE = ("ids", "owners", "channel", "evicted")  # below these every node concerns one consumer
+OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
 
-Path = Callable[..., str]  # of `paths`: of a group, and of what is named besides
+Path = Callable[..., str]  # a function of `paths`, whose first argument is a group
 Read = tuple[ListChildren | Get, Callable[[Reply], None]]  # a call, and the method that handles its reply
 LazyRead = Callable[[], Read]
 Stage = Callable[[], list[LazyRead]]
@@ -52,15 +52,15 @@ class GroupReader:
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
         self._is_generation_known = True
-        self._seen_generation = 0  # by members
-        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
-        self.refused_registrations: list[str] = []  # of consumers that are there, but whose node may not be read
+        self._seen_generation = 0  # the highest one in members' nodes
+        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
+        self.refused_registrations: list[str] = []  # existing consumers whose node may not be read
         self.refused_owners: list[str] = []
         self.refused_commands: dict[str, set[str]] = {}  # consumer -> paths
-        self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
+        self._without_record: list[str] = []  # consumers that were registered, and had no `owners` afterwards
 
     def stages(self) -> list[Stage]:
-        """Return what to read, in order; a stage may begin once every reply to the one before was handled."""
+        """Return what to read, in order; a stage may begin once every reply to the previous one is handled."""
         return [
             self._node_names,
             self._commands_incarnations_and_statics,
@@ -75,7 +75,7 @@ class GroupReader:
         ]
 
     def finish(self) -> None:
-        """Every stage is over: count what the evicted hold."""
+        """After the last stage, index what evicted consumers hold."""
         self.view.is_recorded = self._is_recorded()
         if not self.view.is_recorded:
             self.view.unrecorded.update(dict.fromkeys(self.view.members))
@@ -84,16 +84,16 @@ class GroupReader:
         self.view.generation = max(self.view.generation, self._seen_generation)
 
     def _note_generation(self, generation: int, stat: Stat) -> None:
-        """Note a generation that a member has seen: the group's own cannot be below, whatever its node says.
+        """Note a generation in a member's node: the group's own cannot be lower, whatever its node says.
 
-        A member writes what it likes. Every plan had a transaction of its own, so no generation is above the number of
-        the transaction that wrote of it: one that is forged leaves numbers to count on.
+        Members may forge generations. But every plan had a separate transaction, so no true generation is above the id
+        of the transaction that wrote the node; higher ones are not believed, so that numbers remain to count on.
         """
         if generation <= stat.modified_zxid:
             self._seen_generation = max(self._seen_generation, generation)
 
     def dead_channels(self) -> set[str]:
-        """Return the consumers that have a channel and no record of what they own: their sessions are over."""
+        """Return the consumers with a channel and no ownership record, whose sessions are over."""
         return self.channels.keys() - self.view.members.keys()
 
     # The stages: lists of reads that are made one by one, so that those of a large group are asked for in pieces ------
@@ -130,7 +130,7 @@ class GroupReader:
         return [partial(self._list, paths.owners, (), self._owners_listed)]
 
     def _names_of_ids(self) -> list[LazyRead]:
-        """List them in a stage of their own: a refused listing of owners may be answered after it."""
+        """List them in a separate stage, because the refusal of an earlier list of owners may arrive late."""
         return [partial(self._list, paths.ids, (), self._ids_listed, self._watch)]
 
     def _registrations(self) -> list[LazyRead]:
@@ -166,7 +166,7 @@ class GroupReader:
                 self.view.settings = settings.decode(reply.content)
             except NodeContentError as error:
                 self.view.settings = self._known
-                self.problems.append(f"{error}; the settings before stay in force")
+                self.problems.append(f"{error}; the former settings stay in force")
         else:
             self.exists = False
 
@@ -177,7 +177,7 @@ class GroupReader:
                 self.view.generation = cluster_nodes.decode_counter("generation", reply.content)
             except NodeContentError as error:
                 self._is_generation_known = False
-                self.view.generation = reply.stat.modified_zxid  # above all before: each had a write of its own
+                self.view.generation = reply.stat.modified_zxid  # above all former ones, each of which had a write
                 self.problems.append(f"{error}; counting on from {self.view.generation}")
 
     def _channels_listed(self, reply: Reply) -> None:
@@ -252,7 +252,7 @@ class GroupReader:
             self.refused_commands.setdefault(consumer, set()).add(node)
 
     def _owners_listed(self, reply: Reply) -> None:
-        """Names of records: one without a registration, listed later, belongs to the dead or was struck off by hand."""
+        """Note the records; one whose registration is not listed later is of a dead or manually removed consumer."""
         self._owning = _names(reply)
 
     def _ids_listed(self, reply: Reply) -> None:
@@ -289,12 +289,12 @@ class GroupReader:
             self._note_death(consumer)
 
     def _note_death(self, consumer: str) -> None:
-        """Its session ended while it was being read."""
+        """Note that a consumer's session ended during the reading."""
         del self.view.members[consumer]
         self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
 
     def _registered_again(self, consumer: str, reply: Reply) -> None:
-        """The end of its session takes `ids` and `owners`; if `ids` is still there, somebody has deleted `owners`."""
+        """The end of a session deletes `ids` and `owners`; if `ids` still exists, somebody has deleted `owners`."""
         if not isinstance(reply, Content):
             self._note_death(consumer)
             return
@@ -306,14 +306,14 @@ class GroupReader:
         self._adopt_commands(member)
 
     def _adopt_commands(self, member: Member) -> None:
-        """Take over what it has to answer; while its record may not be read, that is all that was found."""
+        """Adopt the commands that it has to answer: all that were found, while its record may not be read."""
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
         member.refused_commands = self.refused_commands.get(member.consumer, set())
         self.view.refresh(member.consumer)
 
     def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:
-        """Return what a consumer may own; None: no record tells, because another version may have led since."""
+        """Return what a consumer may own; None: no record is reliable, because another version may have led since."""
         return self._given.get(consumer, {}) if self._is_recorded() else None
 
     def _is_recorded(self) -> bool:
@@ -335,14 +335,14 @@ class GroupReader:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
-        """Whether reading is not allowed: the node may exist, so it is handled as one with unreadable content."""
+        """Whether the node may not be read: it may exist, so it is handled like one with unreadable content."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
         self.problems.append(f"{path} may not be read: {reply.refusal.value}")
         return True
 
     def _bound(self) -> Bound | None:
-        """Return a bound for the coordinator, which must not be held up; tools may not know the topics."""
+        """Return a bound for the coordinator, which must not be blocked; tools may not know the topics."""
         return self.view.bound() if self._watch else None
 
     def _note(self, problem: str | None) -> None:
@@ -351,7 +351,7 @@ class GroupReader:
 
 
 def expected_refusals(call: ListChildren | Get) -> frozenset[Refusal]:
-    """Return the refusals that the reader handles: any for a node that concerns one consumer, else only NO_NODE."""
+    """Return the refusals that the reader handles: any for a node of one consumer, else only NO_NODE."""
     _, *names = call.path.split("/")
     return frozenset(Refusal) if len(names) > 4 and names[3] in OF_ONE else frozenset({Refusal.NO_NODE})
 
@@ -365,7 +365,10 @@ def _names(reply: Reply) -> tuple[str, ...]:
 
 
 def _not_applied(pending: list[PendingCommand], member: Member) -> list[PendingCommand]:
-    """Drop the commands that the owner's record, read later, says are applied; sequence order is the order of nodes."""
+    """Drop the commands that are applied according to the ownership record, which was read later.
+
+    Commands are in the order of their sequence numbers.
+    """
     in_order = sorted(pending, key=lambda command: command.node or "")
     applied_id = member.owners.command_id if member.owners else None
     for index, command_ in enumerate(in_order):

@@ -1,4 +1,4 @@
-"""Frees large containers some entries in each step: to free ten thousand at once takes milliseconds."""
+"""Frees large containers in portions, one per step, because freeing ten thousand entries takes milliseconds."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Container = dict[Any, Any] | list[Any] | deque[Any]
 
 
 class Rubbish:
-    """Containers that nobody else refers to any more."""
+    """Containers that nothing else refers to."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Begin with nothing to free."""
+        """Start with nothing to free."""
         self._own = scheduler.part(OWNER)
         self._containers: list[Container] = []
 
     def add(self, *containers: Container) -> None:
-        """Free these, in this step and those that follow."""
+        """Free these containers, in this step and the following ones."""
         self._containers.extend(containers)
         self._free()
 

@@ -4,7 +4,7 @@ A call is kept with the method that handles its reply, so that the code reads in
 what is awaited is plain data: (method, arguments). Three rules hold for all parts:
 - A transaction made by `write` is fenced: it fails as a whole once another coordinator leads; then this one steps down.
 - A reply that only reports a broken connection is dropped: everything is read again when the connection is back.
-- A refusal that is no race with another client (a missing right, a quota) is logged once, with the path and the right,
+- A refusal that is not caused by a race (a missing right, a quota) is logged once, with the path and the right,
   and the call is retried at growing intervals, unless its handler expects the refusal.
 """
 
@@ -29,17 +29,17 @@ Handler = Callable[..., None]
 Entry = TypeVar("Entry", bound=Hashable)
 
 RACES = frozenset({Refusal.NO_NODE, Refusal.NODE_EXISTS, Refusal.BAD_VERSION, Refusal.NOT_EMPTY})
-OF_A_ROOT = RACES - {Refusal.NO_NODE}  # for a node that has to exist: while it is missing, the call is repeated
+OF_A_ROOT = RACES - {Refusal.NO_NODE}  # for a node that must exist: while it is missing, the call is repeated
 ANY = frozenset(Refusal)
 FIRST_PAUSE_US = 100_000  # before a refused call is repeated; doubled each time
 MAX_PAUSE_US = 30_000_000
-MAX_WORK_PER_STEP = 1_000  # units of about 2 us; the rest has steps of its own, so that other events have their turn
-MAX_ENDED_TIMERS = 50  # that are cleared away at once
+MAX_WORK_PER_STEP = 1_000  # units of about 2 us; the rest is done in later steps, so that other events have their turn
+MAX_ENDED_TIMERS = 50  # to clear away at once
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """How the reply to a call is handled, and on whose behalf the call was made."""
+    """A call in flight: the handler of its reply, and the owner who made it."""
 
     owner: str
     call: Call
@@ -52,7 +52,7 @@ class Awaited:
 
 
 class Scheduler:
-    """Collects effects, keeps what is awaited and when to wake. One per coordinator."""
+    """Collects effects, and keeps awaited replies and timers. One per coordinator."""
 
     def __init__(self, limit: RequestLimit = DEFAULT_LIMIT) -> None:
         """Start with nothing awaited. `limit`: of transactions."""
@@ -64,7 +64,7 @@ class Scheduler:
         self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
         self.refusals = Refusals()
         self.hindered: dict[str, str] = {}  # group -> why it backs off
-        self.is_news = False  # `refusals` or `hindered` have changed
+        self.is_news = False  # whether `refusals` or `hindered` have changed
         self._last_call_id = 0
         self.id_seed = ""
         self.last_id = 0
@@ -80,16 +80,16 @@ class Scheduler:
         self.contain: Callable[[str, Exception, str], None] | None = None  # (group, what its step has raised, the step)
 
     def begin_leadership(self, seed: str, epoch_version: int, step_down: Callable[[str], None]) -> None:
-        """Fence every `write` from now on with this version of the epoch node, and make ids that begin anew.
+        """Fence every `write` from now on with this version of the epoch node, and start new ids.
 
-        `seed`: no two leaderships share it. `step_down(reason)` is called when the fence has failed.
+        `seed`: different for every leadership. `step_down(reason)` is called when the fence has failed.
         """
         self.id_seed, self.last_id = seed, 0
         self.fence = Check(paths.COORDINATOR_EPOCH, epoch_version)
         self._step_down = step_down
 
     def part(self, owner: str, group: str | None = None) -> PartScheduler:
-        """Return what one part of the core schedules by; `group`: the group that its events and log lines concern."""
+        """Return the scheduler of one part of the core; `group`: the group of its events and log lines."""
         return PartScheduler(self, owner, group)
 
     # Calls ----------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Scheduler:
             del self.due[owner, name]
 
     def forget_all_but(self, owner: str) -> list[dict[Any, Any] | list[Any]]:
-        """Drop all replies and timers but those of one owner, and what hinders groups; return what has to be freed."""
+        """Drop all hindrances, and all replies and timers but those of one owner; return what has to be freed."""
         calls_of, timers_of, awaited, due = self._calls_of, self._timers_of, self.awaited, self.due
         rubbish: list[dict[Any, Any] | list[Any]] = [calls_of, timers_of, awaited, due]
         rubbish += [self._heap, self._in_heap, self.hindered]
@@ -169,7 +169,7 @@ class Scheduler:
     # Timers ---------------------------------------------------------------------------------------------------------
 
     def wake(self, owner: str, name: Hashable, at_us: int, handler: Handler, arguments: tuple[Any, ...]) -> None:
-        """Call `handler(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
+        """Call `handler(*arguments)` at `at_us`; a second call with the same name moves the timer."""
         key = (owner, name)
         self.due[key] = (at_us, handler, arguments)
         self._timers_of[owner].add(name)
@@ -177,7 +177,7 @@ class Scheduler:
             self._push(key, at_us)
 
     def _push(self, key: tuple[str, Hashable], at_us: int) -> None:
-        """Let the heap come to a timer; one that is moved to a later time is pushed again when the heap comes to it."""
+        """Push a timer on the heap; a timer that is moved to a later time is pushed again when its entry is due."""
         self._in_heap[key] = at_us
         self._heap_order += 1
         heapq.heappush(self._heap, (at_us, self._heap_order, key))
@@ -188,7 +188,7 @@ class Scheduler:
             _discard(self._timers_of, owner, name)
 
     def next_deadline_us(self) -> int | None:
-        """Return when `run_next_due` has something to do next: perhaps only to clear away timers that have ended."""
+        """Return when `run_next_due` has work next, which may be only to clear away ended timers."""
         for _ in range(MAX_ENDED_TIMERS):
             if not self._heap:
                 return None
@@ -213,7 +213,7 @@ class Scheduler:
         return key
 
     def run_next_due(self) -> None:
-        """Run the first of the timers that are due; the others have steps of their own."""
+        """Run the first due timer; the others run in later steps."""
         at_us = self.next_deadline_us()
         if at_us is None or at_us > self.now.mono_us:
             return
@@ -224,12 +224,12 @@ class Scheduler:
             self.run(key[0], handle, *arguments)
 
     def run(self, owner: str, step: Handler, *arguments: Any) -> None:  # noqa: ANN401  # passed on as they are
-        """Run a step of a group, or of a part that serves all groups; what a group's step raises goes to `contain`."""
+        """Run a step of a group, or of a part that serves all groups; `contain` gets what a group's step raises."""
         done_before = len(self.effects)
         try:
             step(*arguments)
         except MemoryError:
-            raise  # concerns the whole process
+            raise  # it affects the whole process
         except Exception as error:
             if self.contain is None or owner.startswith("/"):
                 raise
@@ -237,14 +237,14 @@ class Scheduler:
             self.contain(owner, error, f"{step.__qualname__}{arguments!r}")
 
     def take_effects(self) -> list[Effect]:
-        """Return what has been collected since the last time, in order."""
+        """Return the effects collected since the last call, in order."""
         effects, self.effects = self.effects, []
         self.work = 0
         return effects
 
 
 class PartScheduler:
-    """The scheduler on behalf of one owner: a group, or a part that serves them all."""
+    """The scheduler on behalf of one owner: a group, or a part that serves all groups."""
 
     def __init__(self, scheduler: Scheduler, owner: str, group: str | None) -> None:
         """See `Scheduler.part`."""
@@ -254,7 +254,7 @@ class PartScheduler:
 
     @property
     def now(self) -> Now:
-        """The time of the event that is being handled."""
+        """The time of the event being handled."""
         return self._scheduler.now
 
     def ask(
@@ -267,8 +267,8 @@ class PartScheduler:
     ) -> None:
         """Make a call; `handle(reply, *arguments)` gets the reply unless `forget` comes first.
 
-        `expected`: refusals that `handle` deals with; after any other the call is retried at growing intervals.
-        `whatever_comes`: it also gets a reply that only says that the connection broke.
+        `expected`: refusals that `handle` accepts; after any other, the call is retried at growing intervals.
+        `whatever_comes`: whether it also gets a reply that only reports a broken connection.
         """
         awaited = Awaited(self._owner, call, handle, arguments, expected, whatever_comes=whatever_comes)
         self._scheduler.request(awaited)
@@ -282,7 +282,7 @@ class PartScheduler:
     ) -> None:
         """Make a fenced transaction; `handle` gets its reply, with results and `index` of these operations.
 
-        Only the failure of the fence means being deposed; then `handle` is not called.
+        Only the failure of the fence deposes the leader; then `handle` is not called.
         """
         call = Multi((self._scheduler.fence, *operations))
         self._scheduler.request(Awaited(self._owner, call, handle, arguments, expected, is_fenced=True))
@@ -292,7 +292,7 @@ class PartScheduler:
         self._scheduler.note_refused(refused, refusal)
 
     def hinder(self, reason: str | None) -> None:
-        """Say why the group cannot go on; None: it can."""
+        """Set why the group is stuck; None: it is not."""
         hindered = self._scheduler.hindered
         if hindered.get(self._owner) != reason:
             self._scheduler.is_news = True
@@ -315,7 +315,7 @@ class PartScheduler:
         return self.limit.fitting(operations, (self._scheduler.fence,))
 
     def do(self, effect: Effect) -> None:
-        """Add an effect; its outcome, if any, comes back as an event of its own."""
+        """Add an effect; its outcome, if any, returns as an event."""
         self._scheduler.effects.append(effect)
 
     def forget(self) -> None:
@@ -323,16 +323,16 @@ class PartScheduler:
         self._scheduler.forget(self._owner)
 
     def wake(self, name: Hashable, at_us: int, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """Call `handle(*arguments)` once it is `at_us`; a second call with the same name moves the timer."""
+        """Call `handle(*arguments)` at `at_us`; a second call with the same name moves the timer."""
         self._scheduler.wake(self._owner, name, at_us, handle, arguments)
 
     def wake_soon(self, name: Hashable, handle: Handler, *arguments: Any) -> None:  # noqa: ANN401
-        """Go on in a step of its own, so that other groups have their turn."""
+        """Continue in a separate step, so that other groups have their turn."""
         self.wake(name, self.now.mono_us + 1, handle, *arguments)
 
     @property
     def has_time(self) -> bool:
-        """Whether this step may do more of what can wait."""
+        """Whether this step may do more work that can wait."""
         return self._scheduler.work < MAX_WORK_PER_STEP
 
     def spend(self, units: int) -> None:
@@ -353,7 +353,7 @@ class PartScheduler:
         return str(uuid5(_NAMESPACE, f"{self._scheduler.id_seed}/{self._scheduler.last_id}"))
 
     def new_ticket(self) -> int:
-        """Return a number that no computation before it had, under this leadership or an earlier one."""
+        """Return a number that no earlier computation had, under this leadership or a former one."""
         self._scheduler.last_ticket += 1
         return self._scheduler.last_ticket
 
@@ -367,19 +367,19 @@ class PartScheduler:
 
 
 class Turns:
-    """Groups that wait for their turn, each once, first come first served, with the reason why each waits.
+    """Groups that wait for their turn, each once, first come, first served, with the reason for each.
 
-    A dictionary alone looks at all entries that were removed before, and an ordered one takes long to fill.
+    A plain dictionary would scan all removed entries, and an ordered one takes long to fill.
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._reasons: dict[str, str] = {}
-        self._order: deque[str] = deque()  # may have groups that do not wait any more
+        self._order: deque[str] = deque()  # may have groups that no longer wait
         self._in_order: set[str] = set()
 
     def __len__(self) -> int:
-        """Return how many groups wait."""
+        """Return the number of waiting groups."""
         return len(self._reasons)
 
     def __contains__(self, group: str) -> bool:
@@ -387,31 +387,31 @@ class Turns:
         return group in self._reasons
 
     def add(self, group: str, reason: str) -> None:
-        """Let a group wait; if it waits already, its turn and its reason stay."""
+        """Add a group; if it waits already, its turn and reason stay."""
         self._reasons.setdefault(group, reason)
         if group not in self._in_order:
             self._in_order.add(group)
             self._order.append(group)
 
     def extend(self, groups: Sequence[str], reason: str) -> None:
-        """Let many groups wait: as `add`, without a step of Python for each."""
+        """Add many groups: as `add`, without a step of Python for each."""
         self._reasons = dict.fromkeys(groups, reason) | self._reasons
         self._order.extend(filterfalse(self._in_order.__contains__, groups))
         self._in_order.update(groups)
 
     def remove(self, group: str) -> None:
-        """Let a group wait no longer."""
+        """Remove a group."""
         self._reasons.pop(group, None)
 
     def next(self) -> tuple[str, str]:
-        """Remove and return the group whose turn it is, and its reason; there has to be one."""
+        """Remove and return the next group and its reason; there has to be one."""
         while (group := self._order.popleft()) not in self._reasons:
             self._in_order.discard(group)
         self._in_order.discard(group)
         return group, self._reasons.pop(group)
 
     def become(self, groups: Iterable[str], reason: str) -> None:
-        """Let these groups wait, and no others."""
+        """Replace the waiting groups."""
         self._reasons = dict.fromkeys(groups, reason)
         self._order = deque(self._reasons)
         self._in_order = set(self._reasons)
@@ -425,7 +425,7 @@ def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> N
 
 
 def pause_us(tries: int) -> int:
-    """Return how long to wait before what was refused is tried again."""
+    """Return how long to wait before retrying a refused call."""
     return min(MAX_PAUSE_US, FIRST_PAUSE_US << min(tries, 10))
 
 

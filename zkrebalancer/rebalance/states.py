@@ -6,14 +6,14 @@ from enum import Enum
 
 
 class GroupState(Enum):
-    """The phase that a group is in; each comment also says what ends it."""
+    """The phase of a group; each comment also says what ends it."""
 
     LOADING = "loading"  # reads everything from ZooKeeper; queued when read
     IDLE = "idle"  # what is held is the target; queued by any trigger
     FROZEN = "frozen"  # as IDLE, but held partitions stay where they are
     QUEUED = "queued"  # in `rebalance_request_queue`; planned when its turn comes
     PLANNING = "planning"  # the strategy computes; moves or backs off with its answer
-    MOVING = "moving"  # commands are under way; rests when all are acknowledged, queued when something changed
+    MOVING = "moving"  # commands are pending; idle when all are acknowledged, queued if something changed
     BACKING_OFF = "backing-off"  # a rebalance failed; queued when the delay is over
 
 
@@ -31,15 +31,15 @@ TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class MemberState(Enum):
-    """The phase that a member of a group is in; each comment also says what ends it."""
+    """The phase of a member of a group; each comment also says what ends it."""
 
-    READY = "ready"  # has nothing to answer; answering when it is sent a command
+    READY = "ready"  # has nothing to answer; answering when a command is sent to it
     ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
     UNREADABLE = "unreadable"  # its record or commands cannot be read; evicting unless they can be in time
     UNREGISTERED = "unregistered"  # its registration was removed, its session lives; evicting
     BROKEN = "broken"  # its record is gone, or claims what was never given; evicting
     EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
-    GONE = "gone"  # its session is over, or it was evicted; a consumer that comes back is another member
+    GONE = "gone"  # its session is over, or it was evicted; a consumer that returns is another member
 
 
 MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
@@ -54,4 +54,4 @@ MEMBER_TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
 
 
 class InvalidTransitionError(Exception):
-    """The core was about to do what a table forbids: a bug; the text lists the last transitions."""
+    """A bug: the core attempted a transition that a table lacks; the text lists the last transitions."""

@@ -1,9 +1,9 @@
 """Static members: a consumer with an instance id that restarts gets its partitions back.
 
 `static/<instance>` is written with each start. When the consumer's session ends, the node gets a deadline: until then
-the partitions have no owner, unless the instance comes back. After the deadline the node is deleted. An instance that
-comes back while its former consumer is still registered has either been killed, and the old session has not ended yet,
-or runs twice. In both cases the older consumer is *fenced*: it gets nothing more, and has to stop everything and leave.
+the partitions have no owner, unless the instance returns. After the deadline the node is deleted. An instance that
+returns while its former consumer is still registered has either been killed, and the old session has not ended yet, or
+runs twice. In both cases the older consumer is *fenced*: it gets nothing more, and has to stop everything and leave.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from zkrebalancer.rebalance.view import GroupView, Member
 
 
 def fenced(view: GroupView, consumers_of: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return consumer -> instance id for consumers whose id a younger one has too; none in a frozen group.
+    """Return consumer -> instance id for consumers whose id a younger one also has; none in a frozen group.
 
     `consumers_of`: instance -> consumers that take part with it.
     """
@@ -45,7 +45,7 @@ def fenced(view: GroupView, consumers_of: Mapping[str, Iterable[str]]) -> dict[s
 def former_names(
     view: GroupView, consumers_of: Mapping[str, Iterable[str]], fenced_: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the former consumer of each instance that came back -> its consumer now."""
+    """Return the former consumer of each returned instance -> its present consumer."""
     names: dict[str, str] = {}
     for instance, (record, _version) in view.statics.items():
         youngest = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), record.consumer)
@@ -56,7 +56,7 @@ def former_names(
 
 
 def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> dict[TopicPartition, int]:
-    """Return what a static member had before it restarted, as far as no other consumer holds it now."""
+    """Return what a static member had before its restart and no other consumer holds now."""
     if member.instance is None:
         return {}
     older = [consumer for consumer, its_instance in fenced_.items() if its_instance == member.instance]
@@ -68,7 +68,7 @@ def claims_of(view: GroupView, member: Member, fenced_: Mapping[str, str]) -> di
 
 
 def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMember]:
-    """Return the static members that are away but expected back, so that their partitions are given to no other."""
+    """Return the static members that are away but may return, so that their partitions go to no other member."""
     members: dict[str, ProblemMember] = {}
     present = _instances_present(view)
     for instance, (record, _version) in view.statics.items():
@@ -83,15 +83,15 @@ def absent(view: GroupView, subscriptions: Subscriptions) -> dict[str, ProblemMe
 def reserved(
     view: GroupView, consumers_of: Mapping[str, Iterable[str]], fenced_: Mapping[str, str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Return what each member that has returned has to get, and no other one, whatever the strategy says.
+    """Return the partitions that only one returned member may get, regardless of the strategy, for each such member.
 
-    That is what a member with a grace of its own had when its session ended: its client may still read it. So the
-    member has to be given it back, and then to stop it, before another one starts.
+    They are what a member with a grace of its own had when its session ended, because its client may still read them.
+    The member has to get them back, and to stop them, before another member starts them.
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     for partition, instance in view.waiting_for.items():
         now = next((name for name in consumers_of.get(instance, ()) if name not in fenced_), "")
-        found.setdefault(now, {})[partition] = 0  # "": nobody's, for the time being
+        found.setdefault(now, {})[partition] = 0  # "": nobody's for now
     return found
 
 
@@ -101,7 +101,7 @@ def _as_it_was(
     """Describe an absent member by its last registration, so that its absence changes no other's share."""
     known = member.registration if member is not None else None
     threads: dict[str, int] = {topic: 1 for topic, _number in owned}
-    if known is None:  # it left before this leader came
+    if known is None:  # it left before this leadership
         return ProblemMember(threads, owned, instance_id=instance)
     with suppress(PatternError):  # logged while it was there
         threads |= subscriptions.resolve(known)
@@ -116,7 +116,7 @@ def _instances_present(view: GroupView) -> set[str]:
 
 
 def record(plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
-    """Return what a static member has once it has acknowledged a start, to be stored with it."""
+    """Return the record of what a static member has after acknowledging a start, to be stored with the start."""
     return StaticMember(consumer, frozenset(plan.share(consumer)) | frozenset(start.partitions), None, grace_ms)
 
 
@@ -137,7 +137,7 @@ class StaticMembers:
         self._report = report
 
     def adopt(self) -> None:
-        """After loading: await the deadlines of members that are away; set one for those that left without a leader."""
+        """After loading, await the deadlines of members that are away, and set those of members that left meanwhile."""
         view = self._view
         present = _instances_present(view)
         view.waiting_for = {tp: name for tp, name in view.waiting_for.items() if name in view.statics}
@@ -154,8 +154,8 @@ class StaticMembers:
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
-        A member that came back, and left before it was given anything, leaves the record of its former consumer behind:
-        the deadline in it still holds, and may have passed in vain while the member was there.
+        A member that returned, and left before it was given anything, leaves the record of its former consumer behind:
+        its deadline still applies, and may have passed without effect while the member was present.
         """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
@@ -164,7 +164,7 @@ class StaticMembers:
         record, _version = known
         if record.consumer == member.consumer:
             self._view.away[instance] = member
-            if record.grace_ms is not None:  # exactly what it had: the record may say more
+            if record.grace_ms is not None:  # exactly what it had, because the record may name more
                 record = replace(record, partitions=record.partitions & member.held().keys())
                 self._wait_for(instance, record)
             self._set_deadline(instance, record)

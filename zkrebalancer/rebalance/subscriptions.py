@@ -19,7 +19,7 @@ from zkrebalancer.protocol.registration import STATIC, Registration
 
 MAX_CACHED_FILTERS = 10_000
 MAX_SHARED = 1_000  # resolved subscriptions
-MAX_CHANGES = 10_000  # of topics; who has missed more begins anew
+MAX_CHANGES = 10_000  # of topics; a subscription that has missed more is resolved anew
 
 Wildcard = tuple[str, str]  # (white_list or black_list, regular expression)
 Key = TypeVar("Key", bound=Hashable)
@@ -27,18 +27,18 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(slots=True)
 class _Resolved:
-    """The existing topics that one subscription wants. Ten thousand are not looked at in one step."""
+    """The existing topics that one subscription wants, resolved in portions, because there may be ten thousand."""
 
     is_wanted: Callable[[str], bool]
     thread_count: Callable[[str], int]
     to_look_at: deque[str]
     changes_seen: int  # of topics, see `Subscriptions._change_count`
     topics: Mapping[str, int] = field(default_factory=dict)  # in the order of their names
-    others: dict[str, int] = field(default_factory=dict)  # wanted, and not among `topics` yet
-    gone: set[str] = field(default_factory=set)  # among `topics`, and not there any more
+    others: dict[str, int] = field(default_factory=dict)  # wanted topics that are not among `topics` yet
+    gone: set[str] = field(default_factory=set)  # topics among `topics` that no longer exist
 
     def look(self, existing: Mapping[str, Topic], limit: int) -> int:
-        """Look at so many topics; return how many were looked at."""
+        """Examine at most `limit` topics; return how many were examined."""
         looked_at = min(limit, len(self.to_look_at))
         for _ in range(looked_at):
             name = self.to_look_at.popleft()
@@ -54,7 +54,7 @@ class _Resolved:
         return looked_at
 
     def _merge(self) -> None:
-        """Make `topics` anew; without a loop, as there may be ten thousand."""
+        """Rebuild `topics` without a loop, because there may be ten thousand."""
         found = {**self.topics, **self.others}
         for name in self.gone:
             del found[name]
@@ -64,10 +64,10 @@ class _Resolved:
 
 
 class Subscriptions:
-    """The topics that exist, and which groups each of them concerns."""
+    """The existing topics, and the groups that each of them concerns."""
 
     def __init__(self) -> None:
-        """Begin without topics and groups."""
+        """Start without topics and groups."""
         self.topics: dict[str, Topic] = {}
         self.are_topics_known = False  # whether every topic was read, so that groups may be planned
         self.are_changes_reported = True  # whether every group knows of the changes of its topics
@@ -77,11 +77,11 @@ class Subscriptions:
         self._topics_of: defaultdict[str, set[str]] = defaultdict(set)  # group -> topics that its consumers name
         self._filters: dict[Wildcard, TopicFilter | PatternError] = {}
         self._resolved: dict[Hashable, _Resolved] = {}
-        self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the last topics that came or went
-        self._change_count = 0  # of all times
+        self._changes: deque[str] = deque(maxlen=MAX_CHANGES)  # the topics created or deleted last
+        self._change_count = 0  # since the beginning
 
     def set_topic(self, name: str, topic: Topic | None) -> None:
-        """A topic was created or changed, or (None) deleted."""
+        """Set a topic that was created or changed; None: it was deleted."""
         if (topic is None) != (name not in self.topics):
             self._changes.append(name)
             self._change_count += 1
@@ -100,14 +100,14 @@ class Subscriptions:
         return rubbish
 
     def replace(self, group: str, before: Registration | None, after: Registration | None) -> None:
-        """A consumer of the group has changed its registration, has come (no `before`) or gone (no `after`)."""
+        """Replace a consumer's registration; no `before` for a new consumer, no `after` for one that is gone."""
         if before is not None:
             self.remove(group, before)
         if after is not None:
             self.add(group, after)
 
     def add(self, group: str, registration: Registration) -> None:
-        """A consumer of the group has registered."""
+        """Add the registration of a consumer."""
         if registration.pattern == STATIC:
             for topic in registration.subscription:
                 self.consumer_groups_per_topic[topic][group] += 1
@@ -116,7 +116,7 @@ class Subscriptions:
             self.groups_with_wildcard_topics[group][_wildcard(registration)] += 1
 
     def remove(self, group: str, registration: Registration) -> None:
-        """A consumer of the group is gone."""
+        """Remove the registration of a consumer."""
         if registration.pattern == STATIC:
             for topic in registration.subscription:
                 _count_down(self.consumer_groups_per_topic, topic, group)
@@ -126,7 +126,7 @@ class Subscriptions:
             _count_down(self.groups_with_wildcard_topics, group, _wildcard(registration))
 
     def forget_group(self, group: str) -> None:
-        """Drop all interest of a group, whatever was counted."""
+        """Drop all subscriptions of a group."""
         for topic in self._topics_of.pop(group, ()):
             del self.consumer_groups_per_topic[topic][group]
             if not self.consumer_groups_per_topic[topic]:
@@ -145,7 +145,7 @@ class Subscriptions:
         return any(self._matches(wildcard, topic) for wildcard in self.groups_with_wildcard_topics.get(group, ()))
 
     def resolve(self, registration: Registration) -> Mapping[str, int]:
-        """Return existing topic -> consumer threads: the same mapping to all that subscribe alike.
+        """Return existing topic -> consumer threads: the same mapping for all that subscribe alike.
 
         Raises:
             PatternError: the wildcard does not compile.
@@ -155,7 +155,7 @@ class Subscriptions:
         return self._resolved[_key(registration)].topics
 
     def resolve_some(self, registration: Registration, limit: int) -> int:
-        """Look at so many topics, and return how many were left to look at: if fewer, `resolve` has its answer.
+        """Examine at most `limit` topics; return how many were examined. If fewer than `limit`, `resolve` is complete.
 
         Raises:
             PatternError: the wildcard does not compile.

@@ -1,14 +1,14 @@
 """Deletes offsets that belong to a deleted topic, or to an earlier topic of the same name.
 
 A topic that was deleted and created again has none of the old records, and its stored offsets belong to the former
-incarnation. `offsets/<topic>` has a mark that names the incarnation they belong to. If that is not the topic's own, the
-topic is stopped everywhere, its offsets are deleted once none of it is held, and then it is started anew. Because the
-mark is in ZooKeeper, a new leader continues where the old one was.
+incarnation, which the mark in `offsets/<topic>` names. If that is not the topic's own incarnation, the topic is stopped
+everywhere, its offsets are deleted once nothing of it is held, and then it is started again. Because the mark is in
+ZooKeeper, a new leader continues where the old one stopped.
 
 The offsets of a topic that stays deleted are removed after ABANDONED_GRACE_US.
 
-No offset is deleted without a copy: each transaction that deletes some creates a node that has them, so there is no
-moment at which they are in neither. What cannot be read or copied is not deleted.
+No offset is deleted without a copy: each transaction that deletes offsets creates a node with the same offsets. What
+cannot be read or copied is not deleted.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from zkrebalancer.rebalance.scheduler import ANY, RACES, PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 MAX_DELETES_PER_TRANSACTION = 500
-MAX_RENAMES = 64  # topics whose names one transaction stores
-ABANDONED_GRACE_US = 3_600_000_000  # a topic may be away for a while, when the topic mirror is set up anew
+MAX_RENAMES = 64  # topics whose incarnations one transaction stores
+ABANDONED_GRACE_US = 3_600_000_000  # topics may be absent for a while, when the topic mirror is set up anew
 
 
 class TopicReset:
-    """Deletes the offsets of one group that belong to no topic any more."""
+    """Deletes the offsets of one group that no longer belong to a topic."""
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
-        """Begin with nothing under way."""
+        """Start with nothing in progress."""
         self._scheduler = scheduler
         self._view = view
         self._report = report
         self._under_way: set[str] = set()
         self._is_renaming = False
-        self._tries: Counter[str] = Counter()  # at deletions that were refused
+        self._tries: Counter[str] = Counter()  # of deletions that were refused
         self._copies = OffsetCopies(scheduler, view.group)
         self.absent_since_us: dict[str, int] = {}  # kept when the group is read again
 
     def maybe_begin(self) -> None:
-        """Delete the offsets of stale topics of which nothing is held, and begin to wait for topics that are absent."""
+        """Delete the offsets of stale topics of which nothing is held, and start the wait for absent topics."""
         stale = self._view.stale_topics() - self._under_way
         for topic in sorted(stale - self._view.held_topics()):
             self._under_way.add(topic)
@@ -68,7 +68,7 @@ class TopicReset:
         self._wait_out_absent_topics()
 
     def _rename(self) -> None:
-        """Store every name that a topic's incarnation has now: it may lose one of them later."""
+        """Store all present names of topics' incarnations, because a topic may lose one of them later."""
         renamed = self._view.renamed_topics()
         if self._is_renaming or renamed.keys() <= self._under_way:
             return
@@ -105,12 +105,12 @@ class TopicReset:
         self._scheduler.ask(Get(paths.topic(topic)), self._abandoned_read, topic)
 
     def _abandoned_read(self, reply: Reply, topic: str) -> None:
-        """Only a topic that is really absent has lost its records; one that cannot be read has not."""
+        """Continue only if the topic is really absent; an unreadable one has not lost its records."""
         if reply == Refused(Refusal.NO_NODE):
             self._scheduler.ask(Get(paths.BROKER_TOPICS), self._root_read, topic)
 
     def _root_read(self, reply: Reply, topic: str) -> None:
-        """While the list of all topics is gone, no topic is known to be."""
+        """Continue only if the list of topics exists; without it, no topic is known to be gone."""
         in_use = self._view.held_topics() | self._view.topics.keys() | self._under_way
         if isinstance(reply, Content) and topic not in in_use:
             self._under_way.add(topic)
@@ -120,7 +120,7 @@ class TopicReset:
         self._scheduler.ask(ListChildren(paths.offsets(self._view.group, topic)), self._listed, topic)
 
     def _listed(self, reply: Reply, topic: str) -> None:
-        """Read what is to be deleted."""
+        """Read what has to be deleted."""
         if not isinstance(reply, Children):
             self._under_way.discard(topic)
             return
@@ -139,12 +139,12 @@ class TopicReset:
             self._delete(chunk)
 
     def _is_over(self, topic: str) -> bool:
-        """Whether the topic of the stored offsets is gone, and nobody reads what has its name now."""
+        """Whether the topic of the stored offsets is gone, and nobody reads a topic with its name now."""
         is_gone = topic not in self._view.topics or self._view.is_stale(topic)
         return is_gone and topic not in self._view.held_topics()
 
     def _delete(self, chunk: _Chunk) -> None:
-        """Copy and delete offsets; at last mark the node with the topic's incarnation, or delete it with the topic."""
+        """Copy and delete offsets; finally mark the node with the topic's incarnation, or delete it without one."""
         if not self._is_over(chunk.topic):
             self._under_way.discard(chunk.topic)
             return
@@ -221,14 +221,14 @@ class TopicReset:
             self._copies.look()
 
     def reset(self) -> None:
-        """The group is read anew: what was under way is found out from ZooKeeper."""
+        """Forget what was in progress, because the group is read anew, which shows it."""
         self._under_way.clear()
         self._is_renaming = False
         self._copies.adopt()
 
 
 def stores(view: GroupView, topic: str, incarnation: str) -> list[Operation]:
-    """Return what stores the incarnation that a group's offsets of a topic belong to: the record, then the mark."""
+    """Return the operations that store the incarnation of a topic's offsets: in the record, then in the mark."""
     group, content = view.group, incarnation.encode()
     record, mark = paths.incarnations(group, topic), paths.offsets(group, topic)
     return [
@@ -238,7 +238,7 @@ def stores(view: GroupView, topic: str, incarnation: str) -> list[Operation]:
 
 
 def _is_race(reply: Refused, operations: list[Operation], chunk: _Chunk) -> bool:
-    """Whether reading anew helps: not if a node with an offset has nodes below it, as nobody of ours makes them."""
+    """Whether reading anew helps; it does not if an offset's node has nodes below it, which are foreign."""
     is_last = reply.index == len(operations) - 1 and chunk.is_last
     return reply.refusal in RACES and (reply.refusal is not Refusal.NOT_EMPTY or is_last)
 
@@ -249,11 +249,11 @@ class _Chunk:
 
     topic: str
     unread: set[str]
-    is_last: bool  # nothing else is below it
+    is_last: bool  # whether no other nodes are left
     found: dict[str, Content] = field(default_factory=dict)
 
     def offsets(self) -> dict[int, int]:
-        """Return the offsets in these nodes; what is none needs no copy."""
+        """Return the offsets in these nodes; invalid contents need no copy."""
         offsets: dict[int, int] = {}
         for name, node in self.found.items():
             partition, offset = decimal(name, fields.MAX_PARTITION), decimal(node.content.strip())

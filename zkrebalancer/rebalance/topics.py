@@ -16,15 +16,15 @@ from zkrebalancer.rebalance.subscriptions import Subscriptions
 
 OWNER = "/topics"  # no group has such a name
 WORK_OF_A_READ = 5  # units of `scheduler.MAX_WORK_PER_STEP`
-WORK_OF_A_LOOK = 10  # the first match of a pattern takes longer than those that follow
+WORK_OF_A_LOOK = 10  # more, because the first match of a pattern takes longer than later ones
 WORK_OF_A_NOTICE = 60
 
 
 class TopicListener:
-    """Reads and watches every topic; notifies the groups that a change concerns. What is much goes in slices."""
+    """Reads and watches every topic, and notifies the groups that a change concerns, in portions."""
 
     def __init__(self, scheduler: Scheduler, subscriptions: Subscriptions, notify: Callable[[str, str], None]) -> None:
-        """`notify(group, kind of trigger)` is called for every group that is interested in a topic that changed."""
+        """`notify(group, kind of trigger)` is called for every group that is interested in a changed topic."""
         self._scheduler = scheduler.part(OWNER)
         self._subscriptions = subscriptions
         self._notify = notify
@@ -33,16 +33,16 @@ class TopicListener:
         self._unread: set[str] = set()  # topics that were listed and not read yet
         self._to_read: deque[str] = deque()
         self._to_drop: OrderedDict[str, None] = OrderedDict()  # topics that were deleted
-        self._absent: set[str] = set()  # topics whose nodes are gone: the next listing says what became of them
+        self._absent: set[str] = set()  # topics whose nodes are gone; the next list shows whether they were deleted
         self._is_listing = False
-        self._reads_all = False  # with the next listing
+        self._reads_all = False  # whether the next list causes a read of all topics
         self._is_reading_all = False
-        self._changes: OrderedDict[str, str] = OrderedDict()  # topic -> kind of trigger: groups do not know of it yet
+        self._changes: OrderedDict[str, str] = OrderedDict()  # topic -> kind of trigger, not reported to groups yet
         self._reported = ""  # the topic whose groups are being notified
         self._reported_kind = ""
         self._to_notify: deque[str] = deque()  # groups that the change may concern
         self._refused: set[str] = set()  # names that no topic can have; each was logged once
-        self._tries: Counter[str] = Counter()  # at reading topics that may not be read
+        self._tries: Counter[str] = Counter()  # to read topics that may not be read
 
     def read_all(self) -> None:
         """Read the topics anew: at startup, and when the watches are gone with a connection."""
@@ -50,13 +50,13 @@ class TopicListener:
         self._list()
 
     def read_again(self) -> None:
-        """List and read what is known once more: of a change that it may not read at the moment nobody is told."""
+        """List and read known topics again, because ZooKeeper sends no watch events without the right to read."""
         self._reads_all = True
         if not self._is_listing:
             self._list()
 
     def forget(self) -> None:
-        """Nothing is watched any more."""
+        """Note that all watches are gone."""
         self._scheduler.forget()
         self._to_read.clear()
         self._to_drop.clear()
@@ -68,7 +68,7 @@ class TopicListener:
         self._note_whether_known()
 
     def end(self) -> list[OrderedDict[str, Any]]:
-        """The leadership is over: no changes have to be reported any more. Return what has to be freed."""
+        """Drop unreported changes, because the leadership is over; return what has to be freed."""
         rubbish: list[OrderedDict[str, Any]] = [self._changes, self._to_drop]
         self._changes, self._to_drop = OrderedDict(), OrderedDict()
         self._to_notify.clear()
@@ -76,11 +76,11 @@ class TopicListener:
         return rubbish
 
     def _note_whether_known(self) -> None:
-        """Groups may be planned once every topic was read."""
+        """Note whether every topic was read, so that groups may be planned."""
         self._subscriptions.are_topics_known = self._is_listed and not self._unread
 
     def watched(self, event: calls.Watched) -> None:
-        """The list of topics changed, or one topic."""
+        """Handle a change of the list of topics, or of one topic."""
         if event.path == paths.BROKER_TOPICS:
             self._list()
         else:
@@ -103,7 +103,7 @@ class TopicListener:
         self._listing.compare(reply.names, self._subscriptions.topics)
 
     def _seen(self, names: list[str]) -> None:
-        """Read what is new, and after a broken connection everything: what is known may be out of date."""
+        """Read new topics, and after a broken connection all of them, because known ones may be out of date."""
         known: Container[str] = self._subscriptions.topics if self._is_listed else ()
         for name in names:
             is_back = name in self._to_drop or name in self._absent
@@ -145,7 +145,7 @@ class TopicListener:
             self._note_whether_known()
 
     def _is_legal(self, name: str) -> bool:
-        """Whether Kafka can have such a topic; commands for any other would be refused by every agent."""
+        """Whether Kafka allows a topic of this name; agents would refuse commands for any other."""
         if not paths.is_legal_topic(name) and name not in self._refused:
             self._refused.add(name)
             self._scheduler.warn(f"{paths.BROKER_TOPICS}: {name!r:.80} is not a topic's name; it is left out")
@@ -155,9 +155,9 @@ class TopicListener:
         self._scheduler.ask(Get(paths.topic(name), watch=True), self._topic_read, name, expected=ANY)
 
     def _topic_read(self, reply: Reply, name: str) -> None:
-        """One topic that cannot be read stays as it was, and holds up no other.
+        """Handle a topic's node; an unreadable topic stays as it was, and delays no other.
 
-        One whose node is gone is deleted if the list of topics is there, and lacks it: somebody may have deleted that.
+        If the node is gone, the topic counts as deleted only if the list of topics exists and lacks it.
         """
         topic: Topic | None = self._subscriptions.topics.get(name, UNREAD)
         if isinstance(reply, Content):
@@ -209,7 +209,7 @@ class TopicListener:
             self._scheduler.wake_soon("/changed", self._notify_groups)
 
     def _has_to_notify(self) -> bool:
-        """Whether a group is left that may not know of a change; goes on to the next change."""
+        """Whether a group may not know of a change yet; proceeds to the next change if necessary."""
         while self._changes and not self._to_notify:
             self._reported, self._reported_kind = self._changes.popitem(last=False)
             self._to_notify.extend(self._subscriptions.may_concern(self._reported))

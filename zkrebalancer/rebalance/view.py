@@ -1,8 +1,8 @@
 """The leader's view of one group: its members, what they hold, and the holders of each partition.
 
 Partition p is held by consumer C when p is in `owners/C`, in a start-fetcher in `channel/C` (also one whose sending has
-an unknown outcome), or in `evicted/C`. The index from partition to holders is kept up to date change by change, so that
-an acknowledgement costs what it changes and not what the group has.
+an unknown outcome), or in `evicted/C`. The index from partition to holders is updated with each change, so that the
+cost of an acknowledgement depends on what it changes, not on the size of the group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Story:
     """The state of one group, and the last transitions with their times and reasons."""
 
     def __init__(self, group: str) -> None:
-        """Begin at LOADING."""
+        """Start in LOADING."""
         self._group = group
         self.state = GroupState.LOADING
         self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
@@ -62,16 +62,16 @@ class Story:
 
 @dataclass(slots=True)
 class PendingCommand:
-    """A command that its consumer has not acknowledged as far as the leader knows."""
+    """A command that, as far as the leader knows, its consumer has not acknowledged."""
 
     command: Command
-    node: str | None  # its path, None while the sending is under way
-    sent_at_ms: int = 0  # since the epoch, of one that was found in its channel
+    node: str | None  # its path, None while it is being sent
+    sent_at_ms: int = 0  # since the epoch; of a command that was found in its channel
 
 
 @dataclass(slots=True)
 class Member:
-    """One consumer whose session lives: what was read of it, and its state, which follows from that."""
+    """One consumer with a live session: what was read of it, and its state, which follows from that."""
 
     consumer: str
     registration: Registration | None = None  # None: it could not be read
@@ -80,34 +80,34 @@ class Member:
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
     refused_commands: set[str] = field(default_factory=set)  # paths of commands that ZooKeeper refuses to show
-    # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
+    # What it may own: held when it was read, or sent since. None: unknown, so that its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
-    false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
-    is_record_gone: bool = False  # `owners` is gone though `ids` is there; `owners` here is what it said last
+    false_claims: frozenset[TopicPartition] = frozenset()  # in its record, but never given
+    is_record_gone: bool = False  # `owners` is gone although `ids` exists; the field `owners` is the last record
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
     is_refused: bool = False  # ZooKeeper has just refused a command to it
     refused_tries: int = 0  # in a row
-    is_registration_refused: bool = False  # it is there, and may not be read
+    is_registration_refused: bool = False  # it exists, but may not be read
     pattern_refused: bool = False  # its wildcard does not compile, and that was logged once
     state: MemberState = MemberState.READY
 
     # What was read ---------------------------------------------------------------------------------------------------
 
     def read_registration(self, content: bytes) -> str | None:
-        """Replace the registration; if it cannot be read, keep the one before and return the problem."""
+        """Replace the registration; if it cannot be read, keep the former one and return the problem."""
         self.is_registration_refused = False
         try:
             self.registration = registration.decode(content)
         except NodeContentError as error:
             if self.registration is not None:
-                return f"consumer {self.consumer}: {error}; its registration before stays in force"
+                return f"consumer {self.consumer}: {error}; its former registration stays in force"
             return f"consumer {self.consumer} gets nothing: {error}"
         return None
 
     def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
-        """Replace the ownership record; if it cannot be read, the member holds all it was given: return the problem."""
+        """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given."""
         self.owners_version = reply.stat.version
         try:
             record = ownership.decode_owners(reply.content, bound)
@@ -123,7 +123,7 @@ class Member:
         return None
 
     def read_command(self, reply: Content, path: str, bound: Bound) -> str | None:
-        """Add a command that could not be read before; if it makes no sense, return the problem."""
+        """Add a command that could not be read before; if it is invalid, return the problem."""
         try:
             found = PendingCommand(decode(reply.content, bound), path, reply.stat.created_ms)
         except CommandError as error:
@@ -133,7 +133,7 @@ class Member:
         return None
 
     def adopt(self, pending: list[PendingCommand]) -> None:
-        """Take over the commands that were found in its channel, but those that start what was never given."""
+        """Adopt the commands that were found in its channel, except starts of what was never given."""
         given = self.given
         self.pending = pending
         if given is not None:
@@ -158,12 +158,12 @@ class Member:
         self.state = state
 
     def follow(self) -> None:
-        """Go to the state that follows from what was read and sent; an eviction that is under way goes on."""
+        """Change to the state that follows from what was read and sent; an eviction in progress continues."""
         if self.state is not MemberState.EVICTING:
             self.go(self._implied_state())
 
     def call_eviction_off(self) -> None:
-        """Leave EVICTING: the eviction was too late."""
+        """Leave EVICTING, because the eviction was too late."""
         self.go(self._implied_state())
 
     def _implied_state(self) -> MemberState:
@@ -189,7 +189,7 @@ class Member:
 
     @property
     def stop_timeout_ms(self) -> int | None:
-        """How long it has registered that a stop may take."""
+        """The time for a stop that it has registered."""
         return self.registration.stop_timeout_ms if self.registration else None
 
     # What it holds ---------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Member:
 
     @property
     def stops_everything(self) -> bool:
-        """Whether it has to acknowledge a stop of everything that all members get: not one because it is fenced."""
+        """Whether it has to acknowledge a stop of everything that all members get, not one for being fenced."""
         return any(
             isinstance(pending.command, StopFetcher)
             and pending.command.partitions is None
@@ -226,51 +226,51 @@ class Member:
         return self.owners is not None and not self.unreadable_commands and not self.refused_commands
 
     def blocked_topics(self) -> tuple[str, ...]:
-        """Topics of which everything counts as held, because nothing says what the consumer holds.
+        """Topics that count as held completely, because it is unknown what the consumer holds.
 
-        That is every topic: its subscription may have changed since, and says nothing of what it still holds.
+        These are all topics: its subscription may have changed, and does not show what it still holds.
         """
         return () if self.is_readable or self.given is not None else (ALL_TOPICS,)
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The partitions that a change at one consumer has made free."""
+    """The partitions that a change of one consumer has freed."""
 
     consumer: str
     partitions: frozenset[TopicPartition]
-    unblocked: bool  # a block on whole topics ended: any partition may be free now
+    unblocked: bool  # whether a block on whole topics ended, so that any partition may be free now
 
 
 @dataclass(slots=True)
 class GroupView:
-    """All that is known of a group when something is decided."""
+    """Everything that is known of a group, as the basis of decisions."""
 
     group: str
     topics: Mapping[str, Topic]  # of the cluster
     settings: GroupSettings = field(default_factory=GroupSettings)
     settings_version: int = 0
-    created_zxid: int = 0  # of the group's node: another one means that the group was deleted and created again
+    created_zxid: int = 0  # of the group's node; if it differs, the group was deleted and created again
     generation: int = 0
     generation_version: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     evicted: dict[str, EvictionRecord | None] = field(default_factory=dict)  # None: unreadable, holds everything
     statics: dict[str, tuple[StaticMember, int]] = field(default_factory=dict)  # instance -> (record, version)
     unreadable_statics: set[str] = field(default_factory=set)
-    # Topic -> which one the stored offsets belong to: by their mark, and by the record that only coordinators write.
+    # Topic -> incarnation of the stored offsets: by their mark, and by the record that only coordinators write.
     incarnations: dict[str, str] = field(default_factory=dict)
     recorded_incarnations: dict[str, str] = field(default_factory=dict)
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
     waiting_for: dict[TopicPartition, str] = field(
         default_factory=dict
-    )  # what goes to this instance only: it may return
+    )  # partitions that go only to this instance, which may return
     lease_until_us: int = (
-        0  # until when somebody whose session seems to be over may have a lease, by the leader's clock
+        0  # until when a consumer whose session seems to be over may have a lease, by the leader's clock
     )
-    is_recorded: bool = True  # False: no record of what was given to its members can be relied on yet
+    is_recorded: bool = True  # whether the records of what was given to its members are reliable
     recorded: set[str] = field(default_factory=set)  # consumers that have such a record
-    unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # whose record says something else
-    touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # different since they were looked at
+    unrecorded: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers whose record is out of date
+    touched: OrderedDict[str, None] = field(default_factory=OrderedDict)  # consumers that planning has to examine
     # By topic: while one dictionary of half a million entries grows, every group waits for 20 ms.
     _holders: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
     _held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
@@ -285,7 +285,7 @@ class GroupView:
         return known.count if known is not None else 0
 
     def become(self, other: GroupView) -> None:
-        """Replace everything by what was read again, but what ZooKeeper does not have, or does not show now."""
+        """Replace everything by what was read again, except what ZooKeeper does not have, or does not show now."""
         other.away, other.lease_until_us, other.waiting_for = self.away, self.lease_until_us, self.waiting_for
         for consumer in other.members.keys() & self.members.keys():
             member, before = other.members[consumer], self.members[consumer]
@@ -295,13 +295,13 @@ class GroupView:
             setattr(self, known.name, getattr(other, known.name))
 
     def touch(self, consumer: str) -> None:
-        """Note a change at a consumer: its state follows from it, and the next planning looks at it again."""
+        """Note a change of a consumer: update its state, and let the next planning examine it again."""
         self.touched[consumer] = None
         if consumer in self.members:
             self.members[consumer].follow()
 
     def refresh(self, consumer: str) -> Released:
-        """Bring the index up to date after a change at one consumer; return what is free now."""
+        """Update the index after a change of one consumer; return what is free now."""
         self.touch(consumer)
         member = self.members.get(consumer)
         record = self.evicted.get(consumer)
@@ -356,7 +356,7 @@ class GroupView:
         return self._held.get(consumer, {})
 
     def holders(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return the holders of a partition: empty if it is free; more than one breaks the protocol's promise."""
+        """Return the holders of a partition: none if it is free; more than one would violate the protocol."""
         topic, number = partition
         return self._holders[topic].get(number, ()) if topic in self._holders else ()
 
@@ -365,7 +365,7 @@ class GroupView:
         return self._holders.keys()
 
     def exists(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has the partition now, or may have it: a topic that could never be read has any."""
+        """Whether the cluster has the partition now, or may have it, because the topic could never be read."""
         return self.topics.get(partition[0]) is UNREAD or self.is_known(partition)
 
     def is_known(self, partition: TopicPartition) -> bool:
