@@ -101,7 +101,7 @@ def test_what_a_static_member_had_waits_for_it() -> None:
     found = foreseen(world)
 
     assert not any(partition in kept for partition, _before, _after in found.moves)
-    assert "static members that are away: 1; their partitions wait for them for a while" in found.notes
+    assert "static members that are away: 1; their partitions stay reserved for a while" in found.notes
     assert sum(found.before.values()) == sum(found.after.values()) == 4
     assert found.before == found.after
 
