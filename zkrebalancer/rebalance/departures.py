@@ -49,7 +49,7 @@ class Departures:
         self._scheduler = scheduler
         self._view = view
         self._report = report
-        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted consumer -> its record, end of the wait
+        self._leases: dict[str, tuple[EvictionRecord | None, int]] = {}  # evicted -> its record, end of the wait
         self._in_the_way: set[str] = set()  # foreign nodes, or nodes with foreign children, found when evicting
 
     def adopt(self, dead: Collection[str]) -> None:
