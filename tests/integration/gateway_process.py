@@ -74,12 +74,12 @@ class GatewayProcess:
             return False
 
     def get(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=WITHIN_S) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=WITHIN_S) as answer:
             return str(answer.read(), "utf-8")
 
     def kill(self) -> None:

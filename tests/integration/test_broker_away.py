@@ -57,9 +57,9 @@ def test_partitions_of_the_other_broker_are_served_while_one_is_away(
     monkeypatch.setattr(offset_queries, "TIMEOUT_S", ANSWER_TIMEOUT_S)
     monkeypatch.setattr(offset_queries, "OVERDUE_S", 2 * ANSWER_TIMEOUT_S)
     stage = Stage(cluster)
+    wait_until(lambda: [len(led_by(stage, broker)) for broker in (BROKER_ID, SECOND_ID)] == [2, 2], "leaders")
     here, later = led_by(stage, BROKER_ID)
     away = led_by(stage, SECOND_ID)
-    assert len(away) == 2
     stage.produce([here, *away], 10)
     answers: list[object] = []
     with Application(stage).start() as application:

@@ -30,7 +30,7 @@ from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi, Ref
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
 
-SESSION_MS = 2_000
+SESSION_MS = 10_000  # no test waits for the end of a session
 WAIT_S = WITHIN_S
 BUCKET = bucket_of("a/group")
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())

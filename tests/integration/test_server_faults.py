@@ -53,6 +53,8 @@ def test_zookeeper_is_restarted(scenario: Scenario) -> None:
     scenario.begin(coordinators=2)
     (server,) = scenario.lab.cluster.zookeeper_servers
     scenario.join_all()
+    for group in scenario.groups:  # one that begins without ZooKeeper ends after 10 s, which its restart may take
+        scenario.wait_group("a third member", group, lambda report: len(report.members) == 3)
     scenario.lab.fault("restart-zookeeper", server.name)
     faults.restart_zookeeper(server)
     scenario.settle()
