@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ class Scenario:
             for group in groups
         )
 
-    def wait_event(self, kind: str, count: int = 1, *, since_us: int = 0, **fields: object) -> Event:
+    def wait_event(self, kind: str, count: int = 1, *, since_us: float = 0, **fields: Any) -> Event:
         """Wait until an event was written `count` times; return the last one."""
 
         def found() -> list[Event]:
@@ -223,8 +224,10 @@ class Scenario:
 
     # Looking --------------------------------------------------------------------------------------------------------
 
-    def events(self, kind: str | None = None, *, since_us: int = 0, **fields: object) -> list[Event]:
-        """Return the events written so far, of a kind and with these values.
+    def events(
+        self, kind: str | None = None, *, since_us: float = 0, until_us: float = inf, **fields: Any
+    ) -> list[Event]:
+        """Return the events written so far, of a kind, of a time and with these values.
 
         A process writes them in a thread, so they may come after their effects, and after events that are younger:
         to leave out what was before, take `now_us` instead of counting.
@@ -234,7 +237,7 @@ class Scenario:
         return [
             e
             for e in self._events
-            if kind in {None, e["kind"]} and e["mono_us"] >= since_us and fields.items() <= e.items()
+            if kind in {None, e["kind"]} and since_us <= e["mono_us"] < until_us and fields.items() <= e.items()
         ]
 
     @staticmethod

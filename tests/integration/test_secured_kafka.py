@@ -83,12 +83,18 @@ from zkrebalancer.rebalance.effects import ReadLoads
 answer = AsyncResult()
 reader = LoadReader(*json.load(sys.stdin), answer.set)
 reader.read(ReadLoads("g", {"t": 1}))
-read = answer.get(timeout=20)
+read = answer.get(timeout=150)
 seen = [Path(f"/proc/{reader._process.pid}/{what}").read_text() for what in ("cmdline", "environ")]
 reader.close()
 offsets = {"ends": [int(offset) for offset in read.ends["t"]], "committed": [int(o) for o in read.committed["t"]]}
 print(json.dumps({"error": read.error, **offsets, "seen": "".join(seen)}))
 """
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no command give up on a busy broker."""
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", WAIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +220,7 @@ def test_the_coordinator_reads_lag_and_keeps_the_password_to_itself(cluster: Loc
         capture_output=True,
         text=True,
         env=child_environment(),
-        timeout=60,
+        timeout=WAIT_S,
         check=True,
     )
     read = json.loads(ran.stdout)

@@ -56,7 +56,7 @@ def test_what_a_user_gets_wrong_is_one_line(agent_cluster: LocalCluster) -> None
         (("produce", "no-such-topic", *there), 1, "no-such-topic does not exist"),
         (("produce", "no/topic", *there), 2, "no/topic"),
         (("create", "t", "--partitions", 0, *there), 2, "--partitions"),
-        (("create", "t", "--replication-factor", 3, *there), 1, "Replication factor"),
+        (("create", "lonely", "--replication-factor", 3, *there), 1, "Replication factor"),
         (("create", "t", *nowhere), 1, f"Kafka at {HOST}:{closed}"),
         (("produce", "t", *nowhere), 1, f"Kafka at {HOST}:{closed}"),
         (("produce", "t", "--rate", 0, *there), 2, "--rate"),
