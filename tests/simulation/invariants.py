@@ -159,10 +159,9 @@ class TreeInvariants:
             raise BrokenPromiseError("eviction", f"{key} lost its record without a tombstone")
         channel = paths.channel(*key) + "/"
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
-        may_be_read = self.ensemble.zk.was_denied.isdisjoint({paths.owners(*key), paths.channel(*key)})
         is_honest = not (known.is_garbled or known.is_rogue)
         can_be_told = paths.channel(*key) in by_path  # it may have been removed
-        if has_answered and is_honest and can_be_told and may_be_read and paths.ids(*key) in by_path:
+        if has_answered and is_honest and can_be_told and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")
         tombstone = ownership.decode_eviction(burial.after.content)
         held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}

@@ -155,7 +155,6 @@ class ZkModel:
         self.max_request_bytes: int | None = None
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
-        self.was_denied: set[str] = set()  # paths of reads that were refused
         self.withheld = 0  # watch events that were not delivered
         self._died_denied: set[tuple[str, Node | None]] = set()  # who could not read which nodes when they went
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
@@ -324,7 +323,6 @@ class ZkModel:
         if node is None:
             return Refused(Refusal.NO_NODE)
         if self._lacks(session_id, call.path, Right.READ):
-            self.was_denied.add(call.path)
             return Refused(Refusal.NO_AUTH)
         if isinstance(call, ListChildren):
             return Children(tuple(tree.children(call.path)))

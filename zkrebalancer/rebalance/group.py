@@ -211,7 +211,7 @@ class Group:
         missed, self._missed = sorted(self._missed), set()
         for path in missed:
             self.watched(path)
-        self._membership.ask_again(reader.refused_registrations, reader.refused_owners)
+        self._membership.ask_again()
 
     def watched(self, path: tuple[str, ...]) -> None:
         """Read what changed below the group's node; if the group is being loaded, do so afterwards."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Children, Content, Get, ListChildren, Refusal, Refused, Reply
@@ -38,38 +38,43 @@ class Membership:
         self._newcomers.clear()
         self._owners_asked.clear()
 
-    def ask_again(self, registrations: Iterable[str], owners: Iterable[str]) -> None:
-        """Read refused nodes again at growing intervals, because no watch fires when rights are restored."""
-        for consumer in registrations:
-            self.read_registration(consumer)
-        for consumer in owners:
-            self.read_owners(consumer)
+    def ask_again(self) -> None:
+        """Read, at growing intervals, what ZooKeeper refused to show: no watch fires when rights come back."""
         for member in self._view.members.values():
-            self._read_commands(member)
+            if member.is_registration_refused:
+                self.read_registration(member.consumer)
+            self._read_refused(member)
 
-    def _read_commands(self, member: Member) -> None:
-        """Read the consumer's commands that could not be read yet; answered ones are gone."""
-        for path in sorted(member.refused_commands):
-            self._scheduler.ask(Get(path), self._command_read, member.consumer, path)
+    def _read_refused(self, member: Member) -> None:
+        """Read what nobody showed yet of a consumer; a command that it has answered is gone."""
+        channel = paths.channel(self._view.group, member.consumer)
+        for path in sorted(member.refused):
+            if path == paths.owners(self._view.group, member.consumer):
+                self.read_owners(member.consumer)
+            else:
+                call = ListChildren(path) if path == channel else Get(path)
+                self._scheduler.ask(call, self._refused_read, member.consumer, path)
 
-    def _command_read(self, reply: Reply, consumer: str, path: str) -> None:
+    def _refused_read(self, reply: Reply, consumer: str, path: str) -> None:
         member = self._view.members.get(consumer)
-        if member is None or path not in member.refused_commands:
+        if member is None or path not in member.refused:
             return
         if isinstance(reply, Content):
-            member.refused_commands.discard(path)
+            member.refused.discard(path)
             self._warn(member.read_command(reply, path, self._view.bound()))
             self._view.refresh(consumer)
             self._report(facts.CommandsRead(member))
             self._report_broken(member)
-        else:
-            owners = Get(paths.owners(self._view.group, consumer), watch=True)  # its outcome
-            self._scheduler.ask(owners, self._owners_read_after, consumer, path)
+            return
+        if isinstance(reply, Children):
+            member.refused.update(f"{path}/{name}" for name in reply.names)
+        owners = Get(paths.owners(self._view.group, consumer), watch=True)  # what came of commands that are gone
+        self._scheduler.ask(owners, self._owners_read_after, consumer, path)
 
     def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:
         member = self._view.members.get(consumer)
         if member is not None and isinstance(reply, Content):
-            member.refused_commands.discard(path)
+            member.refused.discard(path)
         self._owners_read(reply, consumer, None)
 
     def look_ever_more_rarely(self, pause_us: int) -> None:
@@ -159,12 +164,13 @@ class Membership:
             return
         if isinstance(reply, Content):
             before = member.owners
+            member.refused.discard(paths.owners(self._view.group, consumer))
             self._warn(member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before))
             self._report_broken(member)
             if missing is not None:
                 self._report(facts.CommandGone(consumer, missing))
-            self._read_commands(member)
+            self._read_refused(member)
         elif reply == Refused(Refusal.NO_NODE) and member.state is not MemberState.EVICTING:
             if member.registered:
                 registration = Get(paths.ids(self._view.group, consumer), watch=True)

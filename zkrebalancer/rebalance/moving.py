@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from zkrebalancer.protocol import command
+from zkrebalancer.protocol import command, paths
 from zkrebalancer.protocol.calls import Delete, Done, Get, Refusal, Refused, Reply
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
 from zkrebalancer.protocol.errors import ConsumerRebalanceFailedError
@@ -312,7 +312,9 @@ class Moving:
             self._acknowledged(member, pending.command)
         if acknowledged:
             self._answered(member)
-        elif before is not None and member.owners is not None and before.partitions != member.owners.partitions:
+        elif before is None:
+            self.limit(member)  # nobody could tell whether it had answered
+        elif member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed"))  # not by any command of ours
         self._given.look()
         self._report(facts.LetGo(released))
@@ -344,8 +346,8 @@ class Moving:
     # Consumers that do not answer -----------------------------------------------------------------------------------
 
     def limit(self, member: Member) -> None:
-        """Limit the time for the oldest command that the consumer has to answer, if any."""
-        if member.pending:
+        """Limit the time for the oldest command that the consumer has to answer, if its answer can be seen."""
+        if member.pending and not self._is_record_refused(member):
             is_stop = isinstance(member.pending[0].command, StopFetcher)
             late_us = self._limit_us(member.stop_timeout_ms if is_stop else None)
             self._await_answer(member.consumer, late_us)
@@ -356,15 +358,23 @@ class Moving:
         self._scheduler.wake(("command", consumer), at_us, self._look, consumer, late_us)
 
     def expect_readable(self, member: Member) -> None:
-        """Set a time limit for a consumer whose record or commands cannot be read; it gets no command."""
+        """Limit the time of a consumer that gets no command, because something of it cannot be read.
+
+        Where ZooKeeper refuses to show it, only an answer to its commands is waited for: they vanish when answered.
+        While its record or its channel may not be read, nobody can tell, and there is no limit.
+        """
         key = ("unreadable", member.consumer)
-        if member.is_readable:
+        if member.is_readable or self._is_record_refused(member):
             self._scheduler.cancel_wake(key)
         elif not self._scheduler.has_timer(key):
             what = "what it holds" if member.owners is None else "its commands"
             unreadable = facts.Unanswered(member.consumer, f"{what} cannot be read")
-            stop_timeout_ms = member.stop_timeout_ms if member.refused_commands else None  # one may be a stop
+            stop_timeout_ms = member.stop_timeout_ms if member.refused else None  # one may be a stop
             self._scheduler.wake(key, self._limit_us(stop_timeout_ms), self._report, unreadable)
+
+    def _is_record_refused(self, member: Member) -> bool:
+        group, consumer = self._view.group, member.consumer
+        return not member.refused.isdisjoint({paths.owners(group, consumer), paths.channel(group, consumer)})
 
     def _limit_us(self, stop_timeout_ms: int | None = None) -> int:
         limit_ms = stop_limit_ms(stop_timeout_ms, self._view.settings.rebalance_timeout_ms)

@@ -32,7 +32,7 @@ class GroupReader:
     """One reading of a group; the caller performs the calls, stage by stage.
 
     `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: a line per unreadable node;
-    `exists`: whether the group's node was there; `refused_…`: consumers whose nodes ZooKeeper refused to read.
+    `exists`: whether the group's node was there.
     """
 
     def __init__(
@@ -52,12 +52,10 @@ class GroupReader:
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
         self._is_generation_known = True
-        self._seen_generation = 0  # the highest one in members' nodes
-        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
-        self.refused_registrations: list[str] = []  # existing consumers whose node may not be read
-        self.refused_owners: list[str] = []
-        self.refused_commands: dict[str, set[str]] = {}  # consumer -> paths
-        self._without_record: list[str] = []  # consumers that were registered, and had no `owners` afterwards
+        self._seen_generation = 0  # by members
+        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
+        self._refused: dict[str, set[str]] = {}  # consumer -> paths of what it has, and may not be read
+        self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
 
     def stages(self) -> list[Stage]:
         """Return what to read, in order; a stage may begin once every reply to the previous one is handled."""
@@ -207,9 +205,8 @@ class GroupReader:
                 self.problems.append(f"{consumer}: {error}; what it claims is believed")
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
-        if self._is_unreadable(reply, paths.channel(self._group, consumer)):
-            self._unreadable_channels.add(consumer)
         channel = paths.channel(self._group, consumer)
+        self._note_refused(consumer, channel, reply)
         self.commands[consumer] = [f"{channel}/{name}" for name in _names(reply)]
 
     def _incarnation_read(self, topic: str, reply: Reply) -> None:
@@ -248,8 +245,8 @@ class GroupReader:
             except CommandError as error:
                 self._unreadable_channels.add(consumer)
                 self.problems.append(f"{node}: {error}; its consumer has to refuse it")
-        elif self._is_unreadable(reply, node):
-            self.refused_commands.setdefault(consumer, set()).add(node)
+        else:
+            self._note_refused(consumer, node, reply)
 
     def _owners_listed(self, reply: Reply) -> None:
         """Note the records; one whose registration is not listed later is of a dead or manually removed consumer."""
@@ -266,7 +263,6 @@ class GroupReader:
             self._note(member.read_registration(reply.content))
             member.joined_zxid = reply.stat.created_zxid
         elif self._is_unreadable(reply, paths.ids(self._group, consumer)):
-            self.refused_registrations.append(consumer)
             member.is_registration_refused = True
         else:
             member.registered = False
@@ -279,8 +275,7 @@ class GroupReader:
             if member.owners is not None:
                 self._note_generation(member.owners.generation, reply.stat)
             self._adopt_commands(member)
-        elif self._is_unreadable(reply, paths.owners(self._group, consumer)):
-            self.refused_owners.append(consumer)
+        elif self._note_refused(consumer, paths.owners(self._group, consumer), reply):
             self.view.members[consumer].given = self._given_to(consumer)
             self._adopt_commands(self.view.members[consumer])
         elif self.view.members[consumer].registered:
@@ -309,7 +304,7 @@ class GroupReader:
         """Adopt the commands that it has to answer: all that were found, while its record may not be read."""
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
-        member.refused_commands = self.refused_commands.get(member.consumer, set())
+        member.refused = self._refused.get(member.consumer, set())
         self.view.refresh(member.consumer)
 
     def _given_to(self, consumer: str) -> dict[TopicPartition, int] | None:
@@ -334,8 +329,15 @@ class GroupReader:
         except NodeContentError as error:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
+    def _note_refused(self, consumer: str, path: str, reply: Reply) -> bool:
+        """Note that what a consumer has may not be read, if so: that is no fault of the consumer."""
+        is_refused = self._is_unreadable(reply, path)
+        if is_refused:
+            self._refused.setdefault(consumer, set()).add(path)
+        return is_refused
+
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
-        """Whether the node may not be read: it may exist, so it is handled like one with unreadable content."""
+        """Whether reading is not allowed: the node may exist."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
         self.problems.append(f"{path} may not be read: {reply.refusal.value}")

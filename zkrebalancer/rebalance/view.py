@@ -79,8 +79,8 @@ class Member:
     owners_version: int = -1
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
-    refused_commands: set[str] = field(default_factory=set)  # paths of commands that ZooKeeper refuses to show
-    # What it may own: held when it was read, or sent since. None: unknown, so that its record is believed.
+    refused: set[str] = field(default_factory=set)  # paths of what ZooKeeper refuses to show: record, channel, commands
+    # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
     false_claims: frozenset[TopicPartition] = frozenset()  # in its record, but never given
     is_record_gone: bool = False  # `owners` is gone although `ids` exists; the field `owners` is the last record
@@ -223,7 +223,7 @@ class Member:
     @property
     def is_readable(self) -> bool:
         """Whether its record, and all of its commands, could be read."""
-        return self.owners is not None and not self.unreadable_commands and not self.refused_commands
+        return self.owners is not None and not self.unreadable_commands and not self.refused
 
     def blocked_topics(self) -> tuple[str, ...]:
         """Topics that count as held completely, because it is unknown what the consumer holds.

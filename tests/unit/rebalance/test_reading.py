@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
+from zkrebalancer.protocol import cluster_nodes, command, hindrances, ownership, paths
 from zkrebalancer.protocol.calls import (
     Children,
     Content,
@@ -278,3 +278,45 @@ def test_groups_that_have_to_wait_keep_no_other_from_being_read(
     world.set_topic("t", 6)
     world.pass_time(10_000)
     world.assert_converged()
+
+
+@pytest.mark.parametrize("path", [paths.owners(GROUP, "a-1"), paths.channel(GROUP, "a-1")])
+def test_who_may_not_be_read_is_no_worse_than_others(path: str) -> None:
+    """Nobody is evicted for a right that the leader lacks. In `Moving.expect_readable`, limit the time of all."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a", "b")
+    owned = world.owned()
+    world.zk.denied.add(("", path, Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(60_000)
+    assert world.owned() == owned
+    shown = hindrances.decode(world.zk.nodes[paths.COORDINATOR_HINDRANCES].content)[1]
+    assert [(found.group, found.path, found.right) for found in shown] == [(GROUP, path, "READ")]
+    reads = sum("ZooKeeper refuses" in text for text in world.warnings)
+    assert reads == 1
+
+    world.zk.denied.clear()
+    world.add_agent("c")
+    world.pass_time(40_000)
+    world.assert_converged()
+    assert world.owned().keys() == {"a-1", "b-1", "c-1"}
+
+
+@pytest.mark.parametrize("kind", ["owners", "channel"])
+def test_a_late_stop_is_no_reason_to_evict_whose_answer_may_not_be_read(kind: str) -> None:
+    """It is one again when the leader may see it. In `Moving.limit`, limit the time of all; in `owners_read`, none."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.run()
+    path = paths.owners(GROUP, "a-1") if kind == "owners" else paths.channel(GROUP, "a-1")
+    world.zk.denied.add(("", path, Right.READ))
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(20_000)
+    assert paths.owners(GROUP, "a-1") in world.zk.nodes
+    assert not events(world, "member_left")
+
+    world.zk.denied.clear()
+    world.pass_time(40_000)
+    assert [event["reason"] for event in events(world, "member_left")] == ["evicted"]
