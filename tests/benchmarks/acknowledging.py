@@ -8,9 +8,9 @@ from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, 
 from zkrebalancer.protocol.ownership import OwnersRecord
 
 
-def write(zk: ZkModel, *operations: Operation) -> None:
+def write(zk: ZkModel, *operations: Operation, session_id: int = 0) -> None:
     """Perform a transaction that has to succeed."""
-    done = zk.perform(Multi(operations))
+    done = zk.perform(Multi(operations), session_id)
     if not isinstance(done, Done):
         raise TypeError(f"the model rejected the call: {done}")
 

@@ -78,6 +78,7 @@ class Lab:
     def __init__(self, members: int, per_member: int, group: GroupSettings, topics: int = TOPICS) -> None:
         """Create a group without any ownership."""
         self.zk = ZkModel()
+        self._members = self.zk.open()  # the session of all of them
         self.session = self.zk.open()
         self.machine = Coordinator(Identity(1, "host"), WEIGHING)
         self.now_us = 1_000_000
@@ -107,8 +108,9 @@ class Lab:
         write(
             self.zk,
             Create(paths.channel(GROUP, name)),
-            Create(paths.ids(GROUP, name), registration.encode(described)),
-            Create(paths.owners(GROUP, name), ownership.encode_owners(OwnersRecord(0, None, {}))),
+            Create(paths.ids(GROUP, name), registration.encode(described), ephemeral=True),
+            Create(paths.owners(GROUP, name), ownership.encode_owners(OwnersRecord(0, None, {})), ephemeral=True),
+            session_id=self._members.session_id,
         )
 
     def leave(self, name: str) -> None:

@@ -77,6 +77,7 @@ class ManyLab:
             wanted = ("white_list", {pattern: 1}) if number % WILDCARDS == 0 else (STATIC, {topic: 1})
             for member in range(MEMBERS):
                 self.join(name, f"{name}-{member}", Registration(*wanted, "0", f"{member}", "h", 6_000))
+        self._members = self.zk.open()  # the session of all of them
         self.session = self.zk.open()
         self.machine = Coordinator(Identity(1, "host"))
 
@@ -103,8 +104,9 @@ class ManyLab:
         write(
             self.zk,
             Create(paths.channel(group, name)),
-            Create(paths.ids(group, name), registration.encode(described)),
-            Create(paths.owners(group, name), ownership.encode_owners(OwnersRecord(0, None, {}))),
+            Create(paths.ids(group, name), registration.encode(described), ephemeral=True),
+            Create(paths.owners(group, name), ownership.encode_owners(OwnersRecord(0, None, {})), ephemeral=True),
+            session_id=self._members.session_id,
         )
 
     def delete_groups(self) -> None:

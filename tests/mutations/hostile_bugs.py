@@ -68,6 +68,13 @@ HOSTILE_MUTATIONS = (
         seeds=100,
     ),
     Mutation(
+        "a member without a session is like any other",
+        27,
+        (Edit("view.Member._implied_state", "or self.is_sessionless", ""),),
+        hostile="restore_member",
+        seeds=20,
+    ),
+    Mutation(
         "a topic that gets an id is another one",
         None,
         (Edit("GroupView.is_stale", "not is_same_topic(known.incarnation, stored)", "known.incarnation != stored"),),
@@ -185,7 +192,7 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "what was refused while a group was read is not asked for again",
         24,
-        (Edit("Membership.ask_again", "self.read_registration(consumer)", "pass"),),
+        (Edit("Membership.ask_again", "self.read_registration(member.consumer)", "pass"),),
         hostile="refuse_group",
         seeds=300,
     ),

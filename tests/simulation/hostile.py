@@ -261,20 +261,29 @@ def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
     return all(name in names.split() for names in known)
 
 
-def _copy_tree(cluster: Cluster, _draw: Random, _target: Target) -> None:
+def _copy_tree(cluster: Cluster, draw: Random, _target: Target) -> None:
     """Move the tree to another ensemble: every node is recreated, and all sessions are new."""
     ensemble = cluster.ensemble
     if not ensemble.down and ensemble.cut_off is None:
         ensemble.restart(COPIED_US)
-        cluster.schedule.after(COPIED_US - 1, _copied, cluster)
+        cluster.schedule.after(COPIED_US - 1, _copied, cluster, draw.random() < 0.7)
 
 
-def _copied(cluster: Cluster) -> None:
+def _copied(cluster: Cluster, takes_all: bool) -> None:
+    """`takes_all`: ephemeral nodes are copied too, as persistent ones."""
     if _is_known_by_id(cluster):
         zk = cluster.ensemble.zk
+        groups = f"{paths.GROUPS}/"
+        ephemeral = [
+            Create(path, node.content)
+            for path, node in sorted(zk.nodes.items())
+            if node.ephemeral_owner and path.startswith(groups)
+        ]
         for session in zk.sessions.values():
             zk.end(session)
         zk.copy_to_another_ensemble()
+        if takes_all:
+            cluster.write(*ephemeral)
         cluster.learn_names()
 
 
@@ -349,6 +358,20 @@ def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
             target.agent.connection.cut_link(CUT_US)
         cluster.schedule.tell("FAULT", f"the record of {target.agent.consumer} is deleted")
         cluster.write(Delete(paths.owners(target.group, target.agent.consumer)))
+
+
+def _restore_member(cluster: Cluster, draw: Random, target: Target) -> None:
+    """Replace the registration, the record or both of a member by copies, which no session takes away."""
+    if target.agent is None or target.agent.consumer is None:
+        return
+    for path in draw.choice([(paths.ids,), (paths.owners,), (paths.ids, paths.owners)]):
+        node = cluster.ensemble.zk.nodes.get(path(target.group, target.agent.consumer))
+        if node is not None:
+            where = path(target.group, target.agent.consumer)
+            cluster.schedule.tell("FAULT", f"{where} is restored from a backup")
+            cluster.write(Delete(where), Create(where, node.content))
+    if draw.random() < 0.5:
+        target.agent.kill()
 
 
 def _steal_command(cluster: Cluster, draw: Random, target: Target) -> None:

@@ -147,7 +147,7 @@ class TreeInvariants:
             return
         known.is_garbled = False
         if change.before is None:
-            if record.partitions and not known.is_rogue:
+            if record.partitions and not known.is_rogue and host is not None:
                 raise BrokenPromiseError("registration", f"{key} begins with partitions")
         elif host is not None and not known.is_rogue:
             self._check_ack(key, known, record, by_path)
@@ -159,7 +159,9 @@ class TreeInvariants:
             raise BrokenPromiseError("eviction", f"{key} lost its record without a tombstone")
         channel = paths.channel(*key) + "/"
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
-        is_honest = not (known.is_garbled or known.is_rogue)
+        nodes = (by_path[path].before for path in (paths.ids(*key), paths.owners(*key)) if path in by_path)
+        has_session = all(node is not None and node.ephemeral_owner for node in nodes)
+        is_honest = has_session and not (known.is_garbled or known.is_rogue)
         can_be_told = paths.channel(*key) in by_path  # it may have been removed
         if has_answered and is_honest and can_be_told and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")

@@ -14,7 +14,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 HASTE_US = 2_500_000  # to reconnect, to read all groups, and to give a newcomer its share
 LATER_US = 15_000_000  # time limits of commands, a lease, pauses between retries
 OF_A_TOPIC = ("topic", "mark", "offset")  # of the kind: all other parts of the groups continue
-OF_A_MEMBER = ("registration", "claim", "owner", "command")
+OF_A_MEMBER = ("registration", "claim", "owner", "command", "member")
 
 
 def one_bad_node(cluster: Cluster, fault: Fault) -> None:

@@ -76,6 +76,7 @@ HOSTILE_WEIGHTS = {
     "huge_claim": 2,
     "delete_owner": 4,
     "steal_command": 4,
+    "restore_member": 4,
     "small_requests": 4,
     "hang_strategy": 3,
     "break_step": 2,
@@ -119,6 +120,7 @@ ISOLATED = frozenset(
         "huge_claim",
         "delete_owner",
         "steal_command",
+        "restore_member",
         "hang_strategy",
         "break_step",
     }

@@ -30,7 +30,7 @@ from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.scheduler import PartScheduler
 from zkrebalancer.rebalance.states import MemberState
-from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, GroupView, Member, PendingCommand
+from zkrebalancer.rebalance.view import ALL_TOPICS, RECORD_GONE, SESSIONLESS, GroupView, Member, PendingCommand
 
 MAX_TRIES = 5  # to remove nodes that change meanwhile, before the group is read anew
 MAX_DELETES_PER_TRANSACTION = 500
@@ -112,11 +112,16 @@ class Departures:
     # Eviction -------------------------------------------------------------------------------------------------------
 
     def evict_broken(self, member: Member) -> None:
-        """Evict a consumer whose registration or record was removed, or whose record has a false claim."""
+        """Evict a consumer that was removed, or whose record was, claims what was never given, or has no session.
+
+        Without a session nothing ends by itself. An eviction waits for a lease, in case that somebody lives after all.
+        """
         if not member.registered:
             self.evict(member.consumer, UNREGISTERED)
         elif member.is_record_gone:
             self.evict(member.consumer, RECORD_GONE)
+        elif member.is_sessionless:
+            self.evict(member.consumer, SESSIONLESS)
         elif member.false_claims and member.state is not MemberState.EVICTING:
             claims = sorted(member.false_claims)[:MAX_CLAIMS_SHOWN]
             shown = ", ".join(f"{topic}-{number}" for topic, number in claims)

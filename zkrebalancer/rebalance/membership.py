@@ -113,8 +113,8 @@ class Membership:
 
     def _newcomer_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Content):  # otherwise it is gone already
-            member = self._newcomers[consumer] = Member(consumer, joined_zxid=reply.stat.created_zxid)
-            self._warn(member.read_registration(reply.content))
+            member = self._newcomers[consumer] = Member(consumer)
+            self._warn(member.read_registration(reply))
             if consumer not in self._owners_asked:
                 self._read_newcomer_owners(consumer)  # the registration could not be read at first
 
@@ -145,12 +145,12 @@ class Membership:
         if not isinstance(reply, Content) or member is None:
             return  # gone already: the list of ids shows it
         before = member.registration
-        member.joined_zxid = reply.stat.created_zxid
-        self._warn(member.read_registration(reply.content))
+        self._warn(member.read_registration(reply))
+        self._view.touch(consumer)
+        self._report_broken(member)
         if member.registration != before:
             member.pattern_refused = False
             self._subscriptions.replace(self._view.group, before, member.registration)
-            self._view.touch(consumer)
             self._report(facts.Changed("subscription-changed"))
 
     def read_owners(self, consumer: str, missing: PendingCommand | None = None) -> None:

@@ -260,8 +260,7 @@ class GroupReader:
     def _registration_read(self, consumer: str, reply: Reply) -> None:
         member = self.view.members[consumer]
         if isinstance(reply, Content):
-            self._note(member.read_registration(reply.content))
-            member.joined_zxid = reply.stat.created_zxid
+            self._note(member.read_registration(reply))
         elif self._is_unreadable(reply, paths.ids(self._group, consumer)):
             member.is_registration_refused = True
         else:

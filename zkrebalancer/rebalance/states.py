@@ -37,7 +37,7 @@ class MemberState(Enum):
     ANSWERING = "answering"  # has commands to answer; ready when they are acknowledged or cancelled
     UNREADABLE = "unreadable"  # its record or commands cannot be read; evicting unless they can be in time
     UNREGISTERED = "unregistered"  # its registration was removed, its session lives; evicting
-    BROKEN = "broken"  # its record is gone, or claims what was never given; evicting
+    BROKEN = "broken"  # its record is gone, claims what was never given, or has no session behind it; evicting
     EVICTING = "evicting"  # its nodes are being removed; gone, or as before if it acknowledges first
     GONE = "gone"  # its session is over, or it was evicted; a consumer that returns is another member
 

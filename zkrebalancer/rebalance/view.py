@@ -29,6 +29,7 @@ from zkrebalancer.rebalance.states import (
 )
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
+SESSIONLESS = "no session stands behind its registration or its record"
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
 
 MAX_STORY_LINES = 50
@@ -82,8 +83,9 @@ class Member:
     refused: set[str] = field(default_factory=set)  # paths of what ZooKeeper refuses to show: record, channel, commands
     # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
-    false_claims: frozenset[TopicPartition] = frozenset()  # in its record, but never given
-    is_record_gone: bool = False  # `owners` is gone although `ids` exists; the field `owners` is the last record
+    false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
+    is_record_gone: bool = False  # `owners` is gone though `ids` is there; `owners` here is what it said last
+    is_sessionless: bool = False  # a node of it is not ephemeral: from a copied tree, a backup, or written by hand
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
     registered: bool = True  # False: its `ids` node is gone but its session lives
@@ -95,11 +97,13 @@ class Member:
 
     # What was read ---------------------------------------------------------------------------------------------------
 
-    def read_registration(self, content: bytes) -> str | None:
-        """Replace the registration; if it cannot be read, keep the former one and return the problem."""
+    def read_registration(self, reply: Content) -> str | None:
+        """Replace the registration; if it cannot be read, keep the one before and return the problem."""
         self.is_registration_refused = False
+        self.joined_zxid = reply.stat.created_zxid
+        self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
         try:
-            self.registration = registration.decode(content)
+            self.registration = registration.decode(reply.content)
         except NodeContentError as error:
             if self.registration is not None:
                 return f"consumer {self.consumer}: {error}; its former registration stays in force"
@@ -109,6 +113,7 @@ class Member:
     def read_owners(self, reply: Content, bound: Bound | None) -> str | None:
         """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given."""
         self.owners_version = reply.stat.version
+        self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
         try:
             record = ownership.decode_owners(reply.content, bound)
         except NodeContentError as error:
@@ -169,7 +174,7 @@ class Member:
     def _implied_state(self) -> MemberState:
         if not self.registered:
             return MemberState.UNREGISTERED
-        if self.false_claims or self.is_record_gone:
+        if self.false_claims or self.is_record_gone or self.is_sessionless:
             return MemberState.BROKEN
         if not self.is_readable:
             return MemberState.UNREADABLE
