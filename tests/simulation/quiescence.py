@@ -23,7 +23,7 @@ RECONCILED_LIMIT_US = 320_000_000
 MISSED_LIMIT_US = RECONCILED_LIMIT_US + SETTLE_LIMIT_US  # where a watch did not tell of a change
 LOOK_US = 250_000
 EVICTED_US = 8_000_000  # the time limit of a command and a lease
-STANDING_TIMERS = {"reconcile", "copies"}
+STANDING_TIMERS = {"reconcile"}
 
 
 def calm_down(cluster: Cluster) -> None:

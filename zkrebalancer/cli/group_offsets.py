@@ -45,7 +45,7 @@ def restore(
 ) -> None:
     """Restore offsets that the coordinator deleted with their topic.
 
-    When a topic is deleted or recreated, all groups lose its stored offsets. The coordinator keeps copies for 30 days.
+    When a topic is deleted or recreated, all groups lose its stored offsets. The coordinator keeps the last 200 copies.
     The group must have no members.
 
     \b

@@ -68,7 +68,7 @@ def restore_offsets(
 
 def _read_copies(zk: BlockingZk, group: str, copies: Collection[str]) -> dict[str, OffsetCopy]:
     """Return these copies, or all; an unreadable copy is an error, because it may be the last one of its topic."""
-    names = [name for name in names_below(zk, paths.deleted_offsets(group)) if offset_copy.time_of(name) is not None]
+    names = [name for name in names_below(zk, paths.deleted_offsets(group)) if offset_copy.number_of(name) is not None]
     names = [name for name in names if not copies or name in copies]
     nodes = zk.perform_all([Get(paths.deleted_offsets(group, name)) for name in names], ABSENT)
     found: dict[str, OffsetCopy] = {}
@@ -106,7 +106,7 @@ def _chosen(
     """Return the copies to use, oldest first; by default, those of each topic's last deleted incarnation."""
     ordered = {
         name: found[name]
-        for name in sorted(found, key=lambda name: (found[name].deleted_at_ms, name))
+        for name in sorted(found, key=lambda name: (offset_copy.number_of(name) or 0, name))
         if not topics or found[name].topic in topics
     }
     if copies:

@@ -1,7 +1,7 @@
 """A copy of offsets that the coordinator deleted, in `deleted_offsets/<copy>`, from which an operator can restore them.
 
-The copy and the deletion are one transaction. Its name begins with the time, so a list of names shows which copies are
-superfluous.
+The copy and the deletion are one transaction. Its name has the time, for people, and the number that ZooKeeper appends.
+Only that number tells which copies are older: a clock that jumps must neither hide a copy nor remove one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from zkrebalancer.protocol.numbers import decimal
 
 VERSION = 1
 MAX_COPIES = 200  # per group; each has the offsets of at most 500 partitions
-MAX_COPY_AGE_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +69,13 @@ def name_prefix(deleted_at_ms: int) -> str:
     return f"{deleted_at_ms}-"
 
 
-def time_of(name: str) -> int | None:
-    """Return the time of a copy from its name, in milliseconds since the epoch; None: not a copy's name."""
+def number_of(name: str) -> int | None:
+    """Return ZooKeeper's number in a copy's name: a younger copy has a higher one; None: not a copy's name."""
     time, dash, number = name.partition("-")
-    return decimal(time) if dash and decimal(number) is not None else None
+    return decimal(number) if dash and decimal(time) is not None else None
 
 
-def superfluous(names: Iterable[str], now_ms: int) -> list[str]:
-    """Return the copies that are too old or too many, oldest first; other names are ignored."""
-    known = sorted((time, name) for name in names if (time := time_of(name)) is not None)
-    surplus = max(0, len(known) - MAX_COPIES)
-    return [name for at, (time, name) in enumerate(known) if at < surplus or time < now_ms - MAX_COPY_AGE_MS]
+def superfluous(names: Iterable[str]) -> list[str]:
+    """Return the copies that are too many, oldest first; other names are ignored."""
+    known = sorted((number, name) for name in names if (number := number_of(name)) is not None)
+    return [name for _number, name in known[: max(0, len(known) - MAX_COPIES)]]

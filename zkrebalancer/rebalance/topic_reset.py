@@ -224,7 +224,7 @@ class TopicReset:
         """Forget what was in progress, because the group is read anew, which shows it."""
         self._under_way.clear()
         self._is_renaming = False
-        self._copies.adopt()
+        self._copies.reset()
 
 
 def stores(view: GroupView, topic: str, incarnation: str) -> list[Operation]:
