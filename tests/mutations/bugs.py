@@ -87,8 +87,8 @@ MUTATIONS = (
     Mutation(
         "a death holds up the others",
         5,
-        (Edit("Moving._not_sent", "self.leave_out(consumer)", "pass"),),
-        seeds=500,
+        (Edit("Moving._not_sent", "self._note_without_channel(consumer)", "pass"),),
+        seeds=10,
     ),
     Mutation(
         "commands do not check the settings", 6, (Edit("Moving._send", "view.settings_version)]", "-1)]"),), seeds=300
@@ -252,8 +252,11 @@ MUTATIONS = (
     Mutation(
         "offsets are deleted while a member holds the topic",
         15,
-        (Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),),
-        seeds=100,
+        (
+            Edit("TopicReset.maybe_begin", "stale - self._view.held_topics()", "stale"),
+            Edit("TopicReset._is_over", "and topic not in self._view.held_topics()", ""),
+        ),
+        seeds=5,
     ),
     Mutation("a frozen group moves", 16, (Edit("Planning.admissible", "not view.settings.frozen", "True"),), seeds=30),
     Mutation(

@@ -98,14 +98,14 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "what may not be read is taken for absent",
         None,
-        (Edit("Scheduler.answer", "reply.refusal not in awaited.expected", "False"),),
+        (Edit("Scheduler.answer", "reply.refusal in awaited.expected", "True"),),
         seeds=20,
         hostile="deny_group",
     ),
     Mutation(
         "a topic that may not be read holds up all",
         None,
-        (Edit("TopicListener._topic_read", "self._read_later(name, reply)", "return"),),
+        (Edit("TopicListener._topic_read", "self._read_later(name)", "return"),),
         seeds=20,
         hostile="deny_topic",
     ),

@@ -18,7 +18,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import StaticMember
 from zkrebalancer.rebalance import static_members, topic_reset
 from zkrebalancer.rebalance.plan import Plan
-from zkrebalancer.rebalance.scheduler import PartScheduler
+from zkrebalancer.rebalance.scheduler import PartScheduler, pause_us
 from zkrebalancer.rebalance.view import GroupView
 
 GROUP_INDEX = 0  # of the operation that checks the settings
@@ -132,16 +132,19 @@ class GivenRecords:
         self._scheduler = scheduler
         self._view = view
         self._is_writing = False
+        self._tries = 0  # that failed, in a row
 
     def reset(self) -> None:
         """Forget everything, because the group is read again."""
         self._is_writing = False
+        self._tries = 0
 
     def look(self) -> None:
         """Schedule the writing of records that differ from what is known."""
         is_due = bool(self._view.unrecorded) or not self._view.is_recorded
         if is_due and not self._is_writing and not self._scheduler.has_timer("given"):
-            self._scheduler.wake("given", self._scheduler.now.mono_us + DELAY_US, self._write)
+            at_us = self._scheduler.now.mono_us + max(DELAY_US, pause_us(self._tries))
+            self._scheduler.wake("given", at_us, self._write)
 
     def _write(self) -> None:
         names: list[str] = []
@@ -164,7 +167,7 @@ class GivenRecords:
             self._mark()
 
     def _written(self, reply: Reply, names: list[str]) -> None:
-        self._is_writing = False
+        self._note_outcome(reply)
         if isinstance(reply, Refused):
             self._view.unrecorded.update(dict.fromkeys(names))
             if reply.index is not None and reply.refusal in {Refusal.NO_NODE, Refusal.NODE_EXISTS}:
@@ -183,9 +186,13 @@ class GivenRecords:
         self._scheduler.write([Check(paths.generation(group), self._view.generation_version), mark], self._marked)
 
     def _marked(self, reply: Reply) -> None:
-        self._is_writing = False
+        self._note_outcome(reply)
         self._view.is_recorded = not isinstance(reply, Refused)
         self.look()
+
+    def _note_outcome(self, reply: Reply) -> None:
+        self._is_writing = False
+        self._tries = self._tries + 1 if isinstance(reply, Refused) else 0
 
 
 def _record(view: GroupView, consumer: str, given: AbstractSet[TopicPartition], max_bytes: int) -> Operation:

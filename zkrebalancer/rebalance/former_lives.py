@@ -61,16 +61,15 @@ class FormerLives:
                 del self._unmarked[group]
             self._mark()
         elif isinstance(reply, Refused) and reply.refusal not in RACES:
-            self._list_later(reply.refusal)
+            self._list_later()
         else:
             self._scheduler.write([Create(paths.SERVED)], self._created)
 
     def _created(self, _reply: Reply) -> None:
         self._list()
 
-    def _list_later(self, refusal: Refusal) -> None:
-        """Retry later; groups that have a generation are served meanwhile, because they need no mark."""
-        self._scheduler.note_refused(ListChildren(paths.SERVED), refusal)
+    def _list_later(self) -> None:
+        """Let the groups that have a generation be served meanwhile: they need no mark."""
         self._is_refused = self.is_known = True
         self._scheduler.wake("list", self._scheduler.now.mono_us + pause_us(self._tries), self._list)
         self._tries += 1

@@ -219,11 +219,9 @@ class Moving:
                 self._unsent(member)
         index = reply.index
         if index is not None and index >= batch.first_index and reply.refusal not in RACES:
-            self._scheduler.note_refused(batch.operations()[index], reply.refusal)
             self._leave_out_for_now(batch.commands[index - batch.first_index][0])
         elif index is not None and index >= batch.first_index:
             consumer = batch.commands[index - batch.first_index][0]
-            self.leave_out(consumer)  # one dead consumer must not delay the others
             self._note_without_channel(consumer)
             self._report(facts.OwnersInDoubt(consumer))
         elif index == GROUP_INDEX and reply.refusal in RACES:
@@ -231,7 +229,6 @@ class Moving:
         elif reply.refusal in {Refusal.BAD_VERSION, Refusal.NODE_EXISTS, Refusal.NO_NODE}:
             self._report(facts.Outdated())
         else:
-            self._scheduler.note_refused(batch.operations()[index or 0], reply.refusal)
             self._report(facts.Failed(reply.refusal.value))
 
     def _note_without_channel(self, consumer: str) -> None:

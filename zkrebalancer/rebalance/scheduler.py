@@ -1,11 +1,11 @@
 """The tools of every part of the core: calls and the handlers of their replies, timers, telemetry, log lines.
 
 A call is kept with the method that handles its reply, so that the code reads in the order in which things happen, and
-what is awaited is plain data: (method, arguments). Three rules hold for all parts:
+what is awaited is plain data: (method, arguments). Four rules hold for all parts:
 - A transaction made by `write` is fenced: it fails as a whole once another coordinator leads; then this one steps down.
 - A reply that only reports a broken connection is dropped: everything is read again when the connection is back.
-- A refusal that is not caused by a race (a missing right, a quota) is logged once, with the path and the right,
-  and the call is retried at growing intervals, unless its handler expects the refusal.
+- A refusal that is no race with another client (a missing right, a quota) is logged once, with the path and the right.
+- A call that is refused for a reason that its handler does not expect is retried at growing intervals.
 """
 
 from __future__ import annotations
@@ -112,9 +112,13 @@ class Scheduler:
         if awaited.is_fenced and self._is_deposed(reply):
             self._step_down("another coordinator leads")
             return
-        if isinstance(reply, Refused) and reply.refusal not in awaited.expected:
-            self._repeat_later(awaited, reply)
-            return
+        if isinstance(reply, Refused):
+            is_expected = reply.refusal in awaited.expected
+            if not is_expected or reply.refusal not in RACES:
+                self._note_refused_call(awaited, reply)
+            if not is_expected:
+                self._repeat_later(awaited)
+                return
         if self.refusals.known and not isinstance(reply, Refused):
             self._log_news(self.refusals.note_allowed(awaited.call))
         if awaited.is_fenced:
@@ -125,11 +129,14 @@ class Scheduler:
         is_changed = isinstance(reply, Refused) and reply.refusal in {Refusal.BAD_VERSION, Refusal.NO_NODE}
         return isinstance(reply, Refused) and is_changed and reply.index == 0
 
-    def _repeat_later(self, awaited: Awaited, reply: Refused) -> None:
+    def _note_refused_call(self, awaited: Awaited, reply: Refused) -> None:
         call = awaited.call
-        if not isinstance(call, Sync):
-            refused = call.operations[reply.index or 0] if isinstance(call, Multi) else call
-            self.note_refused(refused, reply.refusal)
+        if isinstance(call, Multi):  # the first operation stands for all, but not the fence, which concerns no group
+            self.note_refused(call.operations[awaited.is_fenced if reply.index is None else reply.index], reply.refusal)
+        elif not isinstance(call, Sync):
+            self.note_refused(call, reply.refusal)
+
+    def _repeat_later(self, awaited: Awaited) -> None:
         again = replace(awaited, tries=awaited.tries + 1)
         self._last_call_id += 1
         name = ("refused", self._last_call_id)
@@ -430,11 +437,11 @@ def pause_us(tries: int) -> int:
 
 
 def _behind_the_fence(reply: Reply) -> Reply:
-    """Return the reply to a fenced transaction as if the fence had not been part of it."""
+    """Return the reply to a fenced transaction as if the fence had not been part of it; if it is refused, no index."""
     if isinstance(reply, Done):
         return Done(reply.results[1:])
     if isinstance(reply, Refused) and reply.index is not None:
-        return Refused(reply.refusal, reply.index - 1)
+        return Refused(reply.refusal, reply.index - 1 if reply.index else None)
     return reply
 
 

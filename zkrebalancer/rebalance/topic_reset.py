@@ -179,7 +179,8 @@ class TopicReset:
     def _deleted(self, reply: Reply, chunk: _Chunk, incarnation: str | None, operations: list[Operation]) -> None:
         topic = chunk.topic
         if isinstance(reply, Refused) and not _is_race(reply, operations, chunk):
-            self._scheduler.note_refused(operations[reply.index or 0], reply.refusal)
+            if reply.refusal is Refusal.NOT_EMPTY and reply.index is not None:
+                self._scheduler.note_refused(operations[reply.index], reply.refusal)  # for others that is a race
             self._under_way.discard(topic)  # what has to be deleted may be something else by then
             at_us = self._scheduler.now.mono_us + pause_us(self._tries[topic])
             self._tries[topic] += 1

@@ -168,7 +168,7 @@ class TopicListener:
             if not self._is_listing:  # a listing that is under way was asked for later than this topic
                 self._list()
         if isinstance(reply, Refused) and reply.refusal is not Refusal.NO_NODE:
-            self._read_later(name, reply)
+            self._read_later(name)
         else:
             self._tries.pop(name, None)
         self._unread.discard(name)
@@ -182,8 +182,7 @@ class TopicListener:
             self._scheduler.warn(f"{paths.topic(name)}: {error}; the topic stays as it was until its node changes")
             return before
 
-    def _read_later(self, name: str, reply: Refused) -> None:
-        self._scheduler.note_refused(Get(paths.topic(name)), reply.refusal)
+    def _read_later(self, name: str) -> None:
         at_us = self._scheduler.now.mono_us + pause_us(self._tries[name])
         self._tries[name] += 1
         self._scheduler.wake(name, at_us, self._read, name)

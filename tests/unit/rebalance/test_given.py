@@ -276,3 +276,22 @@ def test_a_record_that_somebody_removed_just_before_it_is_written_is_made_again(
         scheduler.answer(request.call_id, reply)
     assert [type(operation) for operation in written] == [SetContent, Create]
     assert scheduler.next_deadline_us() is None
+
+
+def test_a_group_whose_generation_somebody_else_has_raised_is_marked_with_growing_pauses() -> None:
+    """In `GivenRecords._note_outcome`, count no tries."""
+    scheduler, view = Scheduler(), GroupView("g", {}, is_recorded=False)
+    records = GivenRecords(scheduler.part("g"), view)
+    records.look()
+    pauses_ms: list[int] = []
+    for reply in (*[Refused(Refusal.BAD_VERSION, 1)] * 8, Done((None, None, 1))):
+        at_us = scheduler.next_deadline_us() or 0
+        pauses_ms.append((at_us - scheduler.now.mono_us) // 1_000)
+        scheduler.now = Now(at_us, 0)
+        scheduler.run_next_due()
+        (request,) = scheduler.take_effects()
+        assert isinstance(request, Request)
+        scheduler.answer(request.call_id, reply)
+    assert pauses_ms == [1_000, 1_000, 1_000, 1_000, 1_600, 3_200, 6_400, 12_800, 25_600]
+    assert view.is_recorded
+    assert scheduler.next_deadline_us() is None

@@ -7,9 +7,10 @@ import pytest
 from tests.support.groups import copies, world_with
 from tests.support.world import GROUP, World
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Create, Delete, Multi, Operation, SetContent
+from zkrebalancer.protocol.calls import Children, Create, Delete, Multi, Operation, Refusal, Refused, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import topic_reset
+from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.view import GroupView
 
@@ -99,6 +100,15 @@ def test_the_record_goes_with_the_offsets_of_a_topic_that_stays_deleted() -> Non
     world.pass_time(4_000_000)
     assert not world.zk.children(paths.offsets(GROUP))
     assert not world.zk.children(paths.incarnations(GROUP))
+
+
+def test_a_record_that_is_gone_when_it_is_read_is_created_and_not_replaced() -> None:
+    """In `GroupReader._recorded_incarnation_read`, keep its name."""
+    reader = GroupReader(GROUP, {}, watch=True)
+    reader._incarnations_listed(Children(("t",)))
+    reader._recorded_incarnation_read("t", Refused(Refusal.NO_NODE))
+    (record, _mark) = topic_reset.stores(reader.view, "t", "id-1")
+    assert isinstance(record, Create)
 
 
 def test_many_records_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

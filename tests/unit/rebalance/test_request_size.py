@@ -110,6 +110,20 @@ def test_an_eviction_record_that_would_be_too_large_names_topics_instead_of_part
     assert sum(map(len, world.owned().values())) == 6_000
 
 
+def test_names_that_many_topics_get_at_once_are_stored_step_by_step() -> None:
+    """In `TopicReset._rename`, store all of them."""
+    world = world_of_small_requests(60, 1)
+    world.add_agent("a", subscription(60))
+    world.pass_time(5_000)
+    for topic in subscription(60):
+        world.set_topic(topic, 1, "id-2")
+    world.pass_time(5_000)
+    marks = [world.zk.nodes[paths.offsets(GROUP, topic)].content.split() for topic in subscription(60)]
+    assert all(b"id-2" in mark for mark in marks)
+    assert world.leader().session.connected
+    assert all(LIMIT.fits(operations) for operations in world.zk.transactions)
+
+
 def test_offsets_of_a_topic_created_anew_are_deleted_step_by_step() -> None:
     """In `TopicReset._listed`, delete all that was listed."""
     world = world_of_small_requests(1, 200)

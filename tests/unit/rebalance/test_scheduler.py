@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.watched import Watched
-from zkrebalancer.protocol.calls import Done, Get, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Check, Done, Get, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.rebalance import refusals
 from zkrebalancer.rebalance.effects import Now, Request, Warn
-from zkrebalancer.rebalance.scheduler import FIRST_PAUSE_US, MAX_PAUSE_US, Scheduler
+from zkrebalancer.rebalance.scheduler import ANY, FIRST_PAUSE_US, MAX_PAUSE_US, Scheduler
 
 OWNERS = st.sampled_from(["a", "b", "c"])
 NAMES = st.integers(0, 3)
@@ -132,6 +133,19 @@ def test_a_refused_call_is_repeated_with_growing_pauses_and_logged_once() -> Non
     assert [text.startswith(refused) for text in texts] == [True, False]
     assert texts[1] == "ZooKeeper no longer refuses /n"
     assert not scheduler.refusals.known
+
+
+@pytest.mark.parametrize(
+    ("index", "path"), [(None, "/g"), (0, paths.COORDINATOR_EPOCH), (1, "/g"), (2, "/g/n")], ids=str
+)
+def test_of_a_refused_transaction_the_path_that_was_refused_is_logged(index: int | None, path: str) -> None:
+    """The fence may be refused too. In `_behind_the_fence`, number it -1: then the last path would be logged."""
+    scheduler, replies = Scheduler(), list[Reply]()
+    scheduler.part("g").write([Check("/g", 1), SetContent("/g/n", b"")], replies.append, expected=ANY)
+    scheduler.answer(1, Refused(Refusal.QUOTA_EXCEEDED, index))
+    assert replies == [Refused(Refusal.QUOTA_EXCEEDED, None if not index else index - 1)]
+    (known,) = scheduler.refusals.known
+    assert known[0] == path
 
 
 def test_what_has_room_fits_into_a_write_to_the_last_byte() -> None:

@@ -10,11 +10,13 @@ from tests.support.groups import events, world_with
 from tests.support.world import GROUP, CoordinatorProcess, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths, settings
-from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Refused, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Children, Create, Delete, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import coordinator, topic_reset
+from zkrebalancer.rebalance.effects import Now
+from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
+from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.view import MAX_STORY_LINES, Story
 
@@ -58,6 +60,42 @@ def test_commands_that_are_refused_are_sent_again_with_growing_pauses_until_they
     tries.clear()
     world.pass_time(2_000)
     assert tries[1] - tries[0] <= pause_us(1) // 1_000, "what went through once begins with short pauses again"
+
+
+def test_a_deletion_of_offsets_that_was_refused_begins_with_short_pauses_when_it_is_refused_anew() -> None:
+    """In `TopicReset._deleted`, keep the tries."""
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.deleted_offsets(GROUP)),)))
+    tries = tries_of(world, f"{paths.deleted_offsets(GROUP)}/")
+    for life in (2, 3):
+        world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", 0), b"7"),)))
+        world.zk.denied.add(("", paths.deleted_offsets(GROUP), Right.CREATE))
+        world.delete_topic("t")
+        world.set_topic("t", 4, f"id-{life}")
+        tries.clear()
+        world.pass_time(20_000)
+        assert [later - earlier for earlier, later in pairwise(tries[:4])] == [100, 200, 400]
+        world.zk.denied.clear()
+        world.pass_time(30_000)
+        assert not world.zk.children(paths.offsets(GROUP, "t"))
+
+
+def test_a_list_of_marks_that_was_refused_begins_with_short_pauses_when_it_is_refused_anew() -> None:
+    """In `FormerLives._listed`, keep the tries."""
+    scheduler = Scheduler()
+    lives = FormerLives(scheduler)
+    lives.read()
+    pauses: list[int] = []
+    for number, reply in enumerate([Refused(Refusal.NO_AUTH)] * 3 + [Children(())] + [Refused(Refusal.NO_AUTH)] * 2, 1):
+        scheduler.answer(number, reply)
+        if isinstance(reply, Children):
+            lives._list()
+            continue
+        at_us = scheduler.next_deadline_us() or 0
+        pauses.append(at_us - scheduler.now.mono_us)
+        scheduler.now = Now(at_us, 0)
+        scheduler.run_next_due()
+    assert pauses == [pause_us(tries) for tries in (0, 1, 2, 0, 1)]
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
