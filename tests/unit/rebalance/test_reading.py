@@ -282,7 +282,10 @@ def test_groups_that_have_to_wait_keep_no_other_from_being_read(
 
 @pytest.mark.parametrize("path", [paths.owners(GROUP, "a-1"), paths.channel(GROUP, "a-1")])
 def test_who_may_not_be_read_is_no_worse_than_others(path: str) -> None:
-    """Nobody is evicted for a right that the leader lacks. In `Moving.expect_readable`, limit the time of all."""
+    """Nobody is evicted for a right that the leader lacks. In `Moving.expect_readable`, limit the time of all.
+
+    In `Membership.ask_again`, ask for none of it.
+    """
     world = world_with(GroupSettings(rebalance_timeout_ms=1_000), "a", "b")
     owned = world.owned()
     world.zk.denied.add(("", path, Right.READ))
@@ -300,6 +303,7 @@ def test_who_may_not_be_read_is_no_worse_than_others(path: str) -> None:
     world.pass_time(40_000)
     world.assert_converged()
     assert world.owned().keys() == {"a-1", "b-1", "c-1"}
+    assert world.leader().machine.groups[GROUP].view.members["a-1"].is_readable
 
 
 @pytest.mark.parametrize("kind", ["owners", "channel"])
