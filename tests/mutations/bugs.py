@@ -263,6 +263,12 @@ MUTATIONS = (
         "static members are waited for endlessly", 17, (Edit("StaticMembers._grace_over", "", "return"),), seeds=100
     ),
     Mutation(
+        "what a member with a grace of its own had goes to others",
+        17,
+        (Edit("StaticMembers._wait_for", "", "return"),),
+        seeds=100,
+    ),
+    Mutation(
         "of two members with one instance id, none is fenced",
         17,
         (Edit("static_members.fenced", "", "return {}"),),

@@ -52,6 +52,7 @@ class AgentSettings:
     session_timeout_ms: int
     pattern: str = "static"
     instance_id: str | None = None
+    static_grace_ms: int | None = None
     auto_commit_ms: int | None = 300  # None: the application commits by itself
     has_on_revoke: bool = False
     fairness: Fairness = Fairness.GREEDY
@@ -326,6 +327,7 @@ def _machine_settings(name: str, settings: AgentSettings) -> MachineSettings:
         "host": name,
         "session_timeout_ms": settings.session_timeout_ms,
         "instance_id": settings.instance_id,
+        "static_grace_ms": settings.static_grace_ms,
         "stop_timeout_ms": settings.stop_timeout_ms,
     }
     member = MemberSettings(

@@ -11,6 +11,7 @@ from tests.simulation.agent import AgentHost, AgentSettings
 from tests.simulation.application import Application
 from tests.simulation.coordinator import CoordinatorHost
 from tests.simulation.emission import EmissionInvariants
+from tests.simulation.graces import GraceInvariants
 from tests.simulation.hostile_invariants import CallRates, OffsetInvariants
 from tests.simulation.invariants import OPERATOR, TreeInvariants
 from tests.simulation.kafka import Brokers
@@ -40,6 +41,7 @@ SETTINGS = (
 )
 MAX_POLL_INTERVALS_MS = (2_500, 2_500, 300_000)  # shorter than a hang of an application, or longer than a run
 STOP_TIMEOUTS_MS = (None, 300, 3_000)  # the group's limit, a shorter one, a longer one
+OWN_GRACES_MS = {"i2": 4_000}  # by instance
 STATIC_GRACE = '"static_grace_ms":1500'
 
 
@@ -60,6 +62,7 @@ class Cluster:
         self.emission = EmissionInvariants(
             self.ensemble, self.is_sound, self.life, self.stored_life, lambda: self.agents
         )
+        self.graces = GraceInvariants(self.ensemble)
         self.offsets = OffsetInvariants(self.ensemble, self.brokers, self.life)
         if plan.is_hostile:
             self.ensemble.on_request = CallRates(self.schedule).requested
@@ -113,6 +116,7 @@ class Cluster:
             subscription={"t": 1, "u": 1},
             session_timeout_ms=draw.choice(AGENT_SESSIONS_MS),
             instance_id=instance_id,
+            static_grace_ms=OWN_GRACES_MS.get(instance_id or ""),
             auto_commit_ms=draw.choice([None, 150, 400]),
             has_on_revoke=draw.random() < 0.5,
             slowness=draw.choice([1, 1, 1, 4]),

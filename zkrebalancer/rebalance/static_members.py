@@ -144,18 +144,15 @@ class StaticMembers:
         for instance, (record, _version) in sorted(view.statics.items()):
             if record.grace_ms is not None and record.consumer not in view.members:
                 self._wait_for(instance, record)
-            if instance in present:
-                continue
-            if record.deadline_ms is None:
-                self._set_deadline(instance, record)
-            else:
-                self._await_deadline(instance, record.deadline_ms)
+            if instance not in present:
+                self._await_return(instance, record)
 
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
-        A member that returned, and left before it was given anything, leaves the record of its former consumer behind:
-        its deadline still applies, and may have passed without effect while the member was present.
+        A member that came back, and left before it was given anything, leaves the record of its former consumer behind:
+        the deadline in it still holds, and may have passed in vain while the member was there. It has none if nobody
+        led when that consumer ended.
         """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
@@ -168,8 +165,14 @@ class StaticMembers:
                 record = replace(record, partitions=record.partitions & member.held().keys())
                 self._wait_for(instance, record)
             self._set_deadline(instance, record)
-        elif record.deadline_ms is not None and instance not in _instances_present(self._view):
+        elif instance not in _instances_present(self._view):
             self._view.away[instance] = member
+            self._await_return(instance, record)
+
+    def _await_return(self, instance: str, record: StaticMember) -> None:
+        if record.deadline_ms is None:
+            self._set_deadline(instance, record)
+        else:
             self._await_deadline(instance, record.deadline_ms)
 
     def _set_deadline(self, instance: str, record: StaticMember) -> None:

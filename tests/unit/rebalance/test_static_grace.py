@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, Agent, World
-from zkrebalancer.protocol import paths
+from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Delete, Multi
 from zkrebalancer.protocol.settings import GroupSettings
 
@@ -52,3 +52,24 @@ def test_rule_17_a_member_that_deletes_its_record_has_left_for_good() -> None:
     member.alive = False
     world.pass_time(1_000)
     assert len(world.owned()["a-1"]) == 4
+
+
+def test_rule_17_a_grace_begins_though_its_member_ended_without_a_leader_and_its_successor_before_any_start() -> None:
+    """In `StaticMembers.left`, look only for a deadline that was set."""
+    world = world_with(GroupSettings(), "b")
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    assert len(world.owned()["b-1"]) == 2
+    world.configure(settings.encode(GroupSettings(starts_paused=True)))
+    world.kill_coordinator(world.leader())
+    world.kill_agent(member)
+    successor = gateways_member(world, "d")
+    world.run()
+    world.add_coordinator()
+    world.pass_time(1_000)
+    world.kill_agent(successor)
+    world.configure(settings.encode(GroupSettings()))
+    world.pass_time(GRACE_MS - 2_000)
+    assert len(world.owned()["b-1"]) == 2
+    world.pass_time(5_000)
+    assert len(world.owned()["b-1"]) == 4
