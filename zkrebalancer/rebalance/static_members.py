@@ -132,6 +132,7 @@ class StaticMembers:
 
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Set no timer yet; loading reads the records into the view."""
+        self._until_us: dict[str, tuple[int, int]] = {}  # instance -> the deadline that this leader saw, and its end
         self._scheduler = scheduler
         self._view = view
         self._report = report
@@ -199,9 +200,17 @@ class StaticMembers:
             self._report(facts.Outdated())
 
     def _await_deadline(self, instance: str, deadline_ms: int) -> None:
-        wait_us = max(0, deadline_ms - self._scheduler.now.epoch_ms) * 1_000
-        at_us = self._scheduler.now.mono_us + min(wait_us, self._grace_ms(self._view.statics[instance][0]) * 1_000)
-        self._scheduler.wake(("static", instance), at_us, self._grace_over, instance)
+        """Wait for the deadline; if somebody may still read, for one whole grace from when this leader first saw it.
+
+        Clocks of two leaders may differ by any time.
+        """
+        record, now = self._view.statics[instance][0], self._scheduler.now
+        grace_us = self._grace_ms(record) * 1_000
+        left_us = max(0, deadline_ms - now.epoch_ms) * 1_000 if record.grace_ms is None else grace_us
+        seen = self._until_us.get(instance)
+        if seen is None or seen[0] != deadline_ms:
+            seen = self._until_us[instance] = deadline_ms, now.mono_us + min(left_us, grace_us)
+        self._scheduler.wake(("static", instance), seen[1], self._grace_over, instance)
 
     def _grace_over(self, instance: str) -> None:
         if instance not in _instances_present(self._view):
@@ -210,5 +219,6 @@ class StaticMembers:
     def _removed(self, _reply: Reply, instance: str) -> None:
         self._view.statics.pop(instance, None)
         self._view.away.pop(instance, None)
+        self._until_us.pop(instance, None)
         self._view.waiting_for = {tp: name for tp, name in self._view.waiting_for.items() if name != instance}
         self._report(facts.Changed("static-grace-over"))

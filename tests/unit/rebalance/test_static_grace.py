@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.support import world as world_module
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, Agent, World
 from zkrebalancer.protocol import paths, settings
@@ -72,4 +75,23 @@ def test_rule_17_a_grace_begins_though_its_member_ended_without_a_leader_and_its
     world.pass_time(GRACE_MS - 2_000)
     assert len(world.owned()["b-1"]) == 2
     world.pass_time(5_000)
+    assert len(world.owned()["b-1"]) == 4
+
+
+def test_rule_17_no_clock_ends_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `StaticMembers._await_deadline`, wait until the deadline by the clock."""
+    world = world_with(GroupSettings(), "b")
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    world.kill_agent(member)
+    world.pass_time(1_000)
+    world.kill_coordinator(world.leader())
+    monkeypatch.setattr(world_module, "EPOCH_OFFSET_MS", world_module.EPOCH_OFFSET_MS + 10**9)
+    world.add_coordinator()
+    for _ in range(4):
+        world.pass_time(GRACE_MS // 4 - 500)
+        assert len(world.owned()["b-1"]) == 2
+        world.leader().machine.groups[GROUP].load("reconciliation")  # which begins no grace anew
+        world.tick()
+    world.pass_time(3_000)
     assert len(world.owned()["b-1"]) == 4
