@@ -62,6 +62,7 @@ class ManyLab:
         """Create groups without any ownership; `clock` measures the steps, in seconds."""
         self._clock = clock
         self.zk = ZkModel()
+        self._members = self.zk.open()  # the session of all of them
         self.names = [f"g{number:05}" for number in range(groups)]
         self.now_us = 1_000_000
         self._computing: deque[Compute] = deque()
@@ -77,7 +78,6 @@ class ManyLab:
             wanted = ("white_list", {pattern: 1}) if number % WILDCARDS == 0 else (STATIC, {topic: 1})
             for member in range(MEMBERS):
                 self.join(name, f"{name}-{member}", Registration(*wanted, "0", f"{member}", "h", 6_000))
-        self._members = self.zk.open()  # the session of all of them
         self.session = self.zk.open()
         self.machine = Coordinator(Identity(1, "host"))
 

@@ -273,12 +273,8 @@ def _copied(cluster: Cluster, takes_all: bool) -> None:
     """`takes_all`: ephemeral nodes are copied too, as persistent ones."""
     if _is_known_by_id(cluster):
         zk = cluster.ensemble.zk
-        groups = f"{paths.GROUPS}/"
-        ephemeral = [
-            Create(path, node.content)
-            for path, node in sorted(zk.nodes.items())
-            if node.ephemeral_owner and path.startswith(groups)
-        ]
+        nodes = [(path, node) for path, node in sorted(zk.nodes.items()) if path.startswith(paths.GROUPS)]
+        ephemeral = [Create(path, node.content) for path, node in nodes if node.ephemeral_owner]
         for session in zk.sessions.values():
             zk.end(session)
         zk.copy_to_another_ensemble()
@@ -364,12 +360,11 @@ def _restore_member(cluster: Cluster, draw: Random, target: Target) -> None:
     """Replace the registration, the record or both of a member by copies, which no session takes away."""
     if target.agent is None or target.agent.consumer is None:
         return
-    for path in draw.choice([(paths.ids,), (paths.owners,), (paths.ids, paths.owners)]):
-        node = cluster.ensemble.zk.nodes.get(path(target.group, target.agent.consumer))
-        if node is not None:
-            where = path(target.group, target.agent.consumer)
-            cluster.schedule.tell("FAULT", f"{where} is restored from a backup")
-            cluster.write(Delete(where), Create(where, node.content))
+    for path_of in draw.choice([(paths.ids,), (paths.owners,), (paths.ids, paths.owners)]):
+        path = path_of(target.group, target.agent.consumer)
+        if path in cluster.ensemble.zk.nodes:
+            cluster.schedule.tell("FAULT", f"{path} is restored from a backup")
+            cluster.write(Delete(path), Create(path, cluster.ensemble.zk.nodes[path].content))
     if draw.random() < 0.5:
         target.agent.kill()
 

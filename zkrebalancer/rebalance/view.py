@@ -266,9 +266,7 @@ class GroupView:
     incarnations: dict[str, str] = field(default_factory=dict)
     recorded_incarnations: dict[str, str] = field(default_factory=dict)
     away: dict[str, Member] = field(default_factory=dict)  # static members that left under this leadership, by instance
-    waiting_for: dict[TopicPartition, str] = field(
-        default_factory=dict
-    )  # partitions that go only to this instance, which may return
+    waiting_for: dict[TopicPartition, str] = field(default_factory=dict)  # goes to this instance only: it may return
     lease_until_us: int = (
         0  # until when a consumer whose session seems to be over may have a lease, by the leader's clock
     )
@@ -434,10 +432,8 @@ class GroupView:
             return False
         if not self.exists(partition):
             return False  # deleted since the plan was made; the next plan leaves it out
-        if (
-            self.waiting_for
-            and self.waiting_for.get(partition, instance := self.members[consumer].instance) != instance
-        ):
+        awaited = self.waiting_for.get(partition)
+        if awaited is not None and awaited != self.members[consumer].instance:
             return False
         return self.is_free_for(consumer, partition)
 

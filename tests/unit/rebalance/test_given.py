@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.world import GROUP, SESSION_MS, Agent, World
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
-from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, Refusal, Refused, SetContent
+from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
@@ -284,7 +284,8 @@ def test_a_group_whose_generation_somebody_else_has_raised_is_marked_with_growin
     records = GivenRecords(scheduler.part("g"), view)
     records.look()
     pauses_ms: list[int] = []
-    for reply in (*[Refused(Refusal.BAD_VERSION, 1)] * 8, Done((None, None, 1))):
+    replies: list[Reply] = [*[Refused(Refusal.BAD_VERSION, 1)] * 8, Done((None, None, 1))]
+    for reply in replies:
         at_us = scheduler.next_deadline_us() or 0
         pauses_ms.append((at_us - scheduler.now.mono_us) // 1_000)
         scheduler.now = Now(at_us, 0)
