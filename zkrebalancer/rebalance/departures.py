@@ -233,7 +233,7 @@ class Departures:
     def _really_held(self, member: Member) -> dict[TopicPartition, int]:
         """Return what it holds: of one that cannot be read, not what it has let go, and somebody else owns by now."""
         held = member.held()
-        if member.is_readable:
+        if member.is_readable and not member.is_record_gone:
             return held
         return {tp: thread for tp, thread in held.items() if not self._is_of_another(tp, member)}
 
