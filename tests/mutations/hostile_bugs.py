@@ -126,7 +126,7 @@ HOSTILE_MUTATIONS = (
     Mutation(
         "an unreadable member holds what others own by now",
         2,
-        (Edit("Departures._really_held", "if member.is_readable and not member.is_record_gone:", "if True:"),),
+        (Edit("Departures._really_held", "if ___:", "if True:"),),
         seeds=300,
         hostile="deny_topic",
     ),
