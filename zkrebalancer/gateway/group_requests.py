@@ -80,6 +80,8 @@ class GroupRequests:
             request: requests.Request = translation.leave_group(header.version, fields)
         else:
             request = translation.build(MEMBERS[name], fields)
+        if error := self._error_elsewhere(request):
+            return {"error_code": error}
         answered: AsyncResult[Answer] = AsyncResult()
         self._receive(request, header, client_host, answered.set)
         # As with a broker, nothing is read from the client meanwhile, so the connection of a client that is gone lasts
@@ -87,6 +89,27 @@ class GroupRequests:
         # new member's for `new_member_join_timeout_ms`.
         answer: Fields = translation.fields_of(answered.get())
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
+
+    def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
+        """Refuse members of a group that has others at the brokers: newcomers try again, members give all up.
+
+        A member hears of it by a heartbeat. One that joins again is let in before: a cooperative client whose JoinGroup
+        is refused keeps its partitions, and reads on.
+        """
+        match request:
+            case (
+                requests.ConsumerGroupHeartbeatRequest(member_epoch=requests.JOIN_EPOCH)
+                | requests.JoinGroupRequest(member_id=requests.UNKNOWN_MEMBER_ID)
+            ):
+                is_elsewhere = self._offsets.is_elsewhere(request.group_id)
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_elsewhere else ErrorCode.NONE
+            case requests.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < requests.JOIN_EPOCH:
+                is_elsewhere = False  # it leaves
+            case requests.HeartbeatRequest() | requests.ConsumerGroupHeartbeatRequest():
+                is_elsewhere = self._offsets.was_elsewhere(request.group_id)
+            case _:
+                is_elsewhere = False
+        return ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
 
     def _receive(
         self, request: requests.Request, header: Header, client_host: str, when_answered: Callable[[Answer], None]

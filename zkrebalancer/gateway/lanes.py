@@ -31,6 +31,15 @@ class OffsetStore(Protocol):
     def coordinator_error(self, group: str) -> ErrorCode:
         """Return why the group's offsets cannot be stored; NONE if they can. May wait."""
 
+    def is_elsewhere(self, group: str) -> bool:
+        """Whether the group has members that another coordinator serves. May wait."""
+
+    def was_elsewhere(self, group: str) -> bool:
+        """Whether the group had such members a moment ago."""
+
+    def watch(self) -> None:
+        """Keep `was_elsewhere` up to date, for ever; a greenlet of its own."""
+
 
 class Lanes:
     """One lane for each group that has requests; `handle(group, name, fields, highest)` may wait."""

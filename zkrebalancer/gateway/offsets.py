@@ -27,6 +27,11 @@ MOVING = frozenset(
 PATIENCE_S = 3.0  # less than the shortest session, because a client may send no heartbeat before its answer
 ANSWER_TIMEOUT_S = 5.0  # little more than that, because a broker may collect garbage for some seconds
 PAUSE_S = 0.1
+NO_GROUPS: frozenset[str] = frozenset()
+WATCH_S = 3.0  # so long both sides may read, if members join at the brokers while there are some here
+FRESH_US = 1_000_000  # how long it is believed which groups have members at the brokers
+SHOWN_EVERY_US = 60_000_000  # per group
+WITH_MEMBERS = ["PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling"]
 KNOWN_ERRORS = frozenset(error.value for error in ErrorCode)
 GROUP = 0
 # Later versions name topics by id, or belong to a transaction version that producers behind the gateway do not use.
@@ -44,6 +49,8 @@ class UpstreamOffsets:
         self._metrics = metrics
         self._coordinators: dict[str, Address] = {}
         self._has_coordinators = False
+        self._with_members: dict[Address, tuple[int, frozenset[str]]] = {}  # broker -> when it was asked, its groups
+        self._shown_us: dict[str, int] = {}  # group -> when it was last logged that its members are at the brokers
         self._lanes = Lanes(self._ask_patiently)
 
     def send(
@@ -69,6 +76,57 @@ class UpstreamOffsets:
         except LinkError as error:
             self._failed(group, error)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def is_elsewhere(self, group: str) -> bool:
+        """Whether the group has members at the brokers: if it had some here as well, both would read all partitions.
+
+        If its coordinator does not answer, it serves nobody there either.
+        """
+        try:
+            if self._find(group) or group not in self._groups_with_members(self._coordinators[group]):
+                return False
+        except LinkError as error:
+            self._failed(group, error)
+            self._coordinators.pop(group, None)
+            return False
+        self._show(group)
+        return True
+
+    def was_elsewhere(self, group: str) -> bool:
+        """Whether the group had members at the brokers when they were last asked; asks nobody."""
+        broker = self._coordinators.get(group)
+        return broker is not None and group in self._with_members.get(broker, (0, NO_GROUPS))[1]
+
+    def watch(self) -> None:
+        """Ask again and again which groups have members at the brokers, for ever; a greenlet of its own."""
+        while True:
+            for broker in set(self._coordinators.values()):
+                try:
+                    self._groups_with_members(broker)
+                except LinkError as error:
+                    self._with_members.pop(broker, None)  # it serves nobody now
+                    _log.debug("%s", error)
+            gevent.sleep(WATCH_S)
+
+    def _groups_with_members(self, broker: Address) -> frozenset[str]:
+        """Return the groups of a coordinator that have members, as of a second ago at most; raises LinkError."""
+        now_us = clock.steady_us()
+        asked_us, groups = self._with_members.get(broker, (-FRESH_US, NO_GROUPS))
+        if now_us - asked_us < FRESH_US:
+            return groups
+        answer = self._links.to(broker).ask("ListGroups", {"states_filter": WITH_MEMBERS}, None, ANSWER_TIMEOUT_S)
+        groups = frozenset(one["group_id"] for one in answer.fields()["groups"])
+        self._with_members[broker] = now_us, groups
+        return groups
+
+    def _show(self, group: str) -> None:
+        now_us = clock.steady_us()
+        if now_us - self._shown_us.get(group, -SHOWN_EVERY_US) < SHOWN_EVERY_US:
+            return
+        if len(self._shown_us) >= MAX_KNOWN_COORDINATORS:
+            self._shown_us.clear()
+        self._shown_us[group] = now_us
+        _log.warning("group %s has members at the brokers: nobody can join it here before they have left", group)
 
     def _ask_patiently(
         self, group: str, name: str, fields: dict[str, Any], highest: int | None

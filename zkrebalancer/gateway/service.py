@@ -131,6 +131,7 @@ class Gateway:
                 self._groups.wake_timers,
                 self._keep_brokers_known,
                 self._topics.run,
+                self._offsets.watch,
             ):
                 self._begin(work)
             if self._agents is not None:

@@ -91,6 +91,17 @@ class ZooKeeperOffsets:
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE
 
+    def is_elsewhere(self, _group: str) -> bool:
+        """Say no: a group at the brokers has other offsets, so it is another group."""
+        return False
+
+    def was_elsewhere(self, _group: str) -> bool:
+        """Say no, as above."""
+        return False
+
+    def watch(self) -> None:
+        """Do nothing: there is nothing to keep up to date."""
+
     def _handle(self, group: str, name: str, fields: Fields, _highest: int | None) -> Outcome:
         if illegal := self.coordinator_error(group):
             return illegal

@@ -14,7 +14,7 @@ from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.lanes import Lanes
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.metrics import Metrics
-from zkrebalancer.gateway.offsets import UpstreamOffsets
+from zkrebalancer.gateway.offsets import FRESH_US, UpstreamOffsets
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 
 WAIT_S = WITHIN_S
@@ -114,3 +114,58 @@ def test_a_request_that_fails_stops_no_other_one() -> None:
     for name, one in zip(("OffsetCommit", "OffsetFetch"), answered, strict=True):
         lanes.send("g", name, {}, one.set)
     assert [one.get(timeout=WAIT_S) for one in answered] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+
+
+class Coordinator(Brokers):
+    """A broker that has groups with members."""
+
+    def __init__(self, *groups: str) -> None:
+        super().__init__()
+        self.are_back = True
+        self.groups = groups
+
+    def fields(self) -> dict[str, Any]:
+        return {**super().fields(), "groups": [{"group_id": group} for group in self.groups]}
+
+
+def offsets_at(brokers: Brokers) -> UpstreamOffsets:
+    return UpstreamOffsets(cast("Links", brokers), Metrics(), lambda _group: True)
+
+
+def test_a_group_with_members_at_the_brokers_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_us = [1]
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.clock.steady_us", lambda: now_us[0])
+    brokers = Coordinator("theirs")
+    offsets = offsets_at(brokers)
+    assert not offsets.was_elsewhere("theirs")  # nobody was asked yet
+    assert [offsets.is_elsewhere(group) for group in ("theirs", "ours", "theirs")] == [True, False, True]
+    assert brokers.reached == ["ListGroups"]
+    assert [offsets.was_elsewhere(group) for group in ("theirs", "ours")] == [True, False]
+    assert [record.message for record in caplog.records] == [
+        "group theirs has members at the brokers: nobody can join it here before they have left"
+    ]
+    brokers.groups, now_us[0] = ("ours",), now_us[0] + FRESH_US
+    assert [offsets.is_elsewhere(group) for group in ("theirs", "ours")] == [False, True]
+    assert [offsets.was_elsewhere(group) for group in ("theirs", "ours")] == [False, True]
+
+
+def test_members_that_join_at_the_brokers_later_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.WATCH_S", 0.01)
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.FRESH_US", 0)
+    brokers = Coordinator()
+    offsets = offsets_at(brokers)
+    assert not offsets.is_elsewhere("g")
+    watch = gevent.spawn(offsets.watch)
+    brokers.groups = ("g",)
+    with gevent.Timeout(WAIT_S):
+        while not offsets.was_elsewhere("g"):
+            gevent.sleep(0.01)
+    watch.kill()
+
+
+def test_a_group_is_nowhere_else_while_its_coordinator_is_away() -> None:
+    brokers = Coordinator("g")
+    brokers.are_back = False
+    assert not offsets_at(brokers).is_elsewhere("g")
