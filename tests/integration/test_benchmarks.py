@@ -107,6 +107,13 @@ def test_gateway(run_on_servers: Run) -> None:
     assert (found["heartbeats"]["count"], found["joins"]["count"]) == (1_000, 20)
 
 
+def test_gateway_joins(run_on_servers: Run) -> None:
+    size = ("--way", "client", "--settings", "tuned", "--members", 2, "--joins", 1, "--partitions", 4)
+    (found,) = json.loads(run_on_servers("gateway_joins", *size)).values()
+    assert (found["members"], found["heartbeat_interval_ms"]) == (2, 500)
+    assert min(found["at_once_ms"], *found["one_joins_ms"]) > 0
+
+
 def test_assign(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
     told = run("assign", "--members", 10, "--topics", 20, "--warm-up-ms", 1, "--picture", picture)

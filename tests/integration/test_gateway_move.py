@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import gevent
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import CLASSIC, WITHIN_S, Reader
+from tests.integration.kafka_clients import CLASSIC, Reader, wait_until
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.observe import inspection
+from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 6
 TOPIC = GROUP = "moved"
@@ -61,7 +62,6 @@ def lab(shared_cluster: LocalCluster, folder: Path) -> Iterator[Lab]:
     with Lab(shared_cluster, folder / "events") as one:
         one.create_topic(TOPIC, PARTITIONS)
         yield one
-        one.delete_topic(TOPIC)
 
 
 class Group:
@@ -74,7 +74,7 @@ class Group:
 
     def move(self, number: int, bootstrap: str) -> Reader:
         """Stop a consumer and start it elsewhere."""
-        meanwhile(self.readers[number].close)
+        self.readers[number].close()
         one = self.readers[number] = Reader(CLASSIC[number], bootstrap, GROUP, TOPIC)
         self._all.append(one)
         return one
@@ -86,7 +86,7 @@ class Group:
             held = [partition for reader in self.readers for partition in reader.assigned]
             return sorted(held) == list(range(PARTITIONS)) and all(reader.assigned for reader in self.readers)
 
-        self.lab.wait_for(f"{what}: all partitions are shared", is_so, WITHIN_S)
+        wait_until(is_so, f"{what}: all partitions are shared")
 
     def read(self) -> Counter[str]:
         """Return how often each record was read."""
@@ -99,24 +99,14 @@ class Group:
 
     def close(self) -> None:
         for reader in self.readers:
-            meanwhile(reader.close)
-
-
-def meanwhile(work: Callable[[], T]) -> T:
-    """Do what may take seconds, while the lab's ZooKeeper session lives on."""
-    result: T = gevent.get_hub().threadpool.apply(work)
-    return result
+            reader.close()
 
 
 def committed(bootstrap: str) -> int:
     """Return how many records the group's offsets cover."""
-
-    def ask() -> int:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
-        return sum(max(0, int(one.offset)) for one in answer.result(WITHIN_S).topic_partitions or ())
-
-    return meanwhile(ask)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    return sum(max(0, int(one.offset)) for one in answer.result(WITHIN_S).topic_partitions or ())
 
 
 def test_a_group_moves_to_the_gateway_then_to_central_and_back(
@@ -125,7 +115,7 @@ def test_a_group_moves_to_the_gateway_then_to_central_and_back(
     brokers = lab.cluster.bootstrap
     gateway = GatewayProcess(lab.cluster, folder)
     central = GatewayProcess(lab.cluster, folder, "--assign", "central", port=gateway.port)
-    meanwhile(gateway.start)
+    gateway.start()
     records = Records(brokers)
     group = Group(lab, [Reader(kind, brokers, GROUP, TOPIC) for kind in CLASSIC])
     try:
@@ -138,9 +128,9 @@ def test_a_group_moves_to_the_gateway_then_to_central_and_back(
         _move_back(group, central)
         ended = records.count
     finally:
-        meanwhile(records.stop)
+        records.stop()
         gateway.kill()
-    lab.wait_for("every record", lambda: len(group.read()) == records.count, WITHIN_S)
+    wait_until(lambda: len(group.read()) == records.count, "every record")
     group.close()
     central.kill()
     assert sorted(group.read(), key=int) == [f"{number}" for number in range(records.count)]
@@ -156,10 +146,10 @@ def test_a_group_moves_to_the_gateway_then_to_central_and_back(
 def _move_to_gateway(group: Group, records: Records, gateway: GatewayProcess) -> None:
     first = group.move(0, gateway.bootstrap)
     line = f"group {GROUP} has members at the brokers"
-    group.lab.wait_for("it waits", lambda: line in gateway.log.read_text(), WITHIN_S)
-    group.lab.wait_for("the other one reads all", lambda: len(group.readers[1].assigned) == PARTITIONS, WITHIN_S)
+    wait_until(lambda: line in gateway.log.read_text(), "it waits")
+    wait_until(lambda: len(group.readers[1].assigned) == PARTITIONS, "the other one reads all")
     begin = records.count
-    group.lab.wait_for("the other one's records", lambda: committed(group.lab.cluster.bootstrap) > begin, WITHIN_S)
+    wait_until(lambda: committed(group.lab.cluster.bootstrap) > begin, "the other one's records")
     assert not first.assigned
     group.move(1, gateway.bootstrap)
     group.settled("behind the gateway")
@@ -168,29 +158,35 @@ def _move_to_gateway(group: Group, records: Records, gateway: GatewayProcess) ->
 def _move_to_central(group: Group, records: Records, gateway: GatewayProcess, central: GatewayProcess) -> None:
     lab = group.lab
     lab.start_coordinator(1)
-    lab.wait_leader()
+    wait_until(lambda: read_zookeeper(lab, inspection.read_leader) is not None, "a coordinator leads")
     gateway.kill()
-    meanwhile(central.start)
+    central.start()
     begin = records.count
-    lab.wait_for("commits go on", lambda: committed(lab.cluster.bootstrap) >= begin, WITHIN_S)
+    wait_until(lambda: committed(lab.cluster.bootstrap) >= begin, "commits go on")
     group.move(0, central.bootstrap)  # a join makes a classic group central
-    lab.wait_for("members registered", lambda: is_registered(lab, 2), WITHIN_S)
+    wait_until(lambda: is_registered(lab, 2), "members registered")
     group.settled("central")
 
 
 def _move_back(group: Group, central: GatewayProcess) -> None:
     lab = group.lab
     first = group.move(0, lab.cluster.bootstrap)
-    lab.wait_for("it gets all partitions", lambda: len(first.assigned) == PARTITIONS, WITHIN_S)
-    lab.wait_for("the one behind the gateway stops", lambda: not group.readers[1].assigned, WITHIN_S)
+    wait_until(lambda: len(first.assigned) == PARTITIONS, "it gets all partitions")
+    wait_until(lambda: not group.readers[1].assigned, "the one behind the gateway stops")
     group.move(1, lab.cluster.bootstrap)
     group.settled("back at the brokers")
     assert f"group {GROUP} has members at the brokers" in central.log.read_text()
 
 
+def read_zookeeper(lab: Lab, read: Callable[[BlockingZk], T]) -> T:
+    """Read on a session of its own: one that lasts would end while this process is busy with records."""
+    with BlockingZk(lab.cluster.zookeeper) as zk:
+        return read(zk)
+
+
 def is_registered(lab: Lab, count: int) -> bool:
     try:
-        members = lab.group(GROUP).members
-    except UnknownGroupError:
+        members = read_zookeeper(lab, lambda zk: inspection.read_group(zk, GROUP)).members
+    except inspection.UnknownGroupError:
         return False
     return len(members) == count and all(member.owners and member.owners.partitions for member in members)
