@@ -77,6 +77,20 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
     assert experiment.is_clean()
 
 
+@pytest.mark.long
+def test_unmodified_clients_behind_a_gateway_have_one_name_in_the_events(
+    experiment: WatchedCommand, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    running = experiment.begin("--protocol", "gateway-central", "--scenario", "scale-out", "--out", str(out))
+    running.communicate(timeout=300)
+    assert running.returncode == 0, experiment.told()
+    result = json.loads((out / "gateway-central" / FOLDER / "result.json").read_text())
+    assert result["complete"]
+    assert result["measures"]["overlaps"] == 0  # as if two members had each partition
+    assert sum(step["moved"] for step in result["steps"]) >= result["measures"]["moved_least"] > 0
+
+
 def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, tmp_path: Path) -> None:
     out = tmp_path / "out"
     running = experiment.begin("--protocol", "central-eager", "--scenario", "crash", "--out", str(out))

@@ -109,14 +109,16 @@ class Lab:
         return self._spawn(f"coordinator-{broker_id}", command, options, environment)
 
     def start_gateway(self, name: str, port: int, options: Mapping[str, str]) -> Program:
-        """Start a gateway, which Kafka clients can use instead of the broker; `wait_gateway` waits for it."""
+        """Start a gateway, which Kafka clients can use instead of the broker; `wait_gateway` waits for it.
+
+        It writes no events: members write their own, under their own names.
+        """
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "group-coordinator"]
         all_options: dict[str, object] = {
             "--listen": f"{HOST}:{port}",
             "--upstream": self.cluster.bootstrap,
             "--zookeeper": self.cluster.zookeeper,
             "--http": f"{HOST}:{port + GATEWAY_PORTS - 1}",
-            "--events": self.events,
             "--session-timeout-ms": self.session_timeout_ms,
             **options,
         }
