@@ -11,7 +11,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign experiments clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign experiments clean
 
 setup: $(STAMP)
 
@@ -73,6 +73,10 @@ bench-offsets: setup
 	$(BIN)/python -m tests.benchmarks.commits
 	$(BIN)/python -m tests.benchmarks.restarts
 	$(BIN)/python -m tests.benchmarks.suspended
+
+bench-gateway: setup
+	$(BIN)/python -m tests.benchmarks.gateway
+	$(BIN)/python -m tests.benchmarks.gateway_joins
 
 bench-pipeline: setup
 	$(BIN)/python -m tests.benchmarks.pipeline 1 5 20
