@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ from zkrebalancer.protocol.settings import GroupSettings
 
 COUNTS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
-NAMES = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True).filter(lambda name: name not in {".", ".."})
+LEGAL_CHARACTERS = f"{string.ascii_letters}{string.digits}._-"
+NAMES = st.text(LEGAL_CHARACTERS, min_size=1, max_size=20).filter(lambda name: name not in {".", ".."})
 PARTITIONS = st.tuples(NAMES, st.integers(0, 40) | st.integers(0, MAX_PARTITION))
 OWNED = st.dictionaries(PARTITIONS, st.integers(0, 999), max_size=30)
 CAUSES = st.builds(Cause, TEXTS, TEXTS)
