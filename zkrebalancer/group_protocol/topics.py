@@ -35,10 +35,13 @@ class Topics:
         self._matching.clear()
 
     def matching(self, expression: str) -> frozenset[str]:
-        """Return the topics whose whole name a checked regular expression matches; internal topics never match."""
+        """Return the topics whose whole name a checked regular expression matches, internal ones too, as in Kafka.
+
+        In a central group the coordinator assigns none of these.
+        """
         if expression not in self._matching:
             filter_ = TopicFilter(WHITE_LIST, f"^(?:{expression})$")
-            names = frozenset(name for name in self.by_name if filter_.matches(name))
+            names = frozenset(name for name in self.by_name if filter_.matches_internal(name))
             self._matching[expression] = names
         return self._matching[expression]
 

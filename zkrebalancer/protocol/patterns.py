@@ -38,8 +38,10 @@ class TopicFilter:
 
     def matches(self, topic: str) -> bool:
         """Whether the subscription includes `topic`; internal topics never match."""
-        if topic.startswith(INTERNAL_TOPIC_PREFIX):
-            return False
+        return not topic.startswith(INTERNAL_TOPIC_PREFIX) and self.matches_internal(topic)
+
+    def matches_internal(self, topic: str) -> bool:
+        """Whether the expression alone includes `topic`, an internal one too."""
         return (self._expression.search(topic) is not None) == self._wanted
 
 

@@ -232,6 +232,13 @@ def test_a_regular_expression_is_matched_with_whole_names_and_again_when_topics_
     assert client.owned == {(T, 0)}
 
 
+def test_a_regular_expression_matches_internal_topics_as_at_the_broker() -> None:
+    coordinator = coordinator_with({"t": 1, "__consumer_offsets": 1})
+    client = Client(coordinator, "a", (), regex="__consumer_offsets")
+    client.beat()
+    assert {found for found, _number in client.owned} == {topic_id(2)}
+
+
 def test_an_empty_expression_is_none_and_a_wrong_one_is_refused() -> None:
     coordinator = coordinator_with({"t": 1})
     client = Client(coordinator, "a", regex="")
