@@ -39,14 +39,14 @@ class Membership:
         self._owners_asked.clear()
 
     def ask_again(self) -> None:
-        """Read, at growing intervals, what ZooKeeper refused to show: no watch fires when rights come back."""
+        """Read refused nodes again at growing intervals, because no watch fires when rights are restored."""
         for member in self._view.members.values():
             if member.is_registration_refused:
                 self.read_registration(member.consumer)
             self._read_refused(member)
 
     def _read_refused(self, member: Member) -> None:
-        """Read what nobody showed yet of a consumer; a command that it has answered is gone."""
+        """Read the consumer's nodes that could not be read yet; answered commands are gone."""
         channel = paths.channel(self._view.group, member.consumer)
         for path in sorted(member.refused):
             if path == paths.owners(self._view.group, member.consumer):
@@ -68,7 +68,7 @@ class Membership:
             return
         if isinstance(reply, Children):
             member.refused.update(f"{path}/{name}" for name in reply.names)
-        owners = Get(paths.owners(self._view.group, consumer), watch=True)  # what came of commands that are gone
+        owners = Get(paths.owners(self._view.group, consumer), watch=True)  # their outcome, if they are gone
         self._scheduler.ask(owners, self._owners_read_after, consumer, path)
 
     def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:

@@ -151,9 +151,9 @@ class StaticMembers:
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
-        A member that came back, and left before it was given anything, leaves the record of its former consumer behind:
-        the deadline in it still holds, and may have passed in vain while the member was there. It has none if nobody
-        led when that consumer ended.
+        A member that returned, and left before it was given anything, leaves the record of its former consumer behind:
+        its deadline still applies, and may have passed without effect while the member was present. The record has none
+        if nobody led when that consumer ended.
         """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None

@@ -81,10 +81,10 @@ class Member:
     pending: list[PendingCommand] = field(default_factory=list)
     unreadable_commands: bool = False
     refused: set[str] = field(default_factory=set)  # paths of what ZooKeeper refuses to show: record, channel, commands
-    # What it may own: held when it was read, or sent since. None: that is not known, and its record is believed.
+    # What it may own: held when it was read, or sent since. None: unknown, so that its record is believed.
     given: Mapping[TopicPartition, int] | None = field(default_factory=dict)
-    false_claims: frozenset[TopicPartition] = frozenset()  # stand in its record, and were never given
-    is_record_gone: bool = False  # `owners` is gone though `ids` is there; `owners` here is what it said last
+    false_claims: frozenset[TopicPartition] = frozenset()  # in its record, but never given
+    is_record_gone: bool = False  # `owners` is gone although `ids` exists; the field `owners` is the last record
     is_sessionless: bool = False  # a node of it is not ephemeral: from a copied tree, a backup, or written by hand
     failed_tries: int = 0  # starts in a row that were cancelled
     joined_zxid: int = 0  # when it registered, in the order of ZooKeeper's writes
@@ -98,7 +98,7 @@ class Member:
     # What was read ---------------------------------------------------------------------------------------------------
 
     def read_registration(self, reply: Content) -> str | None:
-        """Replace the registration; if it cannot be read, keep the one before and return the problem."""
+        """Replace the registration; if it cannot be read, keep the former one and return the problem."""
         self.is_registration_refused = False
         self.joined_zxid = reply.stat.created_zxid
         self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
