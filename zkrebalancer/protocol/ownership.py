@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from zkrebalancer.protocol import fields
+from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.registration import MAX_SESSION_TIMEOUT_MS, MAX_STATIC_GRACE_MS
 
 VERSION = 1
+SPARE_BYTES = 32_768  # in a record of what a consumer owns, for all but partitions: 2 ms of decoding
+PARTITION_BYTES = paths.MAX_TOPIC_LENGTH + 64  # at most: a topic and thread of its own, two numbers, punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,19 @@ def encode_owners(record: OwnersRecord) -> bytes:
 
 
 def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
-    """Decode an ownership record, with at most the partitions that `bound` allows; raises NodeContentError."""
-    document = fields.read_document("owners", content)
+    """Decode an ownership record, with at most what `bound` allows; raises NodeContentError."""
+    document = fields.read_document("owners", content, fields.MAX_NODE_BYTES if bound is None else bound.max_bytes)
     fields.require_version("owners", document, VERSION)
     return OwnersRecord(
         generation=fields.integer("owners", document, "generation"),
         command_id=fields.optional_text("owners", document, "command_id"),
         partitions=fields.threads_from_ranges("owners", document.get("threads"), bound),
     )
+
+
+def max_owners_bytes(given: int) -> int:
+    """Return how long the ownership record of a consumer can be that was given so many partitions."""
+    return min(fields.MAX_NODE_BYTES, SPARE_BYTES + given * PARTITION_BYTES)
 
 
 def encode_given(partitions: AbstractSet[TopicPartition], *, is_coarse: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""A node that names far more partitions than exist is rejected before its ranges are expanded."""
+"""Partitions that cannot exist are not expanded, and a node that is longer than any true one is not parsed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from zkrebalancer.protocol import cluster_nodes, command, ownership
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS, Bound, topics_from_ranges
+from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS, Bound, TopicPartition, topics_from_ranges
 
 MILLION = [[0, 999_999]]
 MAX_COST_BYTES = 100_000
@@ -98,3 +98,23 @@ def test_a_topic_with_a_single_huge_partition_number_is_rejected() -> None:
     with pytest.raises(NodeContentError, match="partition 999999 of only 1"):
         cluster_nodes.decode_topic(b'{"partitions":{"999999":[1]}}', 1)
     assert cluster_nodes.decode_topic(b'{"partitions":{"0":[1],"7":[1]}}', 1).count == 8
+
+
+def singles(topics: int) -> dict[TopicPartition, int]:
+    return {(f"{number:0249}", 2_147_483_647): number for number in range(topics)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3_000])
+def test_the_longest_record_of_what_was_given_is_read(count: int) -> None:
+    """In `max_owners_bytes`, count a tenth."""
+    record = ownership.OwnersRecord(2**63 - 1, "i" * 36, singles(count))
+    content = ownership.encode_owners(record)
+    bound = Bound(lambda _topic: 2**31, max_bytes=ownership.max_owners_bytes(count))
+    assert ownership.decode_owners(content, bound) == record
+
+
+def test_more_bytes_than_what_was_given_can_have_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = ownership.encode_owners(ownership.OwnersRecord(0, None, singles(1_000)))
+    monkeypatch.delattr(json, "loads")
+    with pytest.raises(NodeContentError, match=r"owners: \d+ bytes, at most 64068 are allowed"):
+        ownership.decode_owners(content, Bound(existing, max_bytes=ownership.max_owners_bytes(100)))

@@ -122,6 +122,22 @@ def test_a_claim_that_is_written_again_and_again_does_not_put_the_eviction_off()
         raise AssertionError("it is a member still")
 
 
+@pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])
+def test_a_record_longer_than_what_was_given_is_not_parsed(with_failover: bool) -> None:
+    """In `Member.read_owners`, do not set the bound."""
+    world = served()
+    before = world.owned()
+    if with_failover:
+        world.kill_coordinator(world.leader())
+    claim(world, world.agents["b"], {(f"{number:0249}", 0): 0 for number in range(3_000)})
+    if with_failover:
+        world.add_coordinator()
+    world.pass_time(70_000)  # it is evicted unless its record can be read within 60 s, and its lease is waited for
+    assert [text for text in world.warnings if "b-1 may hold all that it was given" in text and "at most 33394" in text]
+    assert world.owned()["a-1"].items() >= before["a-1"].items()
+    world.assert_converged()
+
+
 def test_what_was_released_may_not_be_claimed_back() -> None:
     """In `GroupView.refresh`, let `given` only grow."""
     world = served("a")
