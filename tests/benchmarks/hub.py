@@ -246,16 +246,20 @@ def reading_ms(topics: int, partitions: int) -> float:
     return max(times_ms)
 
 
-def measure_groups(groups: int, topics: int, *, as_json: bool) -> None:
-    """Measure many small groups and print the figures."""
+def measure_groups(groups: int, topics: int, runs: int, *, as_json: bool) -> None:
+    """Measure many small groups, each step by the shortest of so many runs, and print the figures."""
     gc.disable()
-    phases = []
-    for phase in many_groups.measure(groups, topics):
-        phases.append(phase)
-        longest = f"{phase.longest_ms:.1f} ms of {phase.longest_method}"
-        print(f"{groups:,} groups, {phase.name}: longest step {longest}", file=sys.stderr)
+    phases: list[many_groups.Phase] = []
+    for run in range(1, runs + 1):
+        measured = []
+        for phase in many_groups.measure(groups, topics, former=phases):
+            measured.append(phase)
+            longest = f"{phase.longest_ms:.1f} ms of {phase.longest_method}"
+            print(f"{groups:,} groups, run {run}, {phase.name}: longest step {longest}", file=sys.stderr)
+        phases = measured
+        gc.collect()
     if as_json:
-        print(json.dumps([asdict(phase) for phase in phases]))
+        print(json.dumps([phase.figures() for phase in phases]))
     else:
         Console(width=140).print(many_groups.table(phases))
 
@@ -265,13 +269,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--groups", type=int, help="measure so many small groups instead of a large one")
+    parser.add_argument("--runs", type=int, default=3, help="of many groups; the shortest time of each step counts")
     parser.add_argument("--topics", type=int, default=1_000, help="of all these groups together")
     parser.add_argument("--largest", type=int, default=len(SIZES), help="number of sizes, smallest first")
     parser.add_argument("--size", type=int, nargs=2, metavar=("MEMBERS", "PARTITIONS"), help="only this one, of each")
     parser.add_argument("--quick", action="store_true", help="only a small group, as a test")
     arguments = parser.parse_args()
     if arguments.groups is not None:
-        measure_groups(arguments.groups, arguments.topics, as_json=arguments.json)
+        measure_groups(arguments.groups, arguments.topics, arguments.runs, as_json=arguments.json)
         return
     sizes = QUICK_SIZES if arguments.quick else SIZES[: arguments.largest]
     if arguments.size is not None:
