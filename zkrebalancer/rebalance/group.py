@@ -34,6 +34,7 @@ from zkrebalancer.rebalance.view import GroupView, Released, Story
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000
+MAX_PROBLEMS_LOGGED = 20  # at each reading, of nodes that another program may have made by the thousand
 RECONCILE_INTERVAL_US = 300_000_000  # how often an idle group is read again from ZooKeeper, at least
 RECONCILE_SPREAD_US = 75_000_000
 REST = frozenset({GroupState.IDLE, GroupState.FROZEN})
@@ -190,8 +191,10 @@ class Group:
 
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, adopt pending commands and the nodes of departed consumers, and request a rebalance."""
-        for problem in reader.problems:
+        for problem in reader.problems[:MAX_PROBLEMS_LOGGED]:
             self._scheduler.warn(problem)
+        if len(reader.problems) > MAX_PROBLEMS_LOGGED:
+            self._scheduler.warn(f"{len(reader.problems) - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
         view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
         self._vacancies.keep_unheld(new)
         for consumer in sorted(view.members.keys() - new.members.keys()):

@@ -11,6 +11,7 @@ from zkrebalancer.protocol.calls import Check, Create, Delete, Done, Multi
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.group import MAX_PROBLEMS_LOGGED
 
 RECORD = encode_eviction(EvictionRecord(1, {}, 5, 5))
 EVERYTHING = {("t", number): 0 for number in range(4)}
@@ -118,3 +119,17 @@ def test_a_leader_that_was_quicker_keeps_its_node() -> None:
     world.pass_time(5_000)
     assert world.leader() is quick
     assert int(world.zk.nodes[paths.COORDINATOR_EPOCH].content) == 2
+
+
+def test_of_many_nodes_that_make_no_sense_only_the_first_are_logged() -> None:
+    """In `Group._loaded`, log them all."""
+    world = world_with(GroupSettings(), "a")
+    world.run()
+    for number in range(100):
+        assert isinstance(world.zk.perform(Multi((Create(paths.given(GROUP, f"ghost-{number}"), b"x"),))), Done)
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.pass_time(1_000)
+    assert len([text for text in world.warnings if "ghost-" in text]) == MAX_PROBLEMS_LOGGED
+    assert [text for text in world.warnings if f"{100 - MAX_PROBLEMS_LOGGED} more nodes cannot be read" in text]
+    world.assert_converged()
