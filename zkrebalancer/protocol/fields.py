@@ -120,15 +120,13 @@ def topics_to_ranges(partitions: Mapping[TopicPartition, object] | frozenset[Top
 
 @dataclass(slots=True)
 class Bound:
-    """The partitions that one node may name: all that exist, and at most `absent` others; and how long it may be.
+    """The partitions that one node may name: all that exist, and at most `absent` others.
 
-    Checked before ranges are expanded: 80 bytes can name a million partitions, which need 340 MB. Its length is checked
-    before it is parsed: a megabyte takes 65 ms.
+    Checked before ranges are expanded: 80 bytes can name a million partitions, which need 340 MB.
     """
 
     partition_count: PartitionCount
     absent: int = MAX_ABSENT_PARTITIONS  # how many more partitions that do not exist may be named
-    max_bytes: int = MAX_NODE_BYTES
 
     def count_absent(self, what: str, topic: str, first: int, last: int, existing: int) -> None:
         """Count the part of a range beyond the topic's `existing` partitions; raises TooManyPartitionsError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -65,9 +65,13 @@ def encode_owners(record: OwnersRecord) -> bytes:
     )
 
 
-def decode_owners(content: bytes, bound: Bound | None = None) -> OwnersRecord:
-    """Decode an ownership record, with at most what `bound` allows; raises NodeContentError."""
-    document = fields.read_document("owners", content, fields.MAX_NODE_BYTES if bound is None else bound.max_bytes)
+def decode_owners(content: bytes, bound: Bound | None = None, given: Sized | None = None) -> OwnersRecord:
+    """Decode an ownership record, with at most the partitions that `bound` allows; raises NodeContentError.
+
+    `given`: what its consumer was given, if that is known; it limits how long the record can be.
+    """
+    max_bytes = fields.MAX_NODE_BYTES if given is None else max_owners_bytes(len(given))
+    document = fields.read_document("owners", content, max_bytes)
     fields.require_version("owners", document, VERSION)
     return OwnersRecord(
         generation=fields.integer("owners", document, "generation"),

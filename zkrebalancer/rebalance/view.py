@@ -114,10 +114,8 @@ class Member:
         """Replace the ownership record; if it cannot be read, return the problem: the member holds all it was given."""
         self.owners_version = reply.stat.version
         self.is_sessionless = self.is_sessionless or not reply.stat.ephemeral_owner
-        if bound is not None and self.given is not None:
-            bound.max_bytes = ownership.max_owners_bytes(len(self.given))
         try:
-            record = ownership.decode_owners(reply.content, bound)
+            record = ownership.decode_owners(reply.content, bound, self.given)
         except NodeContentError as error:
             self.owners = None
             holds = "anything" if self.given is None else "all that it was given"

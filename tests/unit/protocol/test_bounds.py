@@ -109,12 +109,11 @@ def test_the_longest_record_of_what_was_given_is_read(count: int) -> None:
     """In `max_owners_bytes`, count a tenth."""
     record = ownership.OwnersRecord(2**63 - 1, "i" * 36, singles(count))
     content = ownership.encode_owners(record)
-    bound = Bound(lambda _topic: 2**31, max_bytes=ownership.max_owners_bytes(count))
-    assert ownership.decode_owners(content, bound) == record
+    assert ownership.decode_owners(content, Bound(lambda _topic: 2**31), singles(count)) == record
 
 
 def test_more_bytes_than_what_was_given_can_have_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     content = ownership.encode_owners(ownership.OwnersRecord(0, None, singles(1_000)))
     monkeypatch.delattr(json, "loads")
     with pytest.raises(NodeContentError, match=r"owners: \d+ bytes, at most 64068 are allowed"):
-        ownership.decode_owners(content, Bound(existing, max_bytes=ownership.max_owners_bytes(100)))
+        ownership.decode_owners(content, Bound(existing), singles(100))

@@ -124,7 +124,7 @@ def test_a_claim_that_is_written_again_and_again_does_not_put_the_eviction_off()
 
 @pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])
 def test_a_record_longer_than_what_was_given_is_not_parsed(with_failover: bool) -> None:
-    """In `Member.read_owners`, do not set the bound."""
+    """In `Member.read_owners`, do not pass what was given."""
     world = served()
     before = world.owned()
     if with_failover:
