@@ -61,6 +61,8 @@ def compiled(files: list[Path], class_path: str, java: str, source: jars.JarSour
     """
     digest = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()
     folder = source.cache / f"{files[-1].stem}-{digest[:16]}"
+    if folder.is_dir():  # before the lock: somebody may fetch jars for minutes
+        return folder
     try:
         source.cache.mkdir(parents=True, exist_ok=True)
         with locked(source.cache / "lock", jars.LOCK_DEADLINE_S, source.report):

@@ -70,19 +70,37 @@ def class_path(version: str, java: str, source: JarSource) -> str:
     """
     if source.kafka_home is not None and home_major(source.kafka_home) == version.partition(".")[0]:
         return f"{source.kafka_home / 'libs'}/*"
-    cache, report = source.cache, source.report
     sums = read_sums(version)
-    folder = cache / f"kafka-{version}"
+    kafka = ("org.apache.kafka", f"kafka_{SCALA[version]}", version)
+    hint = "" if version == OLD_CLIENT else ", or pass an existing installation with --kafka-home or KAFKA_HOME"
+    folder = fetched(f"Kafka {version}", ivy_module(kafka, LOGGING_BINDING), sums, java, source, hint)
+    return ":".join(str(folder / name) for name in sums)
+
+
+def fetched(name: str, module: str, sums: Mapping[str, str], java: str, source: JarSource, hint: str = "") -> Path:
+    """Return the cache's folder with exactly these jars (name -> SHA-256 sum); fetch them if it is missing.
+
+    `name` as in "Kafka 3.9.1"; `module`: an Ivy module that depends on the jars; `hint`: what else helps if they cannot
+    be fetched.
+
+    Raises:
+        MissingToolError: PySpark is not installed.
+        JarError: a jar is missing or has a wrong sum.
+        LocalClusterError: fetching failed, or the cache folder cannot be written.
+
+    """
+    cache, report = source.cache, source.report
+    folder = cache / name.lower().replace(" ", "-")
     if not folder.is_dir():
         try:
             cache.mkdir(parents=True, exist_ok=True)
             with locked(cache / "lock", LOCK_DEADLINE_S, report):
                 if not folder.is_dir():
-                    _fetch(version, sums, java, folder, report)
+                    _fetch(name, module, sums, java, folder, report, hint)
         except OSError as error:
             raise LocalClusterError(f"the cache folder {cache} cannot be used: {error}") from None
     verify(folder, sums)
-    return ":".join(str(folder / name) for name in sums)
+    return folder
 
 
 def home_major(kafka_home: Path) -> str:
@@ -115,34 +133,34 @@ def verify(folder: Path, sums: Mapping[str, str]) -> None:
             )
 
 
-def _fetch(version: str, sums: Mapping[str, str], java: str, folder: Path, report: Report) -> None:
+def _fetch(name: str, module: str, sums: Mapping[str, str], java: str, folder: Path, report: Report, hint: str) -> None:
     """Fetch the jars into a partial folder, check them, and rename the folder into place."""
     ivy_jars = _pyspark_jars()
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     (partial / "jars").mkdir(parents=True)
     try:
-        module = partial / "ivy.xml"
-        module.write_text(_ivy_module(version))
+        file = partial / "ivy.xml"
+        file.write_text(module)
         command = [java, "-cp", f"{ivy_jars}/*", "org.apache.ivy.Main", "-m2compatible", "-types", "jar", "bundle"]
-        command += ["-cache", str(partial / "ivy"), "-ivy", str(module)]
+        command += ["-cache", str(partial / "ivy"), "-ivy", str(file)]
         command += ["-retrieve", str(partial / "jars" / _JAR_NAME_PATTERN)]
         mirror = maven.mirror_of_central(maven.user_settings())
         if mirror is not None:
             settings = partial / "ivysettings.xml"
             settings.write_text(maven.ivy_settings(mirror))
             command += ["-settings", str(settings)]
-        _run_ivy(command, version, "Maven Central" if mirror is None else mirror, len(sums), report)
+        _run_ivy(command, name, "Maven Central" if mirror is None else mirror, len(sums), report, hint)
         verify(partial / "jars", sums)
         (partial / "jars").rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _run_ivy(command: list[str], version: str, origin: str, total: int, report: Report) -> None:
-    report(f"fetching Kafka {version}: {total} jars, once, into the cache folder")
+def _run_ivy(command: list[str], name: str, origin: str, total: int, report: Report, hint: str) -> None:
+    report(f"fetching {name}: {total} jars, once, into the cache folder")
     lines: list[str] = []
-    fetched = 0
+    done = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         deadline = threading.Timer(FETCH_DEADLINE_S, ivy.kill)
         deadline.start()
@@ -150,23 +168,22 @@ def _run_ivy(command: list[str], version: str, origin: str, total: int, report: 
             for line in ivy.stdout or ():
                 lines.append(line.strip())
                 if "[SUCCESSFUL ]" in line:
-                    fetched += 1
-                    report(f"fetching Kafka {version}: {fetched} of {total} jars")
+                    done += 1
+                    report(f"fetching {name}: {done} of {total} jars")
         finally:
             deadline.cancel()
             ivy.kill()  # still running only if we were interrupted
     if ivy.returncode != 0:
         reason = next((line for line in lines if _FAILURE.search(line)), "Ivy gave no reason")
-        instead = "" if version == OLD_CLIENT else ", or pass an existing installation with --kafka-home or KAFKA_HOME"
-        raise LocalClusterError(
-            f"Kafka {version} cannot be fetched from {origin} ({reason}): check the network{instead}"
-        )
+        raise LocalClusterError(f"{name} cannot be fetched from {origin} ({reason}): check the network{hint}")
 
 
-def _ivy_module(version: str) -> str:
+def ivy_module(*artifacts: tuple[str, str, str], transitive: bool = True) -> str:
+    """Return an Ivy module that depends on artifacts (organisation, name, revision), and on what these depend on."""
+    more = "" if transitive else ' transitive="false"'
     dependencies = "".join(
-        f'<dependency org="{organisation}" name="{name}" rev="{revision}" conf="default->default,runtime"/>'
-        for organisation, name, revision in (("org.apache.kafka", f"kafka_{SCALA[version]}", version), LOGGING_BINDING)
+        f'<dependency org="{organisation}" name="{name}" rev="{revision}" conf="default->default,runtime"{more}/>'
+        for organisation, name, revision in artifacts
     )
     return (
         '<ivy-module version="2.0"><info organisation="zkrebalancer" module="localcluster"/>'

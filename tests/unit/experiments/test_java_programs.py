@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from zkrebalancer.experiments import java_programs
+from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.jars import JarSource
 from zkrebalancer.localcluster.java import find_java
+from zkrebalancer.localcluster.locks import locked
 
 
 @pytest.fixture
@@ -46,3 +48,15 @@ def test_a_jre_is_not_enough(tmp_path: Path, source: JarSource) -> None:
     java = fake_java(tmp_path, "echo 'Module jdk.compiler not found, required by ALL-MODULE-PATH' >&2; exit 1")
     with pytest.raises(MissingToolError, match="is a JRE"):
         java_programs.compiled([tmp_path / "Hello.java"], "", java, source)
+
+
+def test_what_is_compiled_already_waits_for_nobody(
+    tmp_path: Path, source: JarSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "Program.java"
+    program.touch()
+    monkeypatch.setattr(java_programs, "_compile", lambda _files, _path, _java, folder: folder.mkdir())
+    monkeypatch.setattr(jars, "LOCK_DEADLINE_S", 0.0)
+    folder = java_programs.compiled([program], "", "java", source)
+    with locked(source.cache / "lock", 0.0):  # somebody fetches jars, which takes minutes
+        assert java_programs.compiled([program], "", "java", source) == folder
