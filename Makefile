@@ -11,7 +11,7 @@ OUT ?= experiments
 SCENARIOS ?= scale-out crash
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign experiments clean
+.PHONY: setup demo test test-long lint docs docs-generated bench bench-agent bench-assign bench-poll bench-offsets bench-gateway bench-pipeline bench-spark-source simulate mutations mutation-score interruptions model campaign conformance experiments clean
 
 setup: $(STAMP)
 
@@ -102,6 +102,10 @@ model: setup
 
 campaign: setup
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
+
+# Group tests of franz-go and librdkafka against the gateway; the first run builds them (Go, Cargo, a C++ compiler, make).
+conformance: setup
+	$(BIN)/python -m tests.conformance
 
 # The same scenarios with every protocol, on real servers: 15 minutes; LARGE=1 takes a night. Can be resumed.
 ifdef LARGE

@@ -7,6 +7,7 @@ DOCS = ["mkdocs-material", "mkdocstrings[python]"]
 SPARK = ["pandas<3", "psutil", "pyarrow", "pyspark>=4.2,<5"]  # from 4.2 on a Python source may bound its batches
 EXPERIMENTS = [*SPARK, "matplotlib"]
 DEV = [
+    "aiokafka",  # as a client of the gateway
     "coverage",  # with the next two: `make mutation-score`
     "libcst",
     "mutmut",

@@ -27,7 +27,16 @@ SPARK_TESTS = {f"{INTEGRATION}/test_benchmarks.py::test_spark_source"}
 SPREAD = (f"{INTEGRATION}/", "tests/campaign/", "tests/simulation/")  # single tests go to the next free worker
 WITH_MODULE_FIXTURES = {
     f"{INTEGRATION}/test_{name}.py"
-    for name in ("cluster", "gateway_brokers", "refusals", "reset_offsets", "secured_kafka", "zk_model", "zk_refusals")
+    for name in (
+        "cluster",
+        "gateway_brokers",
+        "gateway_clients",
+        "refusals",
+        "reset_offsets",
+        "secured_kafka",
+        "zk_model",
+        "zk_refusals",
+    )
 }
 # Long work first, so that short tests fill the gaps at the end.
 ORDER = (

@@ -62,12 +62,12 @@ class GatewayProcess:
     def _wait_ready(self) -> None:
         assert self._process is not None
         give_up_at = time.monotonic() + WITHIN_S
-        while not self._is_ready():
+        while not self.is_ready():
             assert self._process.poll() is None, self.log.read_text()
             assert time.monotonic() < give_up_at, self.log.read_text()
             gevent.sleep(0.05)  # the test's ZooKeeper session lives on
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             return bool(self.get("/readiness")["ready"])
         except (urllib.error.URLError, ConnectionError, TimeoutError):

@@ -1,8 +1,12 @@
-"""Unmodified Kafka clients that read in a thread and collect the records."""
+"""Unmodified Kafka clients that read and collect the records: in a thread, or in a process, which may be killed."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,13 +15,18 @@ from typing import Any, ClassVar, Protocol
 import gevent
 from confluent_kafka import Consumer, Producer
 
+from tests.support import kafka_tools
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.localcluster.jars import KAFKA_4
+from zkrebalancer.localcluster.server import child_environment
 
 SESSION_MS = 45_000  # Kafka's default: a busy machine keeps a test from its heartbeats for seconds
 HEARTBEAT_MS = 300
 POLL_S = 0.1
 CLASSIC = ("confluent", "kafka-python")
+AIOKAFKA = "aiokafka"
 KIP_848 = "confluent, KIP-848"
+JAVA, JAVA_848 = "java", "java, KIP-848"
 
 
 class _Client(Protocol):
@@ -85,6 +94,55 @@ class _KafkaPython:
         self._consumer.close()
 
 
+class _Aiokafka:
+    def __init__(self, bootstrap: str, group: str, topic: str, revoked: Callable[..., None]) -> None:
+        aiokafka: Any = importlib.import_module("aiokafka")
+
+        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # seen without its types
+            def on_partitions_revoked(self, revoked_partitions: Any) -> None:
+                if revoked_partitions:
+                    revoked()
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                pass
+
+        self._loop = asyncio.new_event_loop()
+        self._consumer = self._loop.run_until_complete(self._started(aiokafka, bootstrap, group, topic, Listener()))
+
+    @staticmethod
+    async def _started(aiokafka: Any, bootstrap: str, group: str, topic: str, listener: Any) -> Any:
+        assignor = importlib.import_module("aiokafka.coordinator.assignors.range")
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            # Its default is an assignor that no other client offers.
+            partition_assignment_strategy=(assignor.RangePartitionAssignor,),
+        )
+        consumer.subscribe([topic], listener=listener)
+        await consumer.start()
+        return consumer
+
+    def poll(self) -> list[str]:
+        found = self._loop.run_until_complete(self._consumer.getmany(timeout_ms=int(POLL_S * 1_000), max_records=500))
+        return [record.value.decode() for records in found.values() for record in records]
+
+    def assigned(self) -> set[int]:
+        return {one.partition for one in self._consumer.assignment()}
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._consumer.stop())
+        self._loop.close()
+
+
+MAKERS: dict[str, Callable[[str, str, str, Callable[..., None]], _Client]] = {
+    "confluent": _Confluent,
+    "kafka-python": _KafkaPython,
+    AIOKAFKA: _Aiokafka,
+    KIP_848: _Confluent848,
+}
 RUNNING: list[Reader] = []
 
 
@@ -97,8 +155,7 @@ class Reader:
         self.revocations = 0
         self.kind = kind
         self._ending = threading.Event()
-        make = {"confluent": _Confluent, "kafka-python": _KafkaPython, KIP_848: _Confluent848}[kind]
-        self._thread = threading.Thread(target=self._run, args=(make, bootstrap, group, topic), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(MAKERS[kind], bootstrap, group, topic), daemon=True)
         self._thread.start()
         RUNNING.append(self)
 
@@ -129,6 +186,80 @@ class Reader:
         assert not self._thread.is_alive(), "the consumer does not end"
 
 
+class ProcessReader:
+    """The same as a process of its own: it can be killed and suspended."""
+
+    def __init__(self, kind: str, bootstrap: str, group: str, topic: str) -> None:
+        self.kind = kind
+        self.values: list[str] = []
+        self.assigned: set[int] = set()
+        self.revocations = 0
+        self._process = subprocess.Popen(
+            _command(kind, bootstrap, group, topic),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_environment(),
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for line in self._process.stdout or ():
+            what, *items = line.split()
+            if what == "values":
+                self.values += items
+            elif what == "assigned":
+                self.assigned = {int(item) for item in items}
+            else:
+                assert what == "revoked", line
+                self.revocations += 1
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def suspend(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            self._end()
+
+    def close(self) -> None:
+        """Leave the group."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._end()
+        assert self._process.returncode == 0, f"{self.kind} ended with {self._process.returncode}"
+
+    def _end(self) -> None:
+        self._process.wait(WITHIN_S)
+        self._thread.join(WITHIN_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.assigned = set()
+
+
+def _command(kind: str, bootstrap: str, group: str, topic: str) -> list[str]:
+    if kind in MAKERS:
+        return [sys.executable, "-m", "tests.integration.client_program", kind, bootstrap, group, topic]
+    settings: dict[str, object] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "group.protocol": "consumer" if kind == JAVA_848 else "classic",
+    }
+    if kind == JAVA:
+        settings |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+    return kafka_tools.reader_command(KAFKA_4, topic, settings)
+
+
 def produce(bootstrap: str, topic: str, values: list[str], **settings: object) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
     for number, value in enumerate(values):
@@ -136,8 +267,8 @@ def produce(bootstrap: str, topic: str, values: list[str], **settings: object) -
     assert gevent.get_hub().threadpool.apply(producer.flush, (WITHIN_S,)) == 0  # the test's ZooKeeper session lives on
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
+def wait_until(is_so: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
+    give_up_at = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < give_up_at, what
         gevent.sleep(0.05)

@@ -7,7 +7,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
@@ -17,15 +16,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
+from tests.integration.raw_requests import answer, request
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
-from zkrebalancer.gateway.frames import framed
 from zkrebalancer.gateway.layout import LAYOUT, decode
-from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
-from zkrebalancer.kafka_protocol import codec
-from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol.calls import Content, Get
@@ -76,27 +72,6 @@ def committed(bootstrap: str, group: str) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     return sum(int(one.offset) for one in answer.result(WAIT_S).topic_partitions or ())
-
-
-def request(name: str, version: int, fields: dict[str, Any]) -> bytes:
-    header = codec.encode_header(Header(KEYS[name], version, 7, "raw"))
-    return framed(header + codec.encode(f"{name}Request", version, fields))
-
-
-def received(client: socket.socket, size: int) -> bytes:
-    """Return so many bytes; a socket with a timeout does not wait for all of them, whatever its flags are."""
-    content = b""
-    while len(content) < size:
-        piece = client.recv(size - len(content))
-        assert piece, "the connection was ended"
-        content += piece
-    return content
-
-
-def answer(name: str, version: int, client: socket.socket) -> dict[str, Any]:
-    (size,) = struct.unpack(">i", received(client, 4))
-    content = received(client, size)
-    return codec.decode(f"{name}Response", version, content[codec.answer_body(KEYS[name], version, content) :])
 
 
 def test_a_produce_without_acknowledgement_is_not_waited_for(gateway: GatewayProcess) -> None:

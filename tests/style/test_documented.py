@@ -73,6 +73,7 @@ RUNS = {
     "tests.benchmarks.spark_source": f"{BENCHMARKS}::test_spark_source",
     "tests.benchmarks.suspended": f"{BENCHMARKS}::test_suspended",
     "tests.campaign": "tests/campaign/test_campaign.py::test_a_short_campaign_breaks_no_promise",
+    "tests.conformance": "tests/integration/test_conformance.py::test_the_quickest_of_franz_gos_group_tests",
     "tests.docs": "tests/docs/test_pages.py::test_a_generated_page_is_current",
     "tests.interruptions": "tests/interruptions/test_interruptions.py::test_the_command_line_counts_what_was_tried",
     "tests.model": "tests/model/test_model.py::test_the_protocol_is_safe_and_needs_one_of_its_rules",

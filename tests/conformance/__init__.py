@@ -1,0 +1,1 @@
+"""Group tests of other projects' clients, run against the gateway: `make conformance`."""

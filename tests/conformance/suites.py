@@ -1,0 +1,138 @@
+"""Test programs of other projects, built once from package registries into the user's cache.
+
+franz-go comes as a Go module; librdkafka's sources and tests are in the crate `rdkafka-sys`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zkrebalancer.localcluster.jars import LOCK_DEADLINE_S, JarSource
+from zkrebalancer.localcluster.locks import locked
+
+FRANZ_GO = "v1.22.2"
+RDKAFKA_SYS = "4.10.0+2.12.1"
+KAFKA_VERSION = "3.9.1"  # what librdkafka's tests are told: some of them ask for a version
+
+
+# Not with `--assign central`: the first one asks for an internal topic, which the coordinator assigns to nobody. The
+# others test rounds in which all members rejoin and a leader assigns, and central groups have neither.
+NOT_CENTRAL = frozenset({"Test848RegexBrokerResolves", "0102", "0113", "0132"})
+
+
+class BuildError(Exception):
+    """A suite cannot be built here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How one test is run."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+    needed: tuple[str, ...]  # what it prints if it ran, and did not skip the test
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A program that runs some tests against a bootstrap address."""
+
+    name: str
+    tests: tuple[str, ...]
+    build: Callable[[Path], None]
+    run: Callable[[Path, Path, str, str], Program]  # where it was built, a folder to write to, bootstrap address, test
+    version: str
+
+    def built(self, report: Callable[[str], None]) -> Path:
+        """Return the folder in which it was built; build it if it is missing. Raises BuildError."""
+        source = JarSource.of(None, None, report)
+        source.cache.mkdir(parents=True, exist_ok=True)
+        folder = source.cache / f"conformance-{self.name}-{self.version}"
+        if not folder.is_dir():
+            with locked(source.cache / f"conformance-{self.name}.lock", LOCK_DEADLINE_S, report):
+                if not folder.is_dir():
+                    report(f"building {self.name}'s tests, once")
+                    partial = folder.with_name(f"{folder.name}.partial")
+                    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
+                    partial.mkdir()
+                    self.build(partial)
+                    partial.rename(folder)
+        return folder
+
+
+def _run(folder: Path, *command: str) -> str:
+    """Run a step of a build and return its output; raises BuildError."""
+    if shutil.which(command[0]) is None and not Path(folder, command[0]).exists():
+        raise BuildError(f"there is no {command[0]}")
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-2_000:]}")
+    return done.stdout
+
+
+def _build_franz_go(folder: Path) -> None:
+    _run(folder, "go", "mod", "init", "conformance")
+    module = json.loads(_run(folder, "go", "mod", "download", "-json", f"github.com/twmb/franz-go@{FRANZ_GO}"))
+    _run(Path(module["Dir"]), "go", "test", "-vet=off", "-c", "-o", str(folder / "kgo.test"), "./pkg/kgo")
+
+
+def _build_librdkafka(folder: Path) -> None:
+    crate = folder / "crate"
+    (crate / "src").mkdir(parents=True)
+    (crate / "src" / "lib.rs").touch()
+    (crate / "Cargo.toml").write_text(
+        '[package]\nname = "conformance"\nversion = "0.0.0"\nedition = "2021"\n\n'
+        f'[dependencies]\nrdkafka-sys = "={RDKAFKA_SYS.partition("+")[0]}"\n'
+    )
+    metadata = json.loads(_run(crate, "cargo", "metadata", "--format-version", "1"))
+    (manifest,) = (one["manifest_path"] for one in metadata["packages"] if one["name"] == "rdkafka-sys")
+    sources = folder / "librdkafka"
+    shutil.copytree(Path(manifest).parent / "librdkafka", sources)
+    _run(sources, "./configure", "--disable-gssapi", "--disable-curl")
+    _run(sources, "make", f"-j{os.cpu_count() or 1}", "libs")
+    _run(sources, "make", f"-j{os.cpu_count() or 1}", "-C", "tests", "build")
+
+
+def _run_franz_go(folder: Path, _work: Path, bootstrap: str, test: str) -> Program:
+    command = [str(folder / "kgo.test"), "-test.v", "-test.timeout", "600s", "-test.run", f"^{test}$"]
+    limits = {"KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "20000", "KGO_LOG_LEVEL": "none"}
+    return Program(command, {"KGO_SEEDS": bootstrap, **limits}, (f"--- PASS: {test}",))
+
+
+def _run_librdkafka(folder: Path, work: Path, bootstrap: str, test: str) -> Program:
+    sources = folder / "librdkafka"
+    settings = work / "test.conf"
+    settings.write_text(f"metadata.broker.list={bootstrap}\ntest.topic.random=true\ntest.timeout.multiplier=3\n")
+    libraries = os.pathsep.join(str(sources / name) for name in ("src", "src-cpp"))
+    environment = {
+        "LD_LIBRARY_PATH": libraries,
+        "RDKAFKA_TEST_CONF": str(settings),
+        "TESTS": test,
+        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+    }
+    return Program([str(sources / "tests" / "test-runner"), "-p1"], environment, ("PASSED",))
+
+
+SUITES = (
+    Suite(
+        "franz-go",
+        ("TestGroupSimple", "Test848RegexBrokerResolves", "TestGroupETL"),
+        _build_franz_go,
+        _run_franz_go,
+        FRANZ_GO,
+    ),
+    Suite("librdkafka", ("0102", "0106", "0113", "0132"), _build_librdkafka, _run_librdkafka, RDKAFKA_SYS),
+)
