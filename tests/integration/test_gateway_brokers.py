@@ -14,22 +14,16 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.support.brokers import REPLICATED, start_broker
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.kafka import BrokerProbe, render_zookeeper_mode
-from zkrebalancer.localcluster.ports import HOST, free_ports
-from zkrebalancer.localcluster.server import Program
+from zkrebalancer.localcluster.ports import free_ports
 
 pytestmark = pytest.mark.long  # three brokers; `test_gateway.py` has one that restarts
 PARTITIONS = 6
 WAIT_S = WITHIN_S
 ANSWER_S = 3.0
-REPLICATED = {
-    "offsets.topic.replication.factor": "3",
-    "offsets.topic.num.partitions": "3",
-    "zookeeper.session.timeout.ms": "8000",
-}
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +31,6 @@ def cluster() -> Iterator[LocalCluster]:
     """Start a ZooKeeper and the first broker."""
     with LocalCluster(chroot="/brokers-three", kafka_properties=REPLICATED, kafka_heap_mb=256) as started:
         yield started
-
-
-def start_broker(cluster: LocalCluster, number: int, port: int) -> Program:
-    """Start one more broker, as the first one was started."""
-    name = f"kafka-{number}"
-    extra = {**REPLICATED, "broker.id": str(number)}
-    config = cluster.directory / f"{name}.properties"
-    config.write_text(render_zookeeper_mode(port, cluster.zookeeper, cluster.directory / f"{name}-data", extra))
-    *command, _first_config = psutil.Process(cluster.broker.pid).cmdline()
-    broker = cluster.program(name, [*command, str(config)])
-    broker.spawn()
-    broker.wait_until(BrokerProbe(f"{HOST}:{port}"))
-    return broker
 
 
 def nodes(bootstrap: str) -> dict[int, int]:
