@@ -19,7 +19,6 @@ from tests.integration.kafka_clients import (
     JAVA,
     JAVA_848,
     KIP_848,
-    SESSION_MS,
     ProcessReader,
     produce,
     wait_until,
@@ -35,6 +34,8 @@ from zkrebalancer.observe import checker
 
 PARTITIONS = 6
 WAIT_S = 30.0
+SESSION_848_MS = 20_000  # clients report every 5 s, and forty processes start at once
+GATEWAY_SESSION_MS = 10_000
 RECORDS = 60  # of one step
 ALONE = ("confluent", "kafka-python", AIOKAFKA, JAVA, KIP_848, JAVA_848)
 OF_EACH_MAKER = ("confluent", "kafka-python", AIOKAFKA, JAVA)
@@ -258,7 +259,8 @@ def test_every_client_alone_and_together(folder: Path, kind: BrokerKind, brokers
             for number, port in zip((2, 3)[: brokers - 1], free_ports(2), strict=False)
         ]
         lab = stack.enter_context(Lab(cluster, folder / "events"))
-        options: list[object] = ["--assign", assign, "--consumer-session-timeout-ms", SESSION_MS]
+        options: list[object] = ["--assign", assign, "--consumer-session-timeout-ms", SESSION_848_MS]
+        options += ["--session-timeout-ms", GATEWAY_SESSION_MS]
         if assign == "central":
             lab.start_coordinator(1)
             lab.wait_leader()
