@@ -13,6 +13,7 @@ from zkrebalancer.localcluster.server import child_environment
 WITHIN_S = 1_700.0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_800)  # the first run fetches and builds franz-go
 @pytest.mark.skipif(shutil.which("go") is None, reason="franz-go's tests are built with Go")
 def test_the_quickest_of_franz_gos_group_tests() -> None:

@@ -174,7 +174,8 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     one.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_clients_of_four_makers_share_a_group_that_kafkas_tools_see(
     shared_cluster: LocalCluster, folder: Path, tools: Tools
 ) -> None:
@@ -225,6 +226,7 @@ def rows(table: str, first: str) -> list[list[str]]:
     return [line.split()[1:] for line in table.splitlines() if line.startswith(f"{first} ")]
 
 
+@pytest.mark.long
 def test_the_console_consumer_continues_in_the_other_protocol(
     shared_cluster: LocalCluster, folder: Path, tools: Tools
 ) -> None:
