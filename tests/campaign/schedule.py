@@ -14,7 +14,7 @@ from consumer_agent.runtime import failpoints
 
 MAX_AT_ONCE = 3
 MAX_OFFSET_S = 4.0  # longest time between a round's first and last fault
-ZOOKEEPER, BROKER, LEADER = "zookeeper", "broker", "leader"
+ZOOKEEPER, BROKER, LEADER, CONNECTIONS = "zookeeper", "broker", "leader", "connections"
 EVERYTHING = frozenset({ZOOKEEPER, BROKER, LEADER})
 COORDINATOR_STEPS = (
     *(f"multi:{number}" for number in range(1, 9)),
@@ -45,7 +45,11 @@ JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault; `lasts` is in sessions. Faults that need the same resource do not overlap."""
+    """One kind of fault; `lasts` is in sessions. Faults that need the same resource do not overlap.
+
+    A session is ended by force, where ZooKeeper itself would wait for its timeout. So while one is, servers and
+    connections have to be whole: its client could not know otherwise, and would go on reading.
+    """
 
     title: str
     lasts: tuple[float, float]
@@ -66,10 +70,10 @@ KINDS: Mapping[str, Kind] = {
     "freeze-agent": Kind("agent frozen past its session", (1.2, 2.5), cards=2),
     "freeze-agent-briefly": Kind("agent frozen for about its session", (0.5, 1.2)),
     "freeze-leader": Kind("leader frozen past its session", (1.2, 2.5), frozenset({LEADER})),
-    "expire-agent": Kind("session of an agent expired", (0.0, 0.2)),
-    "expire-leader": Kind("session of the leader expired", (0.0, 0.2), frozenset({LEADER})),
+    "expire-agent": Kind("session of an agent expired", (0.0, 0.2), frozenset({ZOOKEEPER, CONNECTIONS})),
+    "expire-leader": Kind("session of the leader expired", (0.0, 0.2), frozenset({LEADER, ZOOKEEPER})),
     "cut-agent": Kind("agent's connection cut", (0.0, 0.2)),
-    "cut-all": Kind("all connections cut", (0.0, 0.2), frozenset({LEADER})),
+    "cut-all": Kind("all connections cut", (0.0, 0.2), frozenset({LEADER, CONNECTIONS})),
     "refuse-agent": Kind("agent cut off (connections refused)", (0.3, 2.0)),
     "refuse-leader": Kind("leader cut off (connections refused)", (0.3, 2.0), frozenset({LEADER})),
     "silence-agent": Kind("agent cut off (nothing passes, nothing is refused)", (0.3, 2.0)),

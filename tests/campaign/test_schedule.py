@@ -55,3 +55,8 @@ def test_what_needs_the_same_server_does_not_go_together() -> None:
     assert not go_together("delete-topic", "join")
     assert not go_together("join", "join")
     assert go_together("freeze-agent", "lose-quorum")
+
+
+def test_a_session_is_only_ended_by_force_where_its_client_learns_of_it() -> None:
+    for other in ("freeze-zookeeper", "kill-zookeeper-leader", "lose-quorum", "cut-all"):
+        assert not go_together("expire-agent", other)
