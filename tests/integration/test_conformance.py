@@ -5,12 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from zkrebalancer.localcluster.server import child_environment
 
 WITHIN_S = 1_700.0
+
+
+def test_a_missing_tool_is_named(tmp_path: Path) -> None:
+    environment = {**child_environment(), "PATH": "", "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.conformance", "--test", "TestGroupSimple"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=WITHIN_S, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "Error: there is no go")
 
 
 @pytest.mark.long

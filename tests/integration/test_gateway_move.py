@@ -109,6 +109,7 @@ def committed(bootstrap: str) -> int:
     return sum(max(0, int(one.offset)) for one in answer.result(WITHIN_S).topic_partitions or ())
 
 
+@pytest.mark.long
 def test_a_group_moves_to_the_gateway_then_to_central_and_back(
     lab: Lab, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
