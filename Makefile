@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-WORKERS ?= 4
+WORKERS ?= 3
 SEEDS ?= 2000
 MINUTES ?= 5
 OUT ?= experiments
