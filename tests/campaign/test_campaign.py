@@ -44,7 +44,7 @@ def test_a_short_campaign_breaks_no_promise(run: WatchedCommand, tmp_path: Path)
     steps = [event for event in events_in(events) if event["kind"] == "step"]
     assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
     assert {step["name"] for step in steps} == STEPS & {fault["kind"] for fault in document["faults"]} != set()
-    assert run.is_clean()
+    assert run.left() == []
 
 
 def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: 
     assert run.lines()[-1].endswith(f"events and logs are in {document['folder']}")
     assert json.loads((Path(document["folder"]) / "campaign.json").read_text())["problems"] == document["problems"]
     shutil.rmtree(document["folder"])
-    assert run.is_clean()
+    assert run.left() == []
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_five_minutes_break_no_promise(run: WatchedCommand) -> None:
     caused = {fault["kind"] for fault in document["faults"]}
     assert len(caused) > len(KINDS) / 2
     assert document["checks"]
-    assert run.is_clean()
+    assert run.left() == []
 
 
 @pytest.mark.long
@@ -108,7 +108,7 @@ def test_an_interrupt_ends_it_with_the_verdict_so_far(run: WatchedCommand) -> No
     assert document["ok"]
     assert document["faults"]
     assert document["records"]["lost"] == 0
-    assert run.is_clean()
+    assert run.left() == []
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
     assert running.returncode == 130
     assert output == ""
     assert run.told().splitlines()[-1] == "Error: interrupted"
-    assert run.is_clean()
+    assert run.left() == []
 
 
 @pytest.mark.long
@@ -132,6 +132,6 @@ def test_a_campaign_that_is_killed_leaves_nothing(run: WatchedCommand) -> None:
     running.kill()
     running.communicate(timeout=END_S)
     give_up_at = time.monotonic() + CLEAN_S
-    while not run.is_clean():
+    while run.left():
         assert time.monotonic() < give_up_at, [process.cmdline() for process in run.processes()]
         time.sleep(0.1)

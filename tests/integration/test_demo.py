@@ -64,7 +64,7 @@ def test_the_small_demo_keeps_every_promise_and_leaves_only_the_events(demo: Wat
             "topic-created",
         }
     assert not [line for line in demo.lines() if "Traceback" in line]
-    assert demo.is_clean()
+    assert demo.left() == []
     assert json.loads(next(events.glob("lab-*.jsonl")).read_text().splitlines()[0])["kind"] == "scenario"
 
 
@@ -83,7 +83,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(demo: WatchedCommand, momen
     assert output == ""
     told = [line for line in demo.lines()[began:] if line and " s  " not in line]  # click ends the line of "^C"
     assert told == ["Error: interrupted"]
-    assert demo.is_clean()
+    assert demo.left() == []
 
 
 def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept(demo: WatchedCommand) -> None:
@@ -127,4 +127,4 @@ def test_what_is_missing_is_one_line(
     assert len(errors) == 1
     assert told in errors[0]
     assert "Traceback" not in running.stderr
-    assert demo.is_clean()
+    assert demo.left() == []

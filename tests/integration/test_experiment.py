@@ -74,7 +74,7 @@ def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_pa
     assert results["central-incremental"]["measures"]["stopped_needlessly"] == 0
     assert results["classic-range"]["measures"]["stopped_needlessly"] > 0, "range stops everything"
     assert any("is there already" in line for line in experiment.lines())
-    assert experiment.is_clean()
+    assert experiment.left() == []
 
 
 @pytest.mark.long
@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
     assert "KeyboardInterrupt" in result["doubts"][0]
     assert result["steps"][0]["name"] == "before"
     assert result["measures"]["before_delay_p50_ms"] > 0
-    assert experiment.is_clean()
+    assert experiment.left() == []
 
 
 @pytest.mark.parametrize(

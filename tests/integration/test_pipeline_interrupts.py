@@ -85,7 +85,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(
     output, _ = begun.communicate(timeout=DEADLINE_S)
     assert (begun.returncode, output) == (130, "")
     assert [line for line in pipeline.lines() if line not in {"", OF_THE_JVM}] == ["Error: interrupted"]
-    assert pipeline.is_clean()
+    assert pipeline.left() == []
 
 
 def test_a_jvm_that_dies_is_told(pipeline: WatchedCommand, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_jvm_that_dies_is_told(pipeline: WatchedCommand, tmp_path: Path) -> No
     output, _ = command.communicate(timeout=DEADLINE_S)
     assert (command.returncode, output) == (1, "")
     assert pipeline.lines()[-1].startswith("Error: Spark's JVM ended unexpectedly"), pipeline.told()
-    assert pipeline.is_clean()
+    assert pipeline.left() == []
 
 
 def wait_for(

@@ -50,9 +50,10 @@ class WatchedCommand:
     def processes(self) -> list[psutil.Process]:
         return processes_naming(self.folder)
 
-    def is_clean(self) -> bool:
-        is_mounted = str(self.folder) in Path("/proc/mounts").read_text()
-        return not is_mounted and self.processes() == [] and list(self.folder.iterdir()) == []
+    def left(self) -> list[str]:
+        """Return what the command has left behind: processes, files and mounts, a line each."""
+        mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(self.folder) in line]
+        return [*mounts, *map(str, self.processes()), *map(str, self.folder.iterdir())]
 
 
 def processes_naming(folder: Path) -> list[psutil.Process]:

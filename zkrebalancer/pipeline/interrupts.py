@@ -13,6 +13,7 @@ import io
 import logging
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,9 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_DEADLINE_S = 5.0  # for stopped processes to stand still
 END_DEADLINE_S = 10.0  # for killed processes to be gone
+ASK_INTERVAL_S = 0.001
 
 
 @contextmanager
@@ -70,9 +73,38 @@ def _silence(quiet: ExitStack) -> None:
 
 
 def _kill_children_but(others: set[psutil.Process]) -> None:
-    started = [child for child in psutil.Process().children() if child not in others]
-    below = [process for child in started for process in child.children(recursive=True)]
-    for process in [*started, *below]:
+    """Kill every process below this one, except `others` and what these have started.
+
+    Each is stopped before its children are listed, because one that runs, such as the script that starts the JVM, may
+    start another between the list and its end; that one would be nobody's child, and would stay.
+    """
+    found: list[psutil.Process] = []
+    unread = [child for child in psutil.Process().children() if child not in others]
+    while unread:
+        found += unread
+        give_up_at = time.monotonic() + STOP_DEADLINE_S
+        for process in unread:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        for process in unread:
+            while _runs(process) and time.monotonic() < give_up_at:
+                time.sleep(ASK_INTERVAL_S)
+        unread = [child for process in unread for child in _children(process)]
+    for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs([*started, *below], END_DEADLINE_S)
+    psutil.wait_procs(found, END_DEADLINE_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children()
+    except psutil.NoSuchProcess:
+        return []
