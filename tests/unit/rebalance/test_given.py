@@ -203,6 +203,21 @@ def test_a_deleted_record_frees_nothing_before_a_lease_is_over(with_failover: bo
     world.assert_nothing_left()
 
 
+def test_a_deleted_record_keeps_nothing_that_was_released_and_started_elsewhere() -> None:
+    """In `Departures._really_held`, do not look whether the record is gone."""
+    world = served("a")
+    world.add_agent("b")
+    world.run()
+    assert world.given("a-1") & world.owned()["b-1"].keys()  # for a second after the release
+    world.kill_coordinator(world.leader())
+    world.agents["a"].silent = True
+    had = world.owned()["a-1"].keys()
+    write(world, Delete(paths.owners(GROUP, "a-1")))
+    world.add_coordinator()
+    world.run()
+    assert tombstone(world, "a-1") == had
+
+
 def test_a_session_that_ends_while_its_deleted_record_is_looked_at_is_over() -> None:
     """In `Departures._evicted`, wait for a lease after all."""
     world = served()
