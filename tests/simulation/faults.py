@@ -20,7 +20,7 @@ LONG_US = (500_000, 6_000_000)  # longer than any session
 MOVING_US = 1_500_000
 LOOK_US = 5_000
 MAX_PARTITIONS = 8
-HINDERING = (
+OBSTRUCTING = (
     '"frozen":true',
     '"starts_paused":true',
     '"strategy":"nonsense"',
@@ -360,7 +360,7 @@ def _recreate_topic(cluster: Cluster, draw: Random) -> None:
 def _configure(cluster: Cluster, draw: Random) -> None:
     """Change settings, mostly during a rebalance."""
     group = draw.choice(list(GROUPS))
-    more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(HINDERING)}"
+    more = draw.choice(SETTINGS) if draw.random() < 0.4 else f"{SETTINGS[0]},{draw.choice(OBSTRUCTING)}"
     cluster.schedule.tell("FAULT", f"settings of {group}: {more}")
     change = SetContent(paths.group(group), cluster.settings(group, more))
     cluster.schedule.after(draw.randrange(15_000), cluster.write, change)

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
-from zkrebalancer.protocol import cluster_nodes, hindrances, paths
+from zkrebalancer.protocol import cluster_nodes, obstacles, paths
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
-from zkrebalancer.protocol.hindrances import Hindrance
 from zkrebalancer.protocol.numbers import decimal
+from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.registration import Registration
@@ -149,12 +149,12 @@ def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
 
     """
     leader = read_leader(zk)
-    node = zk.perform(Get(paths.COORDINATOR_HINDRANCES), ABSENT)
-    published: list[Hindrance] = []
+    node = zk.perform(Get(paths.COORDINATOR_OBSTACLES), ABSENT)
+    published: list[PublishedObstacle] = []
     unpublished = 0
     if isinstance(node, Content):
         try:
-            epoch, found, more = hindrances.decode(node.content)
+            epoch, found, more = obstacles.decode(node.content)
         except NodeContentError as error:
             report.problems.append(str(error))
         else:

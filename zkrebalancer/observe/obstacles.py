@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from zkrebalancer.protocol.command import StopFetcher
-from zkrebalancer.protocol.hindrances import BACKING_OFF, REFUSED, Hindrance
+from zkrebalancer.protocol.obstacles import BACKING_OFF, REFUSED, PublishedObstacle
 from zkrebalancer.protocol.ownership import EvictionRecord
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.protocol.settings import GroupSettings
@@ -27,7 +27,7 @@ class Obstacle:
 
 
 def find_obstacles(
-    view: GroupView, *, is_led: bool, published: Sequence[Hindrance], unpublished: int
+    view: GroupView, *, is_led: bool, published: Sequence[PublishedObstacle], unpublished: int
 ) -> list[Obstacle]:
     """Return why a group is stuck; empty if it is not.
 
@@ -44,16 +44,16 @@ def find_obstacles(
     ]
 
 
-def _published(hindrance: Hindrance) -> Obstacle:
-    where = "" if hindrance.group is not None else " (affects all groups)"
-    if hindrance.kind == REFUSED:
-        right = f", right {hindrance.right} is missing" if hindrance.right else ""
-        text = f"ZooKeeper refuses {hindrance.path}: {hindrance.reason}{right}; retried at growing intervals{where}"
-    elif hindrance.kind == BACKING_OFF:
-        text = f"the last rebalance did not succeed: {hindrance.reason}; retried at growing intervals"
+def _published(obstacle: PublishedObstacle) -> Obstacle:
+    where = "" if obstacle.group is not None else " (affects all groups)"
+    if obstacle.kind == REFUSED:
+        right = f", right {obstacle.right} is missing" if obstacle.right else ""
+        text = f"ZooKeeper refuses {obstacle.path}: {obstacle.reason}{right}; retried at growing intervals{where}"
+    elif obstacle.kind == BACKING_OFF:
+        text = f"the last rebalance did not succeed: {obstacle.reason}; retried at growing intervals"
     else:
-        text = f"in quarantine after a bug: {hindrance.reason}; retried at growing intervals"
-    return Obstacle(hindrance.kind, text, path=hindrance.path, right=hindrance.right)
+        text = f"in quarantine after a bug: {obstacle.reason}; retried at growing intervals"
+    return Obstacle(obstacle.kind, text, path=obstacle.path, right=obstacle.right)
 
 
 def _of_settings(settings: GroupSettings) -> Iterator[Obstacle]:

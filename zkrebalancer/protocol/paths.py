@@ -12,7 +12,7 @@ BROKER_TOPICS = "/brokers/topics"
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
-COORDINATOR_HINDRANCES = "/consumers/coordinator_hindrances"
+COORDINATOR_OBSTACLES = "/consumers/coordinator_obstacles"
 GROUPS = "/consumers/groups"
 SERVED = "/consumers/served"
 

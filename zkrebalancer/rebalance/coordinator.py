@@ -18,9 +18,9 @@ from zkrebalancer.rebalance.election import OWNER as ELECTION
 from zkrebalancer.rebalance.election import CoordinatorElector, Identity
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.group import RECONCILE_INTERVAL_US, Group
-from zkrebalancer.rebalance.hindrances import Hindrances
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.listing import Listing
+from zkrebalancer.rebalance.obstacles import Obstacles
 from zkrebalancer.rebalance.quarantine import Quarantine
 from zkrebalancer.rebalance.rubbish import Rubbish
 from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler, Turns
@@ -53,7 +53,7 @@ class Coordinator:
         self.scheduler = Scheduler(limit)
         self._own = self.scheduler.part(OWNER)
         self.quarantine = Quarantine(self.scheduler, self._drop, self._serve_again)
-        self.hindrances = Hindrances(self.scheduler, self.quarantine)
+        self.obstacles = Obstacles(self.scheduler, self.quarantine)
         self.scheduler.contain = self.quarantine.contain
         self.scheduler.note_waiting = self._note_waiting
         self.coordinator_elector = CoordinatorElector(
@@ -118,7 +118,7 @@ class Coordinator:
         self.request_handler()
         if self.scheduler.is_news:
             self.scheduler.is_news = False
-            self.hindrances.look()
+            self.obstacles.look()
         return self.scheduler.take_effects()
 
     def _answered(self, event: Computed | LoadsRead) -> None:
@@ -164,7 +164,7 @@ class Coordinator:
         The election has done a `sync`, so what is read here is no older than the last write on the last connection.
         """
         if self.leadership is not None:
-            self.hindrances.begin(self.leadership.epoch)
+            self.obstacles.begin(self.leadership.epoch)
         self.topic_listener.read_all()
         self.former_lives.read()
         self._own.wake("reconcile", self.scheduler.now.mono_us + RECONCILE_INTERVAL_US, self._reconcile)
@@ -229,7 +229,7 @@ class Coordinator:
             reason=reason,
         )
         self.leadership = None
-        self.hindrances.end()
+        self.obstacles.end()
         groups, listed, self.groups, self._listed = self.groups, self._listed, {}, {}
         rubbish = [*self.scheduler.forget_all_but(ELECTION), *self.quarantine.clear(), *self.subscriptions.clear()]
         rubbish += self.topic_listener.end()
@@ -338,7 +338,7 @@ class Coordinator:
     def _drop(self, name: str) -> list[str]:
         """Forget a group in any state; return the lines of its story."""
         self.scheduler.forget(name)
-        self.scheduler.part(name).hinder(None)
+        self.scheduler.part(name).note_backing_off(None)
         self.subscriptions.forget_group(name)
         self.groups_to_load.remove(name)
         self.rebalance_request_queue.remove(name)

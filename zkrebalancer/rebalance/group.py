@@ -384,7 +384,7 @@ class Group:
     def _rest(self, reason: str) -> None:
         """Be settled; a group that was found empty is read again when it has members."""
         self._go(GroupState.FROZEN if self.view.settings.frozen else GroupState.IDLE, reason)
-        self._scheduler.hinder(None)
+        self._scheduler.note_backing_off(None)
         self._maybe_reset_topics()
         seed = f"{self.name}/{self._scheduler.now.mono_us}".encode()  # so that groups are not all read again at once
         pause_us = RECONCILE_INTERVAL_US - crc32(seed) % RECONCILE_SPREAD_US
@@ -401,7 +401,7 @@ class Group:
     def _back_off(self, reason: str) -> None:
         self._failures += 1
         self._go(GroupState.BACKING_OFF, reason)
-        self._scheduler.hinder(reason)
+        self._scheduler.note_backing_off(reason)
         delay_us = min(MAX_BACKOFF_US, MIN_BACKOFF_US * 2 ** min(self._failures - 1, 10))
         if self.cause is None:
             self._note_cause("retry")

@@ -63,8 +63,8 @@ class Scheduler:
         self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
         self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
         self.refusals = Refusals()
-        self.hindered: dict[str, str] = {}  # group -> why it backs off
-        self.is_news = False  # whether `refusals` or `hindered` have changed
+        self.backing_off: dict[str, str] = {}  # group -> why it backs off
+        self.is_news = False  # whether `refusals` or `backing_off` have changed
         self._last_call_id = 0
         self.id_seed = ""
         self.last_id = 0
@@ -160,11 +160,11 @@ class Scheduler:
             del self.due[owner, name]
 
     def forget_all_but(self, owner: str) -> list[dict[Any, Any] | list[Any]]:
-        """Drop all hindrances, and all replies and timers but those of one owner; return what has to be freed."""
+        """Drop all back-offs, and the replies and timers of all but one owner; return what has to be freed."""
         calls_of, timers_of, awaited, due = self._calls_of, self._timers_of, self.awaited, self.due
         rubbish: list[dict[Any, Any] | list[Any]] = [calls_of, timers_of, awaited, due]
-        rubbish += [self._heap, self._in_heap, self.hindered]
-        self._calls_of, self._timers_of, self.hindered = defaultdict(set), defaultdict(set), {}
+        rubbish += [self._heap, self._in_heap, self.backing_off]
+        self._calls_of, self._timers_of, self.backing_off = defaultdict(set), defaultdict(set), {}
         self._heap, self._in_heap = [], {}
         self.awaited = {call_id: awaited[call_id] for call_id in calls_of.get(owner, ())}
         self._calls_of[owner].update(self.awaited)
@@ -298,15 +298,15 @@ class PartScheduler:
         """See `Scheduler.note_refused`."""
         self._scheduler.note_refused(refused, refusal)
 
-    def hinder(self, reason: str | None) -> None:
-        """Set why the group is stuck; None: it is not."""
-        hindered = self._scheduler.hindered
-        if hindered.get(self._owner) != reason:
+    def note_backing_off(self, reason: str | None) -> None:
+        """Note why the group backs off; None: it does not."""
+        backing_off = self._scheduler.backing_off
+        if backing_off.get(self._owner) != reason:
             self._scheduler.is_news = True
             if reason is None:
-                del hindered[self._owner]
+                del backing_off[self._owner]
             else:
-                hindered[self._owner] = reason
+                backing_off[self._owner] = reason
 
     @property
     def limit(self) -> RequestLimit:

@@ -12,7 +12,7 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, encode_coordinator
-from zkrebalancer.protocol.hindrances import Hindrance, encode
+from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.runtime.zk import BlockingZk
@@ -116,10 +116,10 @@ def test_what_the_leader_does_not_publish_is_mentioned() -> None:
     """In `read_obstacles`, say nothing of it: then a group of which it is the only reason does not seem stuck."""
     client = with_groups("g")
     leader = CoordinatorAddress(1, "host", 3, None, "0")
-    published = encode(3, [Hindrance("other", "backing-off", "reason")], 7)
+    published = encode(3, [PublishedObstacle("other", "backing-off", "reason")], 7)
     for path, content in (
         (paths.COORDINATOR, encode_coordinator(leader)),
-        (paths.COORDINATOR_HINDRANCES, published),
+        (paths.COORDINATOR_OBSTACLES, published),
     ):
         client.perform(Multi((Create(path, content),)))
     report = inspection.read_group(cast("BlockingZk", client), "g")

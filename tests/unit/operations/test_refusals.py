@@ -45,7 +45,7 @@ class Recording(ModelClient):
         for path, content in (
             (paths.offsets(GROUP, *T0), b"5"),
             (paths.weights(GROUP), weights.encode(weights.Weights(1, {"t": [[1.0], [2.0]]}))),
-            (paths.COORDINATOR_HINDRANCES, b'{"version":1,"epoch":1,"hindrances":[]}'),
+            (paths.COORDINATOR_OBSTACLES, b'{"version":1,"epoch":1,"obstacles":[]}'),
             (f"{paths.deleted_offsets(GROUP)}/1000-0000000001", offset_copy.encode(COPY)),
             (f"{paths.static(GROUP)}/pod", b"{}"),
         ):

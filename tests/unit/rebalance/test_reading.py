@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import cluster_nodes, command, hindrances, ownership, paths
+from zkrebalancer.protocol import cluster_nodes, command, obstacles, ownership, paths
 from zkrebalancer.protocol.calls import (
     Children,
     Content,
@@ -293,7 +293,7 @@ def test_who_may_not_be_read_is_no_worse_than_others(path: str) -> None:
     world.add_coordinator()
     world.pass_time(60_000)
     assert world.owned() == owned
-    shown = hindrances.decode(world.zk.nodes[paths.COORDINATOR_HINDRANCES].content)[1]
+    shown = obstacles.decode(world.zk.nodes[paths.COORDINATOR_OBSTACLES].content)[1]
     assert [(found.group, found.path, found.right) for found in shown] == [(GROUP, path, "READ")]
     reads = sum("ZooKeeper refuses" in text for text in world.warnings)
     assert reads == 1

@@ -23,7 +23,7 @@ STEPS = 600
 MEDDLING_PROBABILITY = 0.003
 CALM_MS = 200_000  # less than the periodic reconciliation, which would heal what was lost
 RECONCILED_MS = 310_000
-HINDERING = (
+OBSTRUCTING = (
     b'{"version":1,"frozen":true}',
     b'{"version":1,"starts_paused":true}',
     b'{"version":1,"strategy":"nonsense"}',
@@ -86,7 +86,7 @@ class WideChaos(Chaos):
         self.world.zk.perform(Multi(operations))
 
     def _configure(self) -> None:
-        self.world.configure(self.random.choice(SETTINGS + HINDERING))
+        self.world.configure(self.random.choice(SETTINGS + OBSTRUCTING))
 
     def _write_garbage(self) -> None:
         agent = self._registered()

@@ -7,20 +7,20 @@ import pytest
 from tests.support.groups import events, world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from zkrebalancer.protocol import hindrances, paths, settings
+from zkrebalancer.protocol import obstacles, paths, settings
 from zkrebalancer.protocol.calls import Create, Delete, Get, Multi, Refusal
 from zkrebalancer.protocol.errors import NodeContentError
-from zkrebalancer.protocol.hindrances import Hindrance
+from zkrebalancer.protocol.obstacles import PublishedObstacle
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.hindrances import Published
+from zkrebalancer.rebalance.obstacles import Published
 from zkrebalancer.rebalance.refusals import REFUSED_US
 
 UNKNOWN = settings.encode(GroupSettings(strategy="unknown"))
 
 
-def published(world: World) -> list[Hindrance]:
-    node = world.zk.nodes.get(paths.COORDINATOR_HINDRANCES)
-    return [] if node is None else hindrances.decode(node.content)[1]
+def published(world: World) -> list[PublishedObstacle]:
+    node = world.zk.nodes.get(paths.COORDINATOR_OBSTACLES)
+    return [] if node is None else obstacles.decode(node.content)[1]
 
 
 def deny(world: World, path: str, right: Right) -> None:
@@ -40,7 +40,7 @@ def test_a_refused_path_is_published_with_the_right_that_is_missing_and_withdraw
     world.zk.denied.clear()
     world.pass_time(60_000)
     assert published(world) == []
-    assert paths.COORDINATOR_HINDRANCES not in world.zk.nodes
+    assert paths.COORDINATOR_OBSTACLES not in world.zk.nodes
 
 
 def test_a_group_that_backs_off_is_published_with_the_reason_until_it_goes_on() -> None:
@@ -61,11 +61,11 @@ def test_the_next_leader_publishes_anew_and_what_a_former_one_left_is_replaced()
     world.pass_time(3_000)
     world.kill_coordinator(world.leader())
     assert published(world) == []
-    left = hindrances.encode(1, [Hindrance(GROUP, "backing-off", "what was")])
-    world.zk.perform(Multi((Create(paths.COORDINATOR_HINDRANCES, left),)))
+    left = obstacles.encode(1, [PublishedObstacle(GROUP, "backing-off", "what was")])
+    world.zk.perform(Multi((Create(paths.COORDINATOR_OBSTACLES, left),)))
     world.add_coordinator()
     world.pass_time(10_000)
-    epoch, (found,), _more = hindrances.decode(world.zk.nodes[paths.COORDINATOR_HINDRANCES].content)
+    epoch, (found,), _more = obstacles.decode(world.zk.nodes[paths.COORDINATOR_OBSTACLES].content)
     assert (epoch, "unknown" in found.reason) == (2, True)
 
 
@@ -83,17 +83,17 @@ def test_a_group_that_is_deleted_is_not_published_any_more() -> None:
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_broken_connection_leaves_neither_too_much_nor_too_little(is_written: bool) -> None:
-    """In `Hindrances.begin`, do not mind what was being written."""
+    """In `Obstacles.begin`, do not mind what was being written."""
     world = world_with(GroupSettings(), "a")
     world.configure(UNKNOWN)
     leader = world.leader()
-    while not any("hindrances" in str(call) for _id, call in leader.session.sent):
+    while not any("obstacles" in str(call) for _id, call in leader.session.sent):
         if not world.move(leader):
             world.now_us = world.next_deadline_us() or world.now_us
             world.tick()
     while is_written and leader.session.sent:
         world.zk.perform_next(leader.session)
-    assert (paths.COORDINATOR_HINDRANCES in world.zk.nodes) == is_written
+    assert (paths.COORDINATOR_OBSTACLES in world.zk.nodes) == is_written
     world.zk.disconnect(leader.session)
     world.zk.reconnect(leader.session)
     world.configure(settings.encode(GroupSettings()))
@@ -101,35 +101,35 @@ def test_a_broken_connection_leaves_neither_too_much_nor_too_little(is_written: 
     assert published(world) == []
 
 
-@pytest.mark.parametrize("change", [b"[]", b"{}", b'{"version":2}', b'{"version":1,"epoch":1,"hindrances":[1]}'])
+@pytest.mark.parametrize("change", [b"[]", b"{}", b'{"version":2}', b'{"version":1,"epoch":1,"obstacles":[1]}'])
 def test_other_content_is_refused_by_name(change: bytes) -> None:
-    with pytest.raises(NodeContentError, match="hindrances"):
-        hindrances.decode(change)
+    with pytest.raises(NodeContentError, match="obstacles"):
+        obstacles.decode(change)
 
 
 def test_no_more_are_published_than_fit() -> None:
-    """What is shown stays while it is true. In `Hindrances._now`, forget what was shown."""
+    """What is shown stays while it is true. In `Obstacles._now`, forget what was shown."""
     world = world_with(GroupSettings(), "a")
     machine = world.leader().machine
     for number in range(1_000):
-        machine.scheduler.part(f"g{number}").hinder("r" * 2 * hindrances.MAX_REASON)
+        machine.scheduler.part(f"g{number}").note_backing_off("r" * 2 * obstacles.MAX_REASON)
     world.tick()
     world.pass_time(3_000)
-    content = world.zk.nodes[paths.COORDINATOR_HINDRANCES].content
+    content = world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
     assert len(content) < 100_000
     assert b'"more":900' in content
     before = {found.group for found in published(world)}
-    assert len(before) == hindrances.MAX_HINDRANCES
+    assert len(before) == obstacles.MAX_OBSTACLES
     for number in range(50, 1_000, 2):
-        machine.scheduler.part(f"g{number}").hinder(None)
+        machine.scheduler.part(f"g{number}").note_backing_off(None)
     for number in range(1_000, 1_050):
-        machine.scheduler.hindered = {f"g{number}": "new", **machine.scheduler.hindered}
+        machine.scheduler.backing_off = {f"g{number}": "new", **machine.scheduler.backing_off}
     world.tick()
     world.pass_time(3_000)
     after = {found.group for found in published(world)}
-    assert len(after) == hindrances.MAX_HINDRANCES
-    assert before & machine.scheduler.hindered.keys() <= after
-    assert b'"more":475' in world.zk.nodes[paths.COORDINATOR_HINDRANCES].content
+    assert len(after) == obstacles.MAX_OBSTACLES
+    assert before & machine.scheduler.backing_off.keys() <= after
+    assert b'"more":475' in world.zk.nodes[paths.COORDINATOR_OBSTACLES].content
 
 
 def test_what_was_refused_is_not_published_for_longer_than_somebody_tries_it() -> None:
@@ -187,17 +187,17 @@ def test_an_offset_that_cannot_be_deleted_is_published_and_the_group_is_not_read
 
 
 def test_what_is_published_is_gathered_once_however_much_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of groups may be refused one after the other. In `Hindrances.look`, gather what there is."""
+    """Thousands of groups may be refused one after the other. In `Obstacles.look`, gather what there is."""
     world = world_with(GroupSettings(), "a")
     machine = world.leader().machine
     gathered: list[int] = []
-    gather = machine.hindrances._now
+    gather = machine.obstacles._now
 
     def counted() -> Published:
         gathered.append(1)
         return gather()
 
-    monkeypatch.setattr(machine.hindrances, "_now", counted)
+    monkeypatch.setattr(machine.obstacles, "_now", counted)
     for number in range(100):
         machine.scheduler.note_refused(Get(f"{paths.group('h')}/{number}"), Refusal.NO_AUTH)
         world.tick()
@@ -205,12 +205,12 @@ def test_what_is_published_is_gathered_once_however_much_changes_meanwhile(monke
 
 
 def test_a_node_of_somebody_else_in_the_place_is_logged() -> None:
-    """In `Hindrances._publish`, expect that the node is not empty."""
+    """In `Obstacles._publish`, expect that the node is not empty."""
     world = world_with(GroupSettings(), "a")
-    world.zk.perform(Multi((Create(paths.COORDINATOR_HINDRANCES, b"x"), Create(f"{paths.COORDINATOR_HINDRANCES}/x"))))
+    world.zk.perform(Multi((Create(paths.COORDINATOR_OBSTACLES, b"x"), Create(f"{paths.COORDINATOR_OBSTACLES}/x"))))
     world.configure(UNKNOWN)
     world.pass_time(10_000)
-    assert any(f"refuses {paths.COORDINATOR_HINDRANCES}: not empty" in text for text in world.warnings)
-    world.zk.perform(Multi((Delete(f"{paths.COORDINATOR_HINDRANCES}/x"),)))
+    assert any(f"refuses {paths.COORDINATOR_OBSTACLES}: not empty" in text for text in world.warnings)
+    world.zk.perform(Multi((Delete(f"{paths.COORDINATOR_OBSTACLES}/x"),)))
     world.pass_time(60_000)
     assert [found.kind for found in published(world)] == ["backing-off"]

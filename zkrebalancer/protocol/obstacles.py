@@ -1,4 +1,4 @@
-"""Why groups are stuck, as the leader publishes it in `/consumers/coordinator_hindrances` (JSON)."""
+"""Why groups are stuck, as the leader publishes it in `/consumers/coordinator_obstacles` (JSON)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zkrebalancer.protocol.errors import NodeContentError
 
 VERSION = 1
 REFUSED, QUARANTINED, BACKING_OFF = "refused", "quarantined", "backing-off"
-MAX_HINDRANCES = 100  # in the node
+MAX_OBSTACLES = 100  # in the node
 MAX_REASON = 300  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
-    """One reason; `group`: None for all. `path` and `right`: of a call that ZooKeeper refuses."""
+class PublishedObstacle:
+    """One reason. `group`: None for all groups; `path` and `right`: those of a call that ZooKeeper refuses."""
 
     group: str | None
     kind: str
@@ -25,29 +25,29 @@ class Hindrance:
     right: str | None = None
 
 
-def encode(epoch: int, hindrances: Sequence[Hindrance], more: int = 0) -> bytes:
-    """Encode what the leader of this epoch publishes: at most MAX_HINDRANCES, and how many more there are."""
-    if len(hindrances) > MAX_HINDRANCES:
-        raise ValueError(f"{len(hindrances)} hindrances, at most {MAX_HINDRANCES} fit")
-    shown = [asdict(each) for each in hindrances]
-    return fields.write_document({"version": VERSION, "epoch": epoch, "hindrances": shown, "more": more})
+def encode(epoch: int, obstacles: Sequence[PublishedObstacle], more: int = 0) -> bytes:
+    """Encode what the leader of this epoch publishes: at most MAX_OBSTACLES, and how many more there are."""
+    if len(obstacles) > MAX_OBSTACLES:
+        raise ValueError(f"{len(obstacles)} obstacles, at most {MAX_OBSTACLES} fit")
+    shown = [asdict(each) for each in obstacles]
+    return fields.write_document({"version": VERSION, "epoch": epoch, "obstacles": shown, "more": more})
 
 
-def decode(content: bytes) -> tuple[int, list[Hindrance], int]:
-    """Return the epoch of the publishing leader, its hindrances, and how many more it has.
+def decode(content: bytes) -> tuple[int, list[PublishedObstacle], int]:
+    """Return the epoch of the publishing leader, its obstacles, and how many more it has.
 
     Raises:
         NodeContentError: the message names the key and the fault.
 
     """
-    what = "hindrances"
+    what = "obstacles"
     document = fields.read_document(what, content)
     fields.require_version(what, document, VERSION)
-    found = document.get("hindrances")
+    found = document.get("obstacles")
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise NodeContentError(f"{what}: hindrances must be a list of objects")
+        raise NodeContentError(f"{what}: obstacles must be a list of objects")
     shown = [
-        Hindrance(
+        PublishedObstacle(
             group=fields.optional_text(what, each, "group"),
             kind=fields.text(what, each, "kind"),
             reason=fields.text(what, each, "reason"),

@@ -1,7 +1,7 @@
 """Publishes why groups are stuck, so that `groups describe --state` can show it from outside.
 
-The node is ephemeral and names the leader's epoch, because a former leader's hindrances do not apply to the present
-one. It is written only when something changes, at most once in PUBLISH_INTERVAL_US.
+The node is ephemeral and names the leader's epoch, because a former leader's obstacles do not apply now. It is
+written only when something changes, at most once in PUBLISH_INTERVAL_US.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refused, Reply
-from zkrebalancer.protocol.hindrances import (
+from zkrebalancer.protocol.obstacles import (
     BACKING_OFF,
-    MAX_HINDRANCES,
+    MAX_OBSTACLES,
     MAX_REASON,
     QUARANTINED,
     REFUSED,
-    Hindrance,
+    PublishedObstacle,
     encode,
 )
 from zkrebalancer.rebalance.quarantine import Quarantine
 from zkrebalancer.rebalance.scheduler import Scheduler
 
-OWNER = "/hindrances"  # no group has such a name
+OWNER = "/obstacles"  # no group has such a name
 PUBLISH_INTERVAL_US = 1_000_000
 OF_A_FORMER_LEADER = frozenset({Refusal.NODE_EXISTS, Refusal.NO_NODE})
 
-Published = tuple[list[Hindrance], int]  # and how many more there are
+Published = tuple[list[PublishedObstacle], int]  # the latter: how many more there are
 NOTHING: Published = ([], 0)
 
 
-class Hindrances:
-    """The hindrances that one leader publishes."""
+class Obstacles:
+    """The obstacles that one leader publishes."""
 
     def __init__(self, scheduler: Scheduler, quarantine: Quarantine) -> None:
         """Publish nothing before `begin`."""
@@ -67,8 +67,8 @@ class Hindrances:
             return
         if self._scheduler.refusals.known and not self._own.has_timer("refused"):
             self._forget_refused()
-        is_any = bool(self._scheduler.refusals.known or self._scheduler.hindered or self._quarantine.out)
-        may_differ = is_any or self._published != NOTHING  # not compared here: there may be thousands
+        is_any = bool(self._scheduler.refusals.known or self._scheduler.backing_off or self._quarantine.out)
+        may_differ = is_any or self._published != NOTHING  # not compared here, as there may be thousands
         if may_differ and not self._is_writing and not self._own.has_timer("publish"):
             self._own.wake("publish", self._own.now.mono_us + PUBLISH_INTERVAL_US, self._publish)
 
@@ -81,23 +81,23 @@ class Hindrances:
             self._own.wake("refused", at_us, self._forget_refused)
 
     def _now(self) -> Published:
-        """Return the hindrances to show, and the number of all others.
+        """Return the obstacles to show, and the number of all others.
 
         Those shown before stay as long as they apply, so that neither work nor changes grow with their total number.
         """
         sources: dict[str, Mapping[Any, Any]] = {
             QUARANTINED: self._quarantine.out,
             REFUSED: self._scheduler.refusals.known,
-            BACKING_OFF: self._scheduler.hindered,
+            BACKING_OFF: self._scheduler.backing_off,
         }
         shown = [(kind, name) for kind, name in self._shown if name in sources[kind]]
         for kind, source in sources.items():
             known = {name for other, name in shown if other == kind}
-            first = islice(source, MAX_HINDRANCES)  # at least as many of them are not shown as there is room for
+            first = islice(source, MAX_OBSTACLES)  # enough: those already shown take up room as well
             new = [(kind, name) for name in first if name not in known]
-            shown += new[: MAX_HINDRANCES - len(shown)]
+            shown += new[: MAX_OBSTACLES - len(shown)]
         self._shown = shown
-        found = [_hindrance(kind, name, sources[kind][name]) for kind, name in shown]
+        found = [_obstacle(kind, name, sources[kind][name]) for kind, name in shown]
         found.sort(key=lambda each: (each.group or "", each.kind, each.path or ""))
         return found, sum(map(len, sources.values())) - len(shown)
 
@@ -105,16 +105,16 @@ class Hindrances:
         now = self._now()
         if self._epoch is None or self._is_writing or now == self._published:
             return
-        operations: list[Operation] = [Delete(paths.COORDINATOR_HINDRANCES)] if self._exists else []
+        operations: list[Operation] = [Delete(paths.COORDINATOR_OBSTACLES)] if self._exists else []
         if now != NOTHING:
-            operations.append(Create(paths.COORDINATOR_HINDRANCES, encode(self._epoch, *now), ephemeral=True))
+            operations.append(Create(paths.COORDINATOR_OBSTACLES, encode(self._epoch, *now), ephemeral=True))
         if operations:
             self._is_writing = True
             self._own.write(operations, self._written, now, expected=OF_A_FORMER_LEADER)
 
     def _written(self, reply: Reply, now: Published) -> None:
         self._is_writing = False
-        if isinstance(reply, Refused):  # left by a former leader, or deleted by somebody
+        if isinstance(reply, Refused):  # left by a former leader, or deleted by someone else
             self._exists = reply.refusal is Refusal.NODE_EXISTS
             self._published = None if self._exists else NOTHING
         else:
@@ -123,11 +123,12 @@ class Hindrances:
             self.look()
 
 
-def _hindrance(kind: str, name: Any, what: Any) -> Hindrance:  # noqa: ANN401  # of three dictionaries
+def _obstacle(kind: str, name: Any, what: Any) -> PublishedObstacle:  # noqa: ANN401  # of three dictionaries
     if kind != REFUSED:
-        return Hindrance(name, kind, what[:MAX_REASON])
+        return PublishedObstacle(name, kind, what[:MAX_REASON])
     (path, right), (refusal, _at_us) = name, what
-    return Hindrance(_group_of(path), REFUSED, refusal.value, path, right if refusal is Refusal.NO_AUTH else None)
+    missing = right if refusal is Refusal.NO_AUTH else None
+    return PublishedObstacle(_group_of(path), REFUSED, refusal.value, path, missing)
 
 
 def _group_of(path: str) -> str | None:
