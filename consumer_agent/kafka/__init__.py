@@ -1,1 +1,1 @@
-"""The Kafka side: fetching, offsets, and what watches librdkafka."""
+"""The Kafka side: fetching, offsets, and the watchdog over librdkafka."""

@@ -1,4 +1,4 @@
-"""The settings that librdkafka's clients get, and where its own log goes."""
+"""Settings of librdkafka's clients, where librdkafka's log goes, and how clients are closed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _log = logging.getLogger(__name__)
 
 
 def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
-    """Return librdkafka's settings: those that let a newly assigned partition deliver soon, then the user's own."""
+    """Return librdkafka's settings: ours let a newly assigned partition deliver soon; the user's override them."""
     settings: dict[str, KafkaSetting] = {
         **_connection_settings(config),
         "group.id": config.group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,  # tells a stall from the end of a partition
-        "auto.offset.reset": "error",  # `Fetcher` resets by itself, so that the buffer knows
+        "auto.offset.reset": "error",  # `Fetcher` resets positions itself, so that the buffer knows of it
         "fetch.min.bytes": 1,
-        # One fetch per broker is under way, and a new partition waits for the parked one. But every empty fetch costs
-        # the broker: with 50 ms, fifty idle agents kept one of its cores busy.
+        # A new partition waits for the broker's present fetch to end. But a shorter wait means more empty fetches: at
+        # 50 ms, fifty idle agents kept one of the broker's cores busy.
         "fetch.wait.max.ms": 250,
         "fetch.error.backoff.ms": 50,
         "fetch.queue.backoff.ms": 10,
@@ -39,7 +39,7 @@ def kafka_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
 
 
 def store_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
-    """Return librdkafka's settings for the store of a consumer."""
+    """Return librdkafka's settings for storing and querying offsets."""
     return {**_connection_settings(config), **config.kafka_config}
 
 
@@ -49,7 +49,7 @@ def _connection_settings(config: ConsumerConfig) -> dict[str, KafkaSetting]:
 
 
 def close_aside(clients: list[AdminClient]) -> None:
-    """Close clients to which only this list refers, in a thread: it takes as long as a look-up of a broker's name."""
+    """Close clients in a thread, as it may take as long as a DNS look-up. Nothing but this list may refer to them."""
     try:
         Thread(clients.clear, "consumer-agent-closing").start()
     except RuntimeError:  # the operating system starts no more threads
@@ -60,5 +60,5 @@ class KafkaLog(logging.Logger):
     """Demotes librdkafka's own log, which repeats itself; the agent logs what matters."""
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Log it at debug level."""
+        """Log the record at debug level."""
         _log.debug("%s", record.getMessage())

@@ -1,12 +1,12 @@
 """Fetches from Kafka into the buffer: one librdkafka consumer without Kafka's group protocol.
 
-confluent-kafka allows one thread at a time in a consumer, and a poll that is under way cannot be interrupted. So other
-threads queue what they want (`_changes`, `_answered`), and the fetcher does it when its next round begins. Messages of
-a partition with a queued change belong to an earlier start and are dropped. Offsets are asked for aside
-(`offset_queries.py`): no answer holds up the fetching.
+confluent-kafka allows one thread at a time in a consumer, and a poll cannot be interrupted. Other threads therefore
+queue their requests (`_changes`, `_answered`), and the fetcher handles them when its next round begins. Messages of a
+partition with a queued change belong to an earlier start and are dropped. A separate client queries offsets
+(`offset_queries.py`), so that no missing answer blocks fetching.
 
-Everything that waits runs in the fetcher's own thread. But an application that finds no records fetches what librdkafka
-has ready itself (`draw`): handing each batch from thread to thread would cost as much as fetching it.
+All waiting is done in the fetcher's own thread. But if the buffer is empty, the application's thread fetches what
+librdkafka has ready (`draw`): handing each batch from thread to thread would cost as much as fetching it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.threads import Thread, new_reentrant_lock
 from zkrebalancer.protocol import fields
 
-POLL_TIMEOUT_S = 0.02  # how long a round takes while records come, and so how long a new partition waits at most
-REST_POLL_TIMEOUT_S = 0.2  # the same after nothing has come for some seconds: fifty rounds a second cost a consumer
-PATIENCE_GROWTH = 1.05  # from round to round in which nothing comes: 47 of them, in 3.6 s
-MAX_ROUND_RECORDS = 500  # more new objects at once, and Python's garbage collector looks at all of them
-LOOK_INTERVAL_MS = 15_000  # how often Kafka is asked whether it has more of the partitions of which nothing comes
-ALERT_LOOK_INTERVAL_MS = 5_000  # the same until ALERT_MS after a broker was away: then librdkafka may forget partitions
+POLL_TIMEOUT_S = 0.02  # of a round while records come; a new partition waits no longer than that
+REST_POLL_TIMEOUT_S = 0.2  # the same after some seconds without records, because fifty rounds a second are expensive
+PATIENCE_GROWTH = 1.05  # of the timeout with each empty round: it reaches its limit after 47 rounds, or 3.6 s
+MAX_ROUND_RECORDS = 500  # more new objects at once trigger Python's garbage collector, which visits all of them
+LOOK_INTERVAL_MS = 15_000  # between checks whether Kafka has more records of silent partitions
+ALERT_LOOK_INTERVAL_MS = 5_000  # the same for ALERT_MS after a broker error: librdkafka may then forget partitions
 ALERT_MS = 60_000
 
 ResolvedCallback = Callable[[dict[fields.TopicPartition, int | None]], None]
@@ -47,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """The Kafka side of a consumer. Its methods may be called from any thread and do not wait, but for `join`."""
+    """Fetches a consumer's partitions. Its methods may be called from any thread; only `join` waits."""
 
     def __init__(self, config: ConsumerConfig, topics: Collection[str], shared: SharedState) -> None:
         """Prepare; nothing is connected before `start`.
 
         Raises:
-            KafkaException: librdkafka does not take a setting.
+            KafkaException: librdkafka refuses a setting.
 
         """
         self._bootstrap = config.bootstrap
@@ -66,25 +66,25 @@ class Fetcher:
         self.queries = OffsetQueries(store_settings(config))
         self._in_client = new_reentrant_lock()  # held during a call of the client and until its result is in the buffer
         self._assigned: set[fields.TopicPartition] = set()
-        self._topics_seen: set[str] = set()  # of which a message may still come
+        self._topics_seen: set[str] = set()  # from which messages may still come
         self._held_back: frozenset[fields.TopicPartition] = frozenset()
-        self._changes: dict[fields.TopicPartition, int | None] = {}  # assign at an offset, or unassign
-        self._answered: list[Callable[[], None]] = []  # what is to be done with answers to questions
+        self._changes: dict[fields.TopicPartition, int | None] = {}  # fetch from this offset; None: stop
+        self._answered: list[Callable[[], None]] = []  # handlers of answered queries, for the next round
         self._out_of_range: set[fields.TopicPartition] = set()
         self._complained: set[tuple[str | None, int | None, int | None]] = set()
         self._is_replacement = False
-        self._is_cut_off = True  # until the first connection, whose failure is an error of its own
+        self._is_cut_off = True  # at first, because a failure of the first connection is reported separately
         self._trouble = ""  # librdkafka's last error about a broker, in parentheses
         self._stopping = self._is_client_closed = False
         self._waiting = self._is_flowing = False  # the latter: the last round was full
-        self._drawing = False  # the application's thread is in a call
+        self._drawing = False  # the application's thread is in a call of the client
         self._patience_s = POLL_TIMEOUT_S
-        self._steps = 0  # calls of librdkafka that came back
+        self._steps = 0  # calls of librdkafka that returned
         self._stalls = StallDetector()
         self._look_at_ms = shared.now_ms() + LOOK_INTERVAL_MS
         self._is_alert_until_ms = 0
-        self.failure: Exception | None = None  # that has ended the thread, and another client may not meet
-        self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka has stopped to fetch
+        self.failure: Exception | None = None  # ended the thread; a new client may not meet it
+        self.stuck: list[fields.TopicPartition] = []  # partitions that librdkafka no longer fetches
         self._thread = Thread(self._run, "consumer-agent-fetcher")
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class Fetcher:
             self._shared.fetcher_wake.notify()
 
     def discard(self) -> None:
-        """Close the client, in the fetcher's thread or when that could not be started."""
+        """Close the client; called in the fetcher's thread, or if that was not started."""
         with self._in_client:
             self._stopping = True  # a closed client must not be drawn from
             if not self._is_client_closed:
@@ -120,23 +120,23 @@ class Fetcher:
         self.change(lambda: dict.fromkeys(partitions))
 
     def change(self, decide: Callable[[], Mapping[fields.TopicPartition, int | None]]) -> None:
-        """Fetch partitions from other offsets, or stop (None), as `decide` returns.
+        """Fetch partitions from the offsets that `decide` returns; None stops fetching.
 
-        `decide` is called with the lock of the shared state held, so that no record comes in between.
+        `decide` is called with the lock of the shared state held, so that no record is added meanwhile.
         """
         with self._shared.fetcher_wake.lock:
             self._changes.update(decide())
             self._shared.fetcher_wake.notify()
 
     def resolve(self, partitions: frozenset[fields.TopicPartition], answer: ResolvedCallback) -> None:
-        """Ask Kafka where partitions begin, or end, as configured; `answer` is called in some thread."""
+        """Query where `auto_offset_reset` lets partitions begin; `answer` is called in any thread."""
         self.queries.ask(partitions, [self._begins_at], lambda found: answer(found[self._begins_at]))
 
     def draw(self, max_records: int, *, are_awaited: bool = False) -> Collection[fields.TopicPartition]:
-        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher for all the rest.
+        """Put what librdkafka has ready into the buffer, in the caller's thread; wake the fetcher if more is needed.
 
-        Returns the partitions that records came of. With `are_awaited` the caller takes all of them at once. Nothing is
-        fetched while another thread is in a call of the client, also if that hangs.
+        Returns the partitions of these records. With `are_awaited` the caller takes all of them at once. Fetches
+        nothing while another thread is in a call of the client, which may hang.
         """
         drawn, is_due = set[fields.TopicPartition](), False
         try:
@@ -146,12 +146,12 @@ class Fetcher:
                     is_drained = self._draw_rounds(max_records, drawn, are_awaited)
                 is_due = is_drained and self._shared.now_ms() >= self._look_at_ms
                 self._drawing = False
-        except BaseException:  # Ctrl-C, say: what the client has handed over may be lost
+        except BaseException:  # such as Ctrl-C: what the client has handed over may be lost
             self._drawing = False
             self._fetch_again()
             raise
         finally:
-            try:  # noqa: SIM105  # without a call before this one: an interrupt there would leave the lock held
+            try:  # noqa: SIM105  # no call before this one: an interrupt in it would leave the lock held
                 self._in_client.release()
             except RuntimeError:
                 ...  # another thread is in the client
@@ -162,7 +162,7 @@ class Fetcher:
         return drawn
 
     def _draw_rounds(self, max_records: int, drawn: set[fields.TopicPartition], are_awaited: bool) -> bool:
-        """Add the partitions that records came of to `drawn`; return whether librdkafka had no more."""
+        """Fetch records and add their partitions to `drawn`; return whether librdkafka had no more."""
         buffer, left = self._shared.buffer, max_records
         while left:
             with self._shared.lock:
@@ -186,11 +186,11 @@ class Fetcher:
 
     @property
     def progress(self) -> int | None:
-        """A number that changes whenever librdkafka comes back from a call; None while there is nothing to do."""
+        """A number that changes whenever a call of librdkafka returns; None while there is nothing to do."""
         return None if self._waiting and not self._drawing else self._steps
 
     def take_over(self, stuck: Fetcher) -> None:
-        """Before `start`: replace a fetcher that hangs; what that one still gets is ignored."""
+        """Replace a fetcher that hangs, before `start`; what the old one still fetches is ignored."""
         with self._shared.lock:
             stuck._stopping = True
             self._shared.fetcher_wake.notify()
@@ -209,7 +209,7 @@ class Fetcher:
                 with self._in_client:
                     room = self._begin_round()
                     while room and not self._fetch(room) and self._is_at_rest:
-                        pass  # a whole round, five times a second, would cost an idle agent as much as its polls
+                        pass  # the rest of the round would cost an idle agent as much as its polls
         except KafkaException as error:  # a call that usually works was refused; a new client may do better
             self.failure = error
         except BaseException as error:
@@ -220,12 +220,12 @@ class Fetcher:
             self.discard()
 
     def _connect(self) -> None:
-        """Open the connections before the first partition comes."""
+        """Open connections before the first partition is assigned."""
         try:
             self._topics.connect(self._names)
             self._is_cut_off = False
         except KafkaException as error:
-            self._consumer.poll(0)  # only then librdkafka reports the reason
+            self._consumer.poll(0)  # lets librdkafka report the reason
             text = f"no Kafka broker answered at {self._bootstrap}: {error.args[0].str()}{self._trouble}"
             self._shared.fail(KafkaUnavailableError(text))
 
@@ -233,19 +233,19 @@ class Fetcher:
         self._steps += 1
 
     def _wait_for_work(self) -> None:
-        """Wait while nothing is to be fetched, and other threads want nothing."""
+        """Wait until there is something to fetch, or a request of another thread."""
         with self._shared.fetcher_wake.lock:
             buffer = self._shared.buffer
             is_called = self._changes or self._answered or self._out_of_range or self._stopping
             idle = not (is_called or buffer.has_again)
-            is_awaited = self._shared.is_awaited or buffer.has_shares  # only this thread pauses some for others' sake
+            is_awaited = self._shared.is_awaited or buffer.has_shares  # for shares, only this thread pauses partitions
             if idle and not (is_awaited and self._assigned and buffer.room):
                 self._waiting = True
                 self._shared.fetcher_wake.wait()
                 self._waiting = False
 
     def _begin_round(self) -> int:
-        """Do what other threads want; return how many records the buffer accepts."""
+        """Handle the requests of other threads; return how many records the buffer accepts."""
         with self._shared.lock:
             changes, self._changes = {**self._shared.buffer.again(), **self._changes}, {}
             answered, self._answered = self._answered, []
@@ -298,15 +298,15 @@ class Fetcher:
 
     @property
     def _is_at_rest(self) -> bool:
-        """Whether a round would do nothing but poll; without the lock: what comes now is seen after the next poll."""
+        """Whether a round would only poll. Reads without the lock: a change is noticed after the next poll."""
         is_called = self._changes or self._answered or self._out_of_range or self._stopping
         buffer = self._shared.buffer
         return not (is_called or self._held_back or buffer.record_count or buffer.has_again)
 
     def _fetch(self, room: int) -> bool:
-        """Wait a moment for messages and put up to so many into the buffer; return whether any came."""
+        """Wait briefly for messages and put at most `room` of them into the buffer; return whether any came."""
         count = min(room, MAX_ROUND_RECORDS)
-        # One call while many come: after each, this thread may wait 5 ms for another one to let go of the interpreter.
+        # One call while many come: after each, this thread may wait 5 ms for the interpreter's lock.
         messages = self._consumer.consume(count, timeout=0) if self._is_flowing else []
         first = None if messages else self._consumer.poll(self._patience_s)
         self._steps += 1
@@ -328,7 +328,7 @@ class Fetcher:
     def _take_in(
         self, messages: list[Message], *, is_drawn: bool = False, are_awaited: bool = False
     ) -> Collection[fields.TopicPartition]:
-        """Put the records of what librdkafka handed over into the buffer; return their partitions."""
+        """Put the records among these messages into the buffer; return their partitions."""
         self._is_cut_off = False
         self._steps += 1
         if any(map(Message.error, messages)):
@@ -340,7 +340,7 @@ class Fetcher:
         return sorted_out.keys()
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
-        """Return the records among the messages; handle the rest, which are errors and ends of partitions."""
+        """Return the records among the messages; handle the others: errors and ends of partitions."""
         records: list[Message] = []
         for message in messages:
             error, partition = message.error(), (message.topic() or "", message.partition() or 0)
@@ -352,12 +352,12 @@ class Fetcher:
                 self._out_of_range.add(partition)
             else:
                 if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    self._stalls.unassigned([partition])  # no stall: the client knows of it; the next record ends that
+                    self._stalls.unassigned([partition])  # no stall is looked for until its next record
                 self._complain(message, error)
         return records
 
     def _look_for_stalls(self) -> None:
-        """Ask Kafka now and then whether it has more of the partitions of which nothing comes."""
+        """Ask Kafka at intervals whether it has more records of silent partitions."""
         now_ms = self._shared.now_ms()
         if now_ms >= self._look_at_ms:
             is_alert = now_ms < self._is_alert_until_ms
@@ -398,14 +398,14 @@ class Fetcher:
             self._stalls.came(partition, (fetched[-1].offset() or 0) + 1)
 
     def _ask_for_ends(self) -> None:
-        """Ask Kafka again about offsets that do not exist: librdkafka may report late that of an earlier start."""
+        """Query the ends of partitions whose offset is reported missing: the report may belong to an earlier start."""
         partitions, self._out_of_range = self._out_of_range & self._assigned, set()
         with self._shared.lock:
             wanted = {partition: self._shared.buffer.next_offset(partition) for partition in partitions}
         self._ask(partitions, {"earliest", "latest", self._begins_at} - {"none"}, partial(self._reset, wanted))
 
     def _reset(self, wanted: Mapping[fields.TopicPartition, int | None], ends: Mapping[Where, Offsets]) -> None:
-        """Continue where Kafka's records begin or end, as configured: the wanted offset does not exist."""
+        """Continue where `auto_offset_reset` says, for partitions whose wanted offset does not exist."""
         begins = ends.get(self._begins_at)
         restarted: dict[fields.TopicPartition, int] = {}
         found: list[OutOfRange] = []
@@ -421,7 +421,7 @@ class Fetcher:
                 if earliest is None or latest is None or (begins is not None and goes_on_at is None):
                     restarted[partition] = position  # no answer
                 elif earliest <= position <= latest:
-                    restarted[partition] = position  # it was an earlier start
+                    restarted[partition] = position  # the report belonged to an earlier start
                 else:
                     if goes_on_at is not None:
                         restarted[partition] = goes_on_at

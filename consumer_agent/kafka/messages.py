@@ -1,4 +1,4 @@
-"""What Kafka's client hands over in one go, by partition and by size, in functions of C that go over whole columns."""
+"""Sorts the messages of one call of Kafka's client by partition, and measures them. C code does the loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MESSAGE_OVERHEAD_BYTES = 256
 
 
 def by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields.TopicPartition, list[Message]]:
-    """Sort messages; they mostly come partition by partition."""
+    """Sort messages by partition; fast if they come partition by partition, as they mostly do."""
     if has_one_topic:
         numbers = list(map(Message.partition, messages))
         if numbers.count(numbers[0]) == len(messages):
@@ -29,13 +29,13 @@ def by_partition(messages: list[Message], *, has_one_topic: bool) -> dict[fields
 
 
 def size_bytes(messages: list[Message]) -> int:
-    """Return about how much memory messages take, keys and headers as overhead; a message's length is its value's."""
+    """Return roughly the memory of messages: the lengths of the values, and an overhead for keys and headers."""
     return len(messages) * MESSAGE_OVERHEAD_BYTES + sum(map(len, messages))
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep Python's garbage collector from walking over messages while they come: it doubles what they cost."""
+    """Pause Python's garbage collector, which would double the cost of fetching messages."""
     was_enabled = gc.isenabled()
     try:
         gc.disable()

@@ -1,8 +1,8 @@
-"""Asks Kafka where partitions begin and end, with a client of its own that answers in librdkafka's thread.
+"""Asks Kafka where partitions begin and end, through a separate client that answers in librdkafka's thread.
 
-Nothing waits for an answer, and all partitions are asked for at once: a broker that is away costs only the answers
-about its own partitions, and no fetching. librdkafka answers from metadata that may be minutes old ("unknown
-partition"), so the topics of partitions without an answer are described again, for the next question. If a leader does
+Nothing waits for an answer, and one query covers all partitions: while a broker is away, only answers about its own
+partitions are missing, and fetching goes on. librdkafka answers from metadata that may be minutes old ("unknown
+partition"), so the topics of partitions without an answer are described again before the next query. If a leader does
 not answer in time, librdkafka reports success with an invalid offset (-1001); that counts as no answer.
 """
 
@@ -24,10 +24,10 @@ from consumer_agent.kafka.client import KafkaLog, close_aside
 from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol import fields
 
-TIMEOUT_S = 1.0  # of a question
-OVERDUE_S = 5.0  # then the client hangs: within TIMEOUT_S it says at least that there is no answer
-SILENT_LIMIT_S = 20.0  # without any answer, before the next question is asked with a new client
-AFTER_LAST_RECORD = -1  # Kafka's answer to a time: no record is as young as that
+TIMEOUT_S = 1.0  # of a query
+OVERDUE_S = 5.0  # the client hangs, as it should report a missing answer after TIMEOUT_S
+SILENT_LIMIT_S = 20.0  # after so long without any answer, the next query gets a new client
+AFTER_LAST_RECORD = -1  # Kafka's answer to a time after the last record
 _SPECS: dict[str, Any] = {"earliest": OffsetSpec.earliest(), "latest": OffsetSpec.latest()}  # type: ignore[no-untyped-call]
 
 Where = str | int  # an end ("earliest", "latest"), or the first record since a time (ms)
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _Query:
     answer: Answer
     asked_s: float
     found: dict[Where, Offsets]
@@ -46,51 +46,51 @@ class _Question:
 
 
 class OffsetQueries:
-    """Questions about offsets. All methods may be called from any thread; none waits."""
+    """Queries for offsets. All methods may be called from any thread; none waits."""
 
     def __init__(self, settings: Mapping[str, KafkaSetting]) -> None:
-        """Prepare; `settings` are librdkafka's. The client is made for the first question."""
+        """Prepare; `settings` are librdkafka's. The client is made for the first query."""
         self._new_client = partial(AdminClient, dict(settings), logger=KafkaLog("librdkafka"))
         is_uncommitted = str(settings.get("isolation.level")).lower() == "read_uncommitted"  # as librdkafka reads it
         self._isolation = IsolationLevel.READ_UNCOMMITTED if is_uncommitted else IsolationLevel.READ_COMMITTED
         self._client: AdminClient | None = None
         self._lock = new_lock()
-        self._open: set[_Question] = set()
+        self._open: set[_Query] = set()
         self._undescribed: set[str] = set()  # topics of partitions without an answer
-        self._silent_since_s: float | None = None  # no question was answered since
+        self._silent_since_s: float | None = None  # no query was answered since
         self._is_over = False
 
     def ask(self, partitions: Collection[fields.TopicPartition], wheres: Iterable[Where], answer: Answer) -> None:
         """Ask for the offsets at each of `wheres`; `answer` is called once, in this thread or in librdkafka's."""
         asked = dict.fromkeys(wheres)
         if any(isinstance(where, int) for where in asked):
-            asked["latest"] = None  # for when no record is as young as that
+            asked["latest"] = None  # the answer for a time after the last record
         left = {(where, partition) for where in asked for partition in partitions}
-        question = _Question(answer, time.monotonic(), {where: dict.fromkeys(partitions) for where in asked}, left)
+        query = _Query(answer, time.monotonic(), {where: dict.fromkeys(partitions) for where in asked}, left)
         with self._lock:
-            self._open.add(question)
+            self._open.add(query)
         try:
             futures = [] if self._is_over else self._send(partitions, asked)
         except KafkaException as error:  # no descriptors are left, for example
             _log.info("Kafka cannot be asked for offsets: %s", error.args[0].str())
             futures = []
         for where, partition, future in futures:
-            future.add_done_callback(partial(self._note, question, where, partition))
+            future.add_done_callback(partial(self._note, query, where, partition))
         if not futures:
-            self._finish(question)
+            self._finish(query)
 
     def is_overdue(self, awake_since_s: float) -> bool:
-        """Whether the client hangs; before `awake_since_s` the whole process was frozen."""
+        """Whether the client hangs. Time before `awake_since_s` does not count: the process was suspended."""
         with self._lock:
-            asked_s = min((question.asked_s for question in self._open), default=None)
+            asked_s = min((query.asked_s for query in self._open), default=None)
         return asked_s is not None and time.monotonic() - max(asked_s, awake_since_s) > OVERDUE_S
 
     def abandon(self) -> None:
-        """Answer None to what is open, and to what is still asked."""
+        """Answer None to all open and all later queries."""
         with self._lock:
-            self._is_over, questions = True, list(self._open)
-        for question in questions:
-            self._finish(question)
+            self._is_over, queries = True, list(self._open)
+        for query in queries:
+            self._finish(query)
 
     def close(self) -> None:
         """Close the connections; may hang if the client does."""
@@ -108,7 +108,7 @@ class OffsetQueries:
                 before += [] if self._client is None else [self._client]
                 self._client, self._silent_since_s = new, None
             client, topics, self._undescribed = self._client, self._undescribed, set()
-        if before:  # without the lock, for which its last answers may wait
+        if before:  # after releasing the lock, for which its last answers may wait
             close_aside(before)
         if topics:
             client.describe_topics(TopicCollection(sorted(topics)), request_timeout=TIMEOUT_S)
@@ -120,33 +120,33 @@ class OffsetQueries:
             futures += [(where, (tp.topic, tp.partition), future) for tp, future in answers.items()]
         return futures
 
-    def _note(self, question: _Question, where: Where, partition: fields.TopicPartition, future: Future[Any]) -> None:
+    def _note(self, query: _Query, where: Where, partition: fields.TopicPartition, future: Future[Any]) -> None:
         """Note the answer about one partition, in librdkafka's thread."""
         with self._lock:
-            if question in self._open and future.exception() is None:
+            if query in self._open and future.exception() is None:
                 offset: int = future.result().offset
                 is_known = offset >= 0 or (isinstance(where, int) and offset == AFTER_LAST_RECORD)
-                question.found[where][partition] = offset if is_known else None
-            question.left.discard((where, partition))
-            is_over = not question.left
+                query.found[where][partition] = offset if is_known else None
+            query.left.discard((where, partition))
+            is_over = not query.left
         if is_over:
-            self._finish(question)
+            self._finish(query)
 
-    def _finish(self, question: _Question) -> None:
-        found = question.found
+    def _finish(self, query: _Query) -> None:
+        found = query.found
         missing = {partition for offsets in found.values() for partition, at in offsets.items() if at is None}
         with self._lock:
-            if question not in self._open:
+            if query not in self._open:
                 return  # it was abandoned
-            self._open.discard(question)
+            self._open.discard(query)
             self._undescribed |= {topic for topic, _number in missing}
             if any(at is not None for offsets in found.values() for at in offsets.values()):
                 self._silent_since_s = None
             elif missing and self._silent_since_s is None:
-                self._silent_since_s = question.asked_s
+                self._silent_since_s = query.asked_s
         if missing:
             _log.info("Kafka gave no offsets of %s partitions, such as %s/%s", len(missing), *min(missing))
         for where, offsets in found.items():
             if isinstance(where, int):
                 offsets.update({tp: found["latest"][tp] for tp, at in offsets.items() if at == AFTER_LAST_RECORD})
-        question.answer(found)
+        query.answer(found)

@@ -1,8 +1,8 @@
 """Kafka's own offset store, used without being a member of a Kafka group ("simple consumer", generation -1).
 
-Requests are sent by librdkafka's admin client, whose answers come in a thread of its own; nothing here waits. Every
-Kafka tool shows these offsets, and the lag, as those of an inactive group. While the group has members of Kafka's own
-protocol the brokers refuse them.
+librdkafka's admin client sends the requests and answers in its own thread; nothing here waits. Kafka's tools show these
+offsets, and the lag, as those of an inactive group. Brokers refuse commits while the group has members of Kafka's own
+protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from consumer_agent.kafka.client import KafkaLog, close_aside
 from zkrebalancer.protocol.fields import TopicPartition
 
 READ_TIMEOUT_S = 5.0
-OVERDUE_S = 2.0  # after a request's time: then the client hangs, and the next request gets a new one
+OVERDUE_S = 2.0  # after a request's timeout: the client hangs, and the next request gets a new one
 PASSING_ERRORS = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -44,7 +44,7 @@ PASSING_ERRORS = frozenset(
 
 
 class Committed(Protocol):
-    """Called with the offsets that were not stored, and why, and whether trying again is useless."""
+    """Called with the reason for each offset that was not stored; `is_hopeless`: retrying is useless."""
 
     def __call__(self, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None: ...  # noqa: D102
 
@@ -61,7 +61,7 @@ class KafkaOffsetStore:
         """Prepare a client; `settings` are librdkafka's.
 
         Raises:
-            KafkaException: librdkafka does not take a setting.
+            KafkaException: librdkafka refuses a setting.
 
         """
         self._group = group
@@ -70,13 +70,13 @@ class KafkaOffsetStore:
         self._overdue_at_s: dict[object, float] = {}  # of each request without an answer
 
     def close(self) -> None:
-        """Close the connections without waiting; requests that are under way get no answer, or an error."""
+        """Close the connections without waiting; requests in flight get an error, or no answer."""
         if self._admin is not None:
             before, self._admin = [self._admin], None
             close_aside(before)
 
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
-        """Write offsets with their texts in one request, which ends within `timeout_s`."""
+        """Store offsets with their metadata in one request, which ends within `timeout_s`."""
         partitions = [KafkaPartition(*partition, offset, text) for partition, (offset, text) in offsets.items()]
 
         def answered(future: Future[Any]) -> None:
@@ -91,7 +91,7 @@ class KafkaOffsetStore:
         self._request("alter_consumer_group_offsets", partitions, timeout_s, answered)
 
     def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
-        """Read stored offsets with their texts; None if the answer is missing, even in part."""
+        """Read stored offsets with their metadata; the answer is None if any part of it is missing."""
 
         def answered(future: Future[Any]) -> None:
             error = _error(future)
@@ -140,7 +140,7 @@ class KafkaOffsetStore:
 
 
 def _reason(error: KafkaError) -> str:
-    if error.code() == KafkaError.UNKNOWN_MEMBER_ID:  # to a group without members anybody may commit
+    if error.code() == KafkaError.UNKNOWN_MEMBER_ID:  # without members, anyone may commit to a group
         return f"the group has members of Kafka's own protocol ({error.str()})"
     return str(error.str())
 

@@ -1,4 +1,4 @@
-"""Makes librdkafka learn about topics before their partitions are fetched."""
+"""Lets librdkafka learn about topics before their partitions are fetched."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from consumer_agent.kafka.client import CONNECT_TIMEOUT_S
 from zkrebalancer.protocol import fields
 
 MAX_WARMED_BROKERS = 16
-WARM_TIMEOUT_S = 1.0  # of opening a connection to all of these
-DESCRIBE_TIMEOUT_S = 0.1  # of all topics of a change; without, librdkafka finds added partitions within a second
+WARM_TIMEOUT_S = 1.0  # for connecting to all of these
+DESCRIBE_TIMEOUT_S = 0.1  # for all topics of a change; undescribed, librdkafka finds added partitions within a second
 MIN_TIMEOUT_S = 0.001
 
 _log = logging.getLogger(__name__)
 
 
 class Topics:
-    """Makes librdkafka know topics before they are fetched; used by the one thread that may call the client."""
+    """The topics that librdkafka knows. Used by the one thread that may call the client."""
 
     def __init__(self, client: KafkaConsumer, bootstrap: str, came_back: Callable[[], None]) -> None:
-        """Begin knowing nothing. `came_back` is called after every call of the client, `bootstrap` is for the log."""
+        """Begin with no topics. `came_back` is called after every call of the client; `bootstrap` is for the log."""
         self._client = client
         self._bootstrap = bootstrap
         self._came_back = came_back
-        self._counts: dict[str, int] = {}  # of the partitions that it knows of each topic
+        self._counts: dict[str, int] = {}  # topic -> number of known partitions
 
     def connect(self, topics: Collection[str]) -> None:
-        """Describe these topics (none: all that there are) and open a connection to the leaders, at most a few.
+        """Describe these topics (empty: all) and connect to their leaders, at most MAX_WARMED_BROKERS.
 
         Raises:
             KafkaException: no broker has answered.

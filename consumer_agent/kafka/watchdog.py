@@ -1,8 +1,8 @@
 """Replaces a fetcher whose librdkafka hangs, or stops fetching a partition.
 
-librdkafka's threads can lock each other out for good when a broker goes away (its issues 5304 and 5476; killing brokers
-at random shows it): no call returns then, whatever its timeout. Such a thread cannot be ended, so it is abandoned, and
-a new client fetches its partitions from the application's positions. `stall_detector.py` finds stalled partitions.
+When a broker goes away, librdkafka's threads may deadlock (its issues 5304 and 5476; killing brokers at random shows
+it): then no call returns, whatever its timeout. Such a thread cannot be ended, so it is abandoned, and a new client
+fetches its partitions from the application's positions. `stall_detector.py` finds stuck partitions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from consumer_agent.runtime.threads import new_lock
 from zkrebalancer.protocol.fields import TopicPartition
 
 LOOK_INTERVAL_S = 4.0  # how often `look_after` has to be called
-AWAY_S = 1.25 * LOOK_INTERVAL_S  # between two looks: the process was frozen
+AWAY_S = 1.25 * LOOK_INTERVAL_S  # between two such calls: the process was suspended
 STUCK_LIMIT_S = 2 * CONNECT_TIMEOUT_S  # longer than any call of librdkafka may take
 REPLACEMENTS_PERIOD_S = 86_400.0  # older replacements do not count: a process may live for a year
-MAX_REPLACEMENTS = 20  # within that period; each leaves some threads and what they had fetched behind
+MAX_REPLACEMENTS = 20  # within that period; each leaks some threads and what they had fetched
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class WatchedFetcher:
         """Prepare the first fetcher.
 
         Raises:
-            KafkaException: librdkafka does not take a setting.
+            KafkaException: librdkafka refuses a setting.
 
         """
         self._new_fetcher = new_fetcher
@@ -56,37 +56,37 @@ class WatchedFetcher:
             self.current.stop()
 
     def change(self, decide: Callable[[], Mapping[TopicPartition, int | None]]) -> None:
-        """Change what is fetched; see `Fetcher.change`. Not while a replacement takes over."""
+        """Change what is fetched; see `Fetcher.change`. Waits while a replacement takes over."""
         with self._lock:
             self.current.change(decide)
 
     def look_after(self) -> None:
-        """Replace the fetcher if it has been in one call for longer than STUCK_LIMIT_S, or a partition is stuck."""
+        """Replace the fetcher if it or its client has failed or hangs, or if a partition is stuck."""
         now_s, progress = time.monotonic(), self.current.progress
-        was_away = now_s - self._looked_s > AWAY_S  # the whole process was frozen: the fetcher as well
+        was_away = now_s - self._looked_s > AWAY_S  # the process was suspended, and the fetcher with it
         self._looked_s = now_s
         if was_away:
             self._awake_since_s = now_s
         if self.current.failure is not None:
             self._replace(f"has failed: {self.current.failure}", self.current.failure)
         elif self.current.queries.is_overdue(self._awake_since_s):
-            self._replace("answers no questions")
+            self._replace("answers no queries")
         elif self.current.stuck:
             topic, partition = self.current.stuck[0]
-            self._replace(f"fetches no more of {topic}/{partition}")
+            self._replace(f"no longer fetches {topic}/{partition}")
         elif progress is None or progress != self._seen or was_away:
             self._seen, self._seen_s = progress, now_s
         elif now_s - self._seen_s > STUCK_LIMIT_S:
             self._seen = None
-            self._replace(f"has not come back from a call for {STUCK_LIMIT_S:.0f} s")
+            self._replace(f"has not returned from a call for {STUCK_LIMIT_S:.0f} s")
 
     def _replace(self, reason: str, cause: BaseException | None = None) -> None:
         now_s = time.monotonic()
         while self._replaced_at_s and now_s - self._replaced_at_s[0] >= REPLACEMENTS_PERIOD_S:
             self._replaced_at_s.popleft()
         if len(self._replaced_at_s) >= MAX_REPLACEMENTS:
-            hours = REPLACEMENTS_PERIOD_S / 3_600
-            text = f"the Kafka client has failed {MAX_REPLACEMENTS + 1} times within {hours:g} h; at last it {reason}"
+            often = f"{MAX_REPLACEMENTS + 1} times within {REPLACEMENTS_PERIOD_S / 3_600:g} h"
+            text = f"the Kafka client has failed {often}; the last time it {reason}"
             error = KafkaUnavailableError(text)
             error.__cause__ = cause
             self._shared.break_down(error)
@@ -95,8 +95,8 @@ class WatchedFetcher:
         self._replaced_at_s.append(now_s)
         try:
             self._put_in_place(self._new_fetcher())
-        except (KafkaException, RuntimeError) as error:  # no descriptors or threads are left: the next look tries again
-            _log.warning("the Kafka client is not replaced yet: %s", error)
+        except (KafkaException, RuntimeError) as error:  # no descriptors or threads are left; the next call retries
+            _log.warning("the Kafka client cannot be replaced yet: %s", error)
 
     def _put_in_place(self, fetcher: Fetcher) -> None:
         with self._lock:

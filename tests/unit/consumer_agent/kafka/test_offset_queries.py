@@ -1,4 +1,4 @@
-"""Where partitions begin and end: all are asked for at once, nobody waits, and every question gets one answer."""
+"""Where partitions begin and end: all are asked for at once, nobody waits, and every query gets one answer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_client_that_has_lost_its_brokers_is_replaced(monkeypatch: pytest.Monk
 
 
 def test_a_client_is_lost_however_often_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start asks every two seconds: each question without an answer must not begin the time anew."""
+    """A start asks every two seconds: each query without an answer must not begin the time anew."""
     lost, works = Admin(answers), Admin(answers)
     waiting = iter([lost, works])
     asking = queries(lambda *_, **__: next(waiting))
@@ -128,7 +128,7 @@ def test_a_client_is_lost_however_often_it_is_asked(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_new_client_has_as_long_to_answer_as_the_former_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `OffsetQueries._send`, keep the former client's silence: each question would make another client."""
+    """In `OffsetQueries._send`, keep the former client's silence: each query would make another client."""
     clients = [Admin(answers) for _ in range(3)]
     waiting = iter(clients)
     asking = queries(lambda *_, **__: next(waiting))

@@ -1,4 +1,4 @@
-"""Which partitions are stuck: Kafka had more at two looks in a row, and nothing came meanwhile."""
+"""Which partitions are stuck: Kafka had more in two consecutive checks, and nothing came meanwhile."""
 
 from __future__ import annotations
 

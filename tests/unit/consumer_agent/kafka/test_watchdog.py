@@ -80,7 +80,7 @@ class Client:
 
 
 class Setting:
-    """A watchdog above clients that are given, one after the other; so are the clients for questions."""
+    """A watchdog above clients that are given, one after the other; so are the clients for queries."""
 
     def __init__(self, clients: list[Client], admins: list[Admin]) -> None:
         self.clients = clients
@@ -166,7 +166,7 @@ def test_what_a_replaced_client_still_gets_is_ignored(start: Begin) -> None:
 
 
 def test_a_client_for_questions_that_hangs_is_replaced(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its questions count as not answered, so that they are asked again."""
+    """Its queries count as not answered, so that they are asked again."""
     monkeypatch.setattr(offset_queries, "OVERDUE_S", 0.05)
     hangs, works = Admin(answers(7), holds=True), Admin(answers(7))
     setting = start([Client(0, hangs=False), Client(0, hangs=False)], [hangs, works])
@@ -207,8 +207,8 @@ def test_a_process_that_was_frozen_does_not_blame_its_client_for_questions(start
     setting.fetcher.current.resolve(frozenset({PARTITION}), lambda _: None)
     frozen_s = offset_queries.OVERDUE_S + 1.0
     setting.fetcher._looked_s -= frozen_s
-    for question in setting.fetcher.current.queries._open:
-        question.asked_s -= frozen_s
+    for query in setting.fetcher.current.queries._open:
+        query.asked_s -= frozen_s
     setting.fetcher.look_after()
     setting.fetcher.look_after()
     assert not setting.fetcher._replaced_at_s
@@ -262,7 +262,9 @@ def test_replacements_have_a_limit(start: Begin, monkeypatch: pytest.MonkeyPatch
 
     setting.look_until(has_failed)
     assert isinstance(failures[-1], KafkaUnavailableError)
-    assert str(failures[-1]).startswith("the Kafka client has failed 2 times within 24 h; at last it has not come back")
+    assert str(failures[-1]).startswith(
+        "the Kafka client has failed 2 times within 24 h; the last time it has not returned"
+    )
 
 
 def test_a_client_that_is_given_up_tells_its_last_failure(start: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
