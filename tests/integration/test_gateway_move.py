@@ -50,8 +50,11 @@ class Records:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._ending.set()
+
+    def stop(self) -> None:
+        self.end()
         self._thread.join(WITHIN_S)
         assert self._producer.flush(WITHIN_S) == 0
 
@@ -128,12 +131,13 @@ def test_a_group_moves_to_the_gateway_then_to_central_and_back(
         twice_at_first, began = group.read_twice(), records.count
         _move_back(group, central)
         ended = records.count
-    finally:
         records.stop()
+        wait_until(lambda: len(group.read()) == records.count, "every record")
+        group.close()
+    finally:
+        records.end()
         gateway.kill()
-    wait_until(lambda: len(group.read()) == records.count, "every record")
-    group.close()
-    central.kill()
+        central.kill()
     assert sorted(group.read(), key=int) == [f"{number}" for number in range(records.count)]
     assert committed(brokers) == records.count
     # Until it hears of it, the member that was left behind the gateway reads what the one at the brokers reads as well.

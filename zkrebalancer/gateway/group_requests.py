@@ -88,13 +88,16 @@ class GroupRequests:
         # until the answer. The machine's timers limit that: a join waits at most for the group's rebalance timeout, a
         # new member's for `new_member_join_timeout_ms`.
         answer: Fields = translation.fields_of(answered.get())
+        if isinstance(request, requests.HeartbeatRequest) and not answer["error_code"]:
+            answer["error_code"] = self._error_of_heartbeat(request.group_id)
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
 
     def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
         """Refuse members of a group that has others at the brokers: newcomers try again, members give all up.
 
-        A member hears of it by a heartbeat. One that joins again is let in before: a cooperative client whose JoinGroup
-        is refused keeps its partitions, and reads on.
+        A member hears of it by a heartbeat. One that joins again is let in before, and until it does, its heartbeats
+        and commits do not say that it is unknown: its client would forget its id in the middle of a join, and be
+        refused as a newcomer for ever, with its partitions still assigned. A cooperative one would read on.
         """
         match request:
             case (
@@ -104,11 +107,15 @@ class GroupRequests:
                 is_elsewhere = self._offsets.is_elsewhere(request.group_id)
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_elsewhere else ErrorCode.NONE
             case requests.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < requests.JOIN_EPOCH:
-                is_elsewhere = False  # it leaves
-            case requests.HeartbeatRequest() | requests.ConsumerGroupHeartbeatRequest():
-                is_elsewhere = self._offsets.was_elsewhere(request.group_id)
+                return ErrorCode.NONE  # it leaves
+            case requests.ConsumerGroupHeartbeatRequest():
+                return self._error_of_heartbeat(request.group_id)
             case _:
-                is_elsewhere = False
+                return ErrorCode.NONE
+
+    def _error_of_heartbeat(self, group_id: str) -> ErrorCode:
+        """Return what a member hears that has nothing else to do first."""
+        is_elsewhere = self._offsets.was_elsewhere(group_id)
         return ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
 
     def _receive(
@@ -127,11 +134,14 @@ class GroupRequests:
         name, fields = upstream
 
         def decided(answer: Answer) -> None:
-            error = answer.error_code if isinstance(answer, OffsetCheckAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
-            if error:
-                outcome.set(error)
+            if not isinstance(answer, OffsetCheckAnswer):
+                outcome.set(ErrorCode.UNKNOWN_SERVER_ERROR)
+            elif answer.error_code:
+                outcome.set(answer.error_code)
             else:
-                self._offsets.send(check_group, name, fields, outcome.set, HIGHEST[name])
+                joins = answer.is_classic_member
+                when_answered = (lambda found: outcome.set(_asked_to_join(found))) if joins else outcome.set
+                self._offsets.send(check_group, name, fields, when_answered, HIGHEST[name])
 
         check_group: str = getattr(check, "group_id", "")
         self._receive(check, header, client_host, decided)
@@ -218,6 +228,14 @@ class GroupRequests:
 def _versions(name: str) -> Versions:
     known = message(f"{name}Request").versions
     return Versions(known.first, min(known.last, HIGHEST.get(name, known.last)))
+
+
+def _asked_to_join(found: Outcome) -> Outcome:
+    """Return REBALANCE_IN_PROGRESS if the brokers refused a commit because the group has members there."""
+    is_elsewhere = isinstance(found, dict) and any(
+        one["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID for topic in found["topics"] for one in topic["partitions"]
+    )
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_elsewhere else found
 
 
 def _refused_partitions(fields: Mapping[str, Any], error: ErrorCode) -> Fields:

@@ -81,6 +81,8 @@ class OffsetCheckAnswer:
     """
 
     error_code: ErrorCode
+    is_classic_member: bool = False
+    """Whether a member of the classic protocol commits, which REBALANCE_IN_PROGRESS makes join again."""
 
 
 @dataclass(frozen=True, slots=True)

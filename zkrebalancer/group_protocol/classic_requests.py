@@ -124,7 +124,7 @@ def check_commit(group: ClassicGroup, ticket: int, request: OffsetCommitRequest)
     member = group.roster.members.get(request.member_id)
     if not error and member is not None and group.state in {ClassicState.STABLE, ClassicState.PREPARING_REBALANCE}:
         group.start_session(member)
-    group.scheduler.reply(ticket, OffsetCheckAnswer(error))
+    group.scheduler.reply(ticket, OffsetCheckAnswer(error, member is not None))
 
 
 def check_transactional_commit(group: ClassicGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:

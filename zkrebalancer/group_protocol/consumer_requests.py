@@ -35,7 +35,7 @@ def check_commit(group: ConsumerGroup, ticket: int, request: OffsetCommitRequest
     is_known = bool(group.roster.members) and member is not None
     if is_known and member is not None and member.classic is None and api_version < EPOCH_FROM:
         error = ErrorCode.UNSUPPORTED_VERSION
-    group.scheduler.reply(ticket, OffsetCheckAnswer(error))
+    group.scheduler.reply(ticket, OffsetCheckAnswer(error, member is not None and member.classic is not None))
 
 
 def check_transactional_commit(group: ConsumerGroup, ticket: int, request: TxnOffsetCommitRequest) -> None:

@@ -7,22 +7,24 @@ from typing import Any, cast
 
 import pytest
 
-from zkrebalancer.gateway.group_requests import GroupRequests
+from zkrebalancer.gateway.group_requests import GroupRequests, _refused_partitions
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS
 from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.group_protocol.answers import (
+    Answer,
     ConsumerGroupHeartbeatAnswer,
     HeartbeatAnswer,
     JoinGroupAnswer,
     LeaveGroupAnswer,
+    OffsetCheckAnswer,
 )
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.kafka_protocol import codec
 from zkrebalancer.kafka_protocol.codec import Header
 
-OURS = {
+OURS: dict[str, Answer] = {
     "JoinGroup": JoinGroupAnswer(ErrorCode.NONE, "m"),
     "Heartbeat": HeartbeatAnswer(ErrorCode.NONE),
     "LeaveGroup": LeaveGroupAnswer(ErrorCode.NONE),
@@ -30,18 +32,31 @@ OURS = {
 }
 
 
-def error_of(name: str, fields: dict[str, Any], *, is_elsewhere: bool) -> ErrorCode:
+def answered(name: str, fields: dict[str, Any], decision: Answer, *, is_elsewhere: bool) -> dict[str, Any]:
+    """Return the answer to a request about which the machine decides like this."""
+
     def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
-        when_answered(OURS[name])
+        when_answered(decision)
+
+    def send(_group: str, _name: str, fields: Any, when_answered: Any, _highest: int) -> None:
+        """Store nothing if the group has members at the brokers, as they do."""
+        error = ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
+        when_answered(_refused_partitions(fields, error))
 
     groups = cast("Groups", SimpleNamespace(receive=receive, is_settled=True))
-    store = SimpleNamespace(is_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere)
-    version = 5 if name == "JoinGroup" else 1
+    store = SimpleNamespace(
+        is_elsewhere=lambda _group: is_elsewhere, was_elsewhere=lambda _group: is_elsewhere, send=send
+    )
+    version = {"JoinGroup": 5, "OffsetCommit": 8}.get(name, 1)
     asked = GroupRequests(groups, cast("OffsetStore", store), Metrics())
     header = Header(KEYS[name], version, 1, "c")
     content = codec.encode(f"{name}Request", version, {"group_id": "g", **fields})
     answer = asked.answer(header, content, "h", is_coordinator=True)
-    return ErrorCode(codec.decode(f"{name}Response", version, answer)["error_code"])
+    return codec.decode(f"{name}Response", version, answer)
+
+
+def error_of(name: str, fields: dict[str, Any], decision: Answer | None = None, *, is_elsewhere: bool) -> ErrorCode:
+    return ErrorCode(answered(name, fields, decision or OURS[name], is_elsewhere=is_elsewhere)["error_code"])
 
 
 @pytest.mark.parametrize(
@@ -61,3 +76,22 @@ def test_who_is_refused_while_the_group_has_members_at_the_brokers(
 ) -> None:
     assert error_of(name, fields, is_elsewhere=True) is expected
     assert error_of(name, fields, is_elsewhere=False) is ErrorCode.NONE
+
+
+def test_a_member_that_has_to_join_again_hears_only_afterwards_that_it_is_unknown() -> None:
+    """Otherwise its client would forget its id before it joins, and be refused as a newcomer with its partitions."""
+    joining = HeartbeatAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert error_of("Heartbeat", {"member_id": "m"}, joining, is_elsewhere=True) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("is_classic_member", "expected"), [(True, ErrorCode.REBALANCE_IN_PROGRESS), (False, ErrorCode.UNKNOWN_MEMBER_ID)]
+)
+def test_a_classic_member_whose_commit_the_brokers_refuse_joins_again(
+    expected: ErrorCode, *, is_classic_member: bool
+) -> None:
+    offsets = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]}
+    decision = OffsetCheckAnswer(ErrorCode.NONE, is_classic_member)
+    for is_elsewhere, error in ((True, expected), (False, ErrorCode.NONE)):
+        answer = answered("OffsetCommit", offsets, decision, is_elsewhere=is_elsewhere)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == error

@@ -9,7 +9,7 @@ import pytest
 from tests.support.classic_consumer import ClassicConsumer, subscription
 from tests.support.group_coordinator import GROUP, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, described
-from zkrebalancer.group_protocol.answers import HeartbeatAnswer, LeaveGroupAnswer
+from zkrebalancer.group_protocol.answers import HeartbeatAnswer, LeaveGroupAnswer, OffsetCheckAnswer
 from zkrebalancer.group_protocol.consumer_protocol import write_assignment
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import (
@@ -17,6 +17,7 @@ from zkrebalancer.group_protocol.requests import (
     JoinGroupProtocol,
     LeaveGroupRequest,
     MemberIdentity,
+    OffsetCommitRequest,
     SyncGroupRequest,
 )
 
@@ -174,6 +175,10 @@ def test_a_static_member_changes_its_protocol_without_another_noticing() -> None
     assert back.beat() is E.FENCED_INSTANCE_ID
 
 
+def is_classic_member(coordinator: Coordinator, member_id: str, generation: int) -> bool:
+    return coordinator.ask(OffsetCommitRequest(GROUP, generation, member_id), OffsetCheckAnswer, 9).is_classic_member
+
+
 def test_classic_members_of_a_new_group_are_fenced_as_in_the_old_one() -> None:
     coordinator = coordinator_with({"t": 4})
     a, b = classic_group(coordinator, is_eager=False)
@@ -184,6 +189,7 @@ def test_classic_members_of_a_new_group_are_fenced_as_in_the_old_one() -> None:
     assert coordinator.heartbeat("x", generation) is E.UNKNOWN_MEMBER_ID
     assert coordinator.heartbeat("c", c.epoch) is E.UNKNOWN_MEMBER_ID
     assert coordinator.commit(member_id, generation) is E.NONE
+    assert [is_classic_member(coordinator, *one) for one in ((member_id, generation), ("c", c.epoch))] == [True, False]
     assert coordinator.commit(member_id, generation, version=5) is E.NONE
     assert coordinator.commit(member_id, generation - 1) is E.ILLEGAL_GENERATION
     for wrong in (
