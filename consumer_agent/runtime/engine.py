@@ -1,7 +1,7 @@
-"""What works for one consumer from its first poll to its end: machine thread, fetcher and event log.
+"""A consumer's machine thread, fetcher and event log, from its first poll to its end.
 
-Nothing here, nor in those threads, refers to the `Consumer` or its `Frontend`. So a consumer that the application drops
-without `close` is found by Python's garbage collector, and its engine ends.
+Nothing here or in those threads refers to the `Consumer` or its `Frontend`. Python's garbage collector therefore finds
+a consumer that the application drops without `close`, and its engine ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Engine:
         """Prepare; nothing runs before `start`.
 
         Raises:
-            ConfigurationError: librdkafka does not take a setting, or the folder for events cannot be used.
+            ConfigurationError: librdkafka refuses a setting, or the folder for events cannot be used.
 
         """
         self._process = os.getpid()
@@ -101,9 +101,9 @@ class Engine:
         self._telemetry.close()
 
     def drop(self) -> None:
-        """Warn that the consumer was not closed, and let the machine thread leave the group, and end.
+        """Warn that the consumer was not closed; let the machine thread leave the group and end.
 
-        Called by the garbage collector, in any thread and in the middle of anything: it takes no lock.
+        The garbage collector calls this in any thread and at any point, so it must not acquire a lock.
         """
         if os.getpid() == self._process:
             self.machine_thread.is_dropped = True

@@ -22,13 +22,13 @@ NAMES = (
     "after-registration",
 )
 
-_wanted, _, _count = os.environ.get(VARIABLE, "").partition(":")  # once: some places are reached with every batch
+_wanted, _, _count = os.environ.get(VARIABLE, "").partition(":")  # read once: some places are reached with every batch
 _reached = 0
 
 
 def reach(name: str) -> None:
     """Die as by `kill -9` if this is the place and the time."""
-    global _reached  # noqa: PLW0603  # of the one name that is wanted in this process
+    global _reached  # noqa: PLW0603  # counts the one wanted place
     if name != _wanted:
         return
     _reached += 1

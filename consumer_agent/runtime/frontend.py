@@ -1,7 +1,7 @@
 """The application's side of a consumer: what `Consumer`, its threads and `AsyncConsumer` have in common.
 
-Nothing here waits. `steps.py` looks for the next thing to do (`next`), and yields a wait for `shared.changed` if there
-is none.
+Nothing here waits. `steps.py` asks for the next thing to do (`next`); if there is none, it yields a wait for
+`shared.changed`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 MIN_BUFFERED_RECORDS = 4_000
-MANY_RECORDS = 50_000  # retained for a poll without a limit, or so that many partitions may retain their share
+MANY_RECORDS = 50_000  # retained for polls without a limit, or so that many partitions can each retain a share
 MAX_BUFFERED_BYTES = 32 * 1024 * 1024
 
 Callback = Callable[[list[TopicPartition]], object]
 _log = logging.getLogger(__name__)
-within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that it starts
+within_callback: ContextVar[bool] = ContextVar("within_callback", default=False)  # and in tasks that a callback starts
 
 CommitCallback = Callable[[CommitFailedError | None], object]
-Committable = Record | Mapping[TopicPartition, int] | None  # to commit; None: all that was returned
+Committable = Record | Mapping[TopicPartition, int] | None  # what to commit; None: everything returned
 
 
 class Frontend:
@@ -61,7 +61,7 @@ class Frontend:
         """Check the configuration; nothing is connected before the first poll.
 
         Raises:
-            ConfigurationError: settings are unknown, missing or not allowed; all are named.
+            ConfigurationError: settings are unknown, missing or not allowed; the text names all of them.
 
         """
         if config is not None and settings:
@@ -73,10 +73,10 @@ class Frontend:
         self._telemetry = Telemetry(None, self.config.group)
         self.shared = self._new_shared()
         self._engine: Engine | None = None
-        self._dropped: weakref.finalize[..., Frontend] | None = None  # ends an engine that `end` has not ended
+        self._dropped: weakref.finalize[..., Frontend] | None = None  # ends the engine of a dropped consumer
         self.is_closed = False
         self._is_ended = self._is_leaving = False
-        self.outer: object | None = None  # the outermost call under way of those that run callbacks; see `undo`
+        self.outer: object | None = None  # the outermost running call that may run callbacks; see `undo`
         self._polling: object | None = None  # the same, if it is a poll
         self._new_member = ""  # the name for the next registration
         self.in_callback = False
@@ -113,7 +113,7 @@ class Frontend:
             self.machine_thread.send(Resubscribed(registration(self.config, wanted), asks))
 
     def unsubscribe(self) -> None:
-        """Forget the subscription, after `end`; another one may follow."""
+        """Forget the subscription, after `end`; the application may subscribe again."""
         self._subscription = None
         self._engine = None
         former, self.shared = self.shared, self._new_shared()
@@ -143,7 +143,7 @@ class Frontend:
     # ---- reading
 
     def begin_poll(self, *, is_handled: bool = False) -> None:
-        """Begin a poll. With automatic commits the records of earlier polls are finished now.
+        """Begin a poll. With automatic commits, this finishes the records of earlier polls.
 
         With `is_handled` the records go to handlers, which finish them one batch at a time.
         """
@@ -155,18 +155,18 @@ class Frontend:
 
     @property
     def _finishes(self) -> bool:
-        """Whether what a poll returned is finished by the next one."""
+        """Whether a poll finishes the records of earlier ones."""
         return self.config.enable_auto_commit and self.config.enable_auto_finish and not self._is_handled
 
     def end_poll(self) -> None:
-        """Return to the application: its next poll has to come within `max_poll_interval_ms`."""
+        """Return to the application, which must poll again within `max_poll_interval_ms`."""
         self._in_poll, self._polling = False, None
         self.shared.go()
 
     def undo(self, call: object) -> None:
-        """Leave nothing half done by a call that ends by an exception, a signal's for example, at any point of it.
+        """Clean up after a call that an exception has ended at any point, for example a signal's.
 
-        Records that it took come again. A callback that was begun counts as run; the others run in the next call.
+        Its records are returned again. A callback that had begun counts as run; the others run in the next call.
         """
         if self.outer is not call or not self.is_own_process:
             return
@@ -187,7 +187,7 @@ class Frontend:
         self._telemetry.repositioned(self._telemetry.member, again, "interrupt")
 
     def next(self, max_records: int) -> Notice | Batch:
-        """Return a callback to run, or records; none if there is nothing to do. The lock of `changed` must be held.
+        """Return a callback to run, or records, possibly none. The lock of `changed` must be held.
 
         Raises:
             RebalancerError: the machine thread or the fetcher failed.
@@ -199,21 +199,21 @@ class Frontend:
         if self.shared.is_out:
             self._new_member = self._new_member or f"{self.config.client_id}-{uuid.uuid4()}"
             machine_thread.send(Polled(self._new_member, time.time_ns() // 1_000_000))
-            self.shared.is_out = False  # after it is sent, or an interrupt in between would lose it
+            self.shared.is_out = False  # after sending: an interrupt in between would lose the event
             self._telemetry.member, self._new_member = self._new_member, ""
         notice = self.shared.next_notice()
         if notice is not None:
             return notice
         failure = self.shared.take_failure()
         if failure is not None:
-            raise failure.with_traceback(None)  # it may be raised again and again, and would grow
+            raise failure.with_traceback(None)  # with each raise it would grow
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
         return Batch(self.shared.take(limit, self._record_delivery))
 
     def draw(self, max_records: int) -> None:
-        """Fetch what Kafka's client has ready, in this thread, unless there are records; no lock must be held."""
+        """Fetch what Kafka's client has ready, in this thread, if no records are retained. No lock may be held."""
         buffer = self.shared.buffer
         if self._fetcher is None or not max_records or buffer.record_count:
             return
@@ -223,14 +223,14 @@ class Frontend:
         self._fetcher.current.draw(wanted, are_awaited=max_records in {wanted, NO_LIMIT})
 
     def draw_for_threads(self) -> Collection[TopicPartition]:
-        """Fetch what Kafka's client has ready, in a consumer thread; return the partitions that records came of."""
+        """Fetch what Kafka's client has ready, in a consumer thread; return the partitions of these records."""
         limit = self.config.max_poll_records
         return () if self._fetcher is None else self._fetcher.current.draw(limit if limit != NO_LIMIT else MANY_RECORDS)
 
     def take_of(self, thread: int, count: int) -> list[Run]:
-        """Return records of the partitions of one of `count` consumer threads; the lock of `changed` must be held.
+        """Return records for one of `count` consumer threads; the lock of `changed` must be held.
 
-        Partitions whose `on_assign` is not over yet are left out.
+        Skips partitions whose `on_assign` is not over.
         """
         limit = None if self.config.max_poll_records == NO_LIMIT else self.config.max_poll_records
         among = self.shared.buffer.of_thread(thread, count) - self.shared.unannounced
@@ -244,7 +244,7 @@ class Frontend:
         self.subscribe(replace(self._subscription, threads=threads), self._callbacks)
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
-        """Return the application's callback for a notice, None if there is none."""
+        """Return the application's callback for a notice; None if there is none."""
         if notice.tell is Tell.COMMITTED:
             on_commit = self._commit_callbacks.get(notice.token)  # None: its `commit_async` was interrupted
             return None if on_commit is None else lambda: on_commit(notice.error)
@@ -256,7 +256,7 @@ class Frontend:
         return lambda: callback(sorted(notice.partitions))
 
     def called_back(self, notice: Notice) -> None:
-        """A notice's callback has returned or raised."""
+        """Note that a notice's callback has returned or raised."""
         if self._in_poll:
             self.shared.come()
         self.shared.called_back(notice)
@@ -286,7 +286,7 @@ class Frontend:
         partitions: Iterable[TopicPartition],
         change: Callable[[set[TopicPartition]], Mapping[TopicPartition, int | None]],
     ) -> None:
-        """Change what is fetched of partitions that the application knows."""
+        """Change what is fetched; the application must know these partitions."""
         self.require_machine_thread(method)
         fetcher, shared = self._fetcher, self.shared
 
@@ -297,7 +297,7 @@ class Frontend:
             known = {partition for partition in partitions if shared.is_known(partition)}
             try:
                 return change(known)
-            except BaseException:  # the exception of a signal, which may come between any two steps
+            except BaseException:  # a signal's exception, which may come between any two steps
                 shared.buffer.begin_again()
                 shared.fetcher_wake.notify()
                 raise
@@ -310,7 +310,7 @@ class Frontend:
     def begin_commit(self, what: Committable = None, on_commit: CommitCallback | None = None) -> int:
         """Mark records as finished and request a commit; return its token.
 
-        With `on_commit`, the outcome is a notice, in the order of the commits. Otherwise the caller waits for it.
+        With `on_commit`, notices report the outcomes in the order of the commits; otherwise the caller waits.
         """
         machine_thread = self._require_commits("commit")
         finished = arguments.checked_commit(what)
@@ -320,9 +320,7 @@ class Frontend:
                 self._commit_callbacks[token] = on_commit
             self.shared.begin_commit(token, finished, by_notice=on_commit is not None)
             machine_thread.send(CommitRequested(token))
-        except (
-            BaseException
-        ):  # refused, or the exception of a signal: the caller learns of it, and `on_commit` does not
+        except BaseException:  # refused, or a signal's exception: the caller gets it, `on_commit` is not called
             self._commit_callbacks.pop(token, None)
             self.shared.commit_finished([token], None)
             raise
@@ -355,7 +353,7 @@ class Frontend:
         """Close for good; return whether there is a group to leave. A forked process has none.
 
         Raises:
-            ConsumerStateError: called from within a callback, or while `run` has handlers.
+            ConsumerStateError: called from within a callback, or while `run` is under way.
 
         """
         if not self.is_own_process:
@@ -366,14 +364,14 @@ class Frontend:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
         with self.shared.changed.lock:
             self.is_closed = True
-            self.shared.changed.notify()  # a poll of another thread or task ends
+            self.shared.changed.notify()  # ends a poll of another thread or task
         if self._is_ended or self._is_leaving or self._engine is None:
             return False
-        self._is_leaving = True  # so another thread's `close` does nothing; an interrupted one goes on by the next
+        self._is_leaving = True  # another thread's `close` does nothing; after an interrupt, the next one continues
         return True
 
     def begin_leaving(self, *, is_finished: bool) -> None:
-        """Leave the group. With `is_finished` and automatic commits, all returned records are finished."""
+        """Leave the group. With `is_finished` and automatic commits, all returned records count as finished."""
         if is_finished and self._finishes:
             self.shared.finish()
         if self.machine_thread is not None:
@@ -387,7 +385,7 @@ class Frontend:
             self._is_ended = True
 
     def end_leaving(self) -> None:
-        """A `close` is over, in whichever way; one that was interrupted may be called again."""
+        """End a `close`, successful or not; after an interrupt it may be called again."""
         self._is_leaving = False
         if self._is_ended:
             self.listeners.clear()
@@ -398,7 +396,7 @@ class Frontend:
         """Raise if a method may not be called now.
 
         Raises:
-            ConsumerStateError: closed, called from within a callback or beside another poll, or after a fork.
+            ConsumerStateError: the consumer is closed, in a callback or another poll, or the process was forked.
 
         """
         self.require_process(method)
@@ -409,9 +407,11 @@ class Frontend:
         self._require_no_poll(method)
 
     def _require_no_poll(self, method: str) -> None:
-        """Raise if another thread or task is in a poll: two would run callbacks, or finish records, at once."""
+        """Raise if another thread or task polls: both would run callbacks or finish records at the same time."""
         if self._in_poll and not self.in_callback:
-            raise ConsumerStateError(f"{method}: another poll is under way; one thread at a time uses a consumer")
+            raise ConsumerStateError(
+                f"{method}: another poll is under way; only one thread at a time may use a consumer"
+            )
 
     def require_process(self, method: str) -> None:
         """Raise in a process that was forked from the consumer's own."""
@@ -426,7 +426,7 @@ class Frontend:
         return self.machine_thread
 
     def own_state(self, method: str) -> SharedState:
-        """Return the shared state, raise in a forked process, where its lock may be held for ever."""
+        """Return the shared state; raise in a forked process, where its lock may never be released."""
         self.require_process(method)
         return self.shared
 

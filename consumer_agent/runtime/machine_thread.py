@@ -1,6 +1,6 @@
 """The machine thread: performs the state machine's effects, on its own gevent hub with its own ZooKeeper session.
 
-So a blocked application costs neither the session nor the lease. All events go through one queue, to which other
+A blocked application therefore loses neither session nor lease. All events pass through one queue, to which other
 threads add with `send`. Nothing is decided here.
 """
 
@@ -35,12 +35,12 @@ from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime.zk import ZkClient
 
 MAX_EVENTS = 100_000  # in the queue; more means that the machine thread has stopped
-EVENTS_PER_ROUND = 1_000  # between two looks at the clock
+EVENTS_PER_ROUND = 1_000  # between two readings of the clock
 SESSION_CLOSE_TIMEOUT_S = 1.0
 START_TIMEOUT_S = 10.0
-LOOP_DESCRIPTORS = 8  # the event loop needs some, and its C code waits for ever if there is none
-EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # refused without a fault
-DROPPED_TIMEOUT_MS = 10_000  # to leave the group of a consumer that the application has dropped
+LOOP_DESCRIPTORS = 8  # for the event loop, whose C code hangs if there are none
+EXPECTED = CHANGED | {Refusal.NOT_EMPTY, Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}  # no faults
+DROPPED_TIMEOUT_MS = 10_000  # for leaving the group of a dropped consumer
 
 _log = logging.getLogger(__name__)
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs while the machine sleeps, as the lease does
@@ -76,8 +76,8 @@ class MachineThread:
         self._running = True
         self._is_over = False
         self._is_started = False
-        self._failure: BaseException | None = None  # that has ended the thread
-        self._leave_until_ms: int | None = None  # after giving up
+        self._failure: BaseException | None = None  # ended the thread
+        self._leave_until_ms: int | None = None  # known after giving up
         self.is_dropped = False  # set when nothing refers to the consumer any more
         self._wake_lock = Condition(new_lock())
         self._thread = Thread(self._run, "consumer-agent-machine")
@@ -87,7 +87,7 @@ class MachineThread:
         """Start the thread; `send` may be called afterwards.
 
         Raises:
-            ConsumerError: it did not begin to work, for example because no descriptors are left.
+            ConsumerError: the thread cannot work, for example because no descriptors are left.
             RuntimeError: the operating system starts no more threads.
 
         """
@@ -97,14 +97,14 @@ class MachineThread:
             while not self._is_started and self._failure is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    self._running = False  # should it begin to work after all
+                    self._running = False  # in case it begins to work later
                     raise ConsumerError(f"the machine thread did not begin to work within {START_TIMEOUT_S:g} s")
                 self._wake_lock.wait(left_s)
         if not self._is_started:
             raise ConsumerError(f"the machine thread cannot work: {self._failure}") from self._failure
 
     def send(self, event: Event) -> None:
-        """Send the state machine an event, from any thread; after the end it is dropped."""
+        """Send the state machine an event, from any thread; events after its end are dropped."""
         if len(self._events) >= MAX_EVENTS:
             raise has_stopped("machine thread", self._failure)
         with self._wake_lock.lock:
@@ -143,7 +143,7 @@ class MachineThread:
             gevent.get_hub().destroy(destroy_loop=True)
 
     def _open_loop(self) -> bool:
-        """Open what the thread works with; return whether there is all of it."""
+        """Open the thread's event loop; return whether that succeeded."""
         try:
             with ExitStack() as opened:
                 for _ in range(LOOP_DESCRIPTORS):
@@ -180,7 +180,7 @@ class MachineThread:
         self._look_after_members()
 
     def _look_after_members(self) -> None:
-        """Leave the group if nothing reads its partitions, or nobody will ever poll: others shall have them."""
+        """Leave the group, for others to read its partitions, if the consumer was dropped or cannot recover."""
         now, breakdown = now_ms(), self._shared.breakdown
         if self._leave_until_ms is None and (self.is_dropped or breakdown is not None):
             self._leave_until_ms = now + DROPPED_TIMEOUT_MS
@@ -252,7 +252,7 @@ class MachineThread:
 
     def _request(self, effect: effects.Request) -> None:
         if isinstance(effect.call, Multi):
-            self._telemetry.flush()  # before the ack or the commit that it may be
+            self._telemetry.flush()  # events precede the ack or commit that this may be
         if self._client is not None:
             self._client.request(effect.call_id, effect.call)
 
@@ -282,7 +282,7 @@ class MachineThread:
         self._begin_to_fetch(effect.partitions)
 
     def _begin_to_fetch(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch from the application's position at that moment: its `on_assign` may have sought already."""
+        """Fetch from the application's present positions: its `on_assign` may have sought already."""
         fetched = self._shared.buffer.fetched
         self._fetcher.change(lambda: {tp: offset for tp, offset in fetched().items() if tp in partitions})
         self._fail_without_position(partitions)

@@ -1,4 +1,4 @@
-"""What the application's thread has to run: its callbacks, in order."""
+"""The callbacks that the application's thread has to run, in order."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class Notice:
     partitions: set[TopicPartition]
     token: int = 0
     error: CommitFailedError | None = None  # of COMMITTED
-    is_announced: bool = False  # what follows for the shared state is done
-    is_begun: bool = False  # the callback is called
+    is_announced: bool = False  # the shared state reflects it
+    is_begun: bool = False  # the callback was called

@@ -9,7 +9,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The wanted offset, what Kafka has, and the next position by `auto_offset_reset`; None: that is `none`."""
+    """The wanted offset, Kafka's offsets, and the next position by `auto_offset_reset`; None if that is `none`."""
 
     partition: TopicPartition
     offset: int
@@ -20,7 +20,7 @@ class OutOfRange:
     def __str__(self) -> str:
         """Describe it in one line."""
         topic, number = self.partition
-        text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, and not {self.offset}"
+        text = f"{topic}/{number}: Kafka has offsets {self.earliest} to {self.latest}, not {self.offset}"
         if self.goes_on_at is None:
             return f"{text}; auto_offset_reset is none"
-        return f"{text}; it goes on at {self.goes_on_at}"
+        return f"{text}; continuing at {self.goes_on_at}"

@@ -1,10 +1,10 @@
 """The bounded buffer between fetching and the application: messages and positions by partition.
 
 Pure: no thread, no clock. Each partition has two marks: `returned` is the next offset that the application gets,
-`finished` the next offset after what it has finished (what may be committed). A stopped partition keeps its marks until
-it is forgotten, so that the application can still commit what it was given.
+`finished` the offset after the records that it has finished (the offset to commit). A stopped partition keeps its marks
+until it is forgotten, so that the application can still commit the records it was given.
 
-Whose records a call returns, and when more are fetched, is decided by two heuristics of Kafka's KIP-41.
+Two heuristics of Kafka's KIP-41 decide which partitions' records a call returns, and when more are fetched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from consumer_agent.membership.events import Position
 from consumer_agent.runtime.shares import equal_shares
 from zkrebalancer.protocol.fields import TopicPartition
 
-Messages = Sequence[Any]  # as Kafka's client hands them over; the buffer asks each for its `offset()` only
+Messages = Sequence[Any]  # of Kafka's client; the buffer uses only their `offset()`
 
 
 class Run(NamedTuple):
@@ -34,10 +34,10 @@ class Run(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The application's word on a partition: the offset after what is finished, and the record's generation."""
+    """What the application has finished of a partition: the offset after it, and the record's generation if known."""
 
     offset: int
-    generation: int | None = None  # that of the record it names
+    generation: int | None = None  # of the record that the application named
 
 
 class Advance(NamedTuple):
@@ -55,7 +55,7 @@ class Fairness(Enum):
 
 
 class Prefetch(Enum):
-    """When more is fetched."""
+    """When more records are fetched."""
 
     TOTAL = "total"  # when fewer records than the limit are retained
     PER_PARTITION = "per_partition"  # when a partition retains less than its share of the limit
@@ -65,18 +65,18 @@ class Prefetch(Enum):
 class BufferSettings:
     """How much is returned and retained. One fetch may exceed `max_bytes`, none exceeds `max_records`."""
 
-    limit: int  # of a call, usually
+    limit: int  # the usual one of a call
     max_records: int
     max_bytes: int
     fairness: Fairness = Fairness.GREEDY
     prefetch: Prefetch = Prefetch.TOTAL
-    begins_paused: bool = False  # partitions, until `unpause`; others read them, and `advance` says how far
+    begins_paused: bool = False  # until `unpause`, others read the partitions and report it with `advance`
 
 
 @dataclass(slots=True)
 class _Chunk:
     messages: Messages
-    size_bytes: int  # of those that are not taken yet
+    size_bytes: int  # of the messages that are not taken yet
     taken: int = 0
 
 
@@ -86,11 +86,11 @@ class _Partition:
     returned: int
     finished: int
     next_offset: int  # the lowest offset that may still be put
-    thread: int = 0  # the consumer thread that it is for
+    thread: int = 0  # its consumer thread
     emitting: bool = True
     wanted: bool = True  # False: paused by the application
-    held_back: bool = False  # not fetched until its share is no longer there
-    let_go: bool = False  # by the application: nothing more can be finished
+    held_back: bool = False  # not fetched while it retains its share
+    let_go: bool = False  # given up by the application: nothing more can be finished
     count: int = 0
     chunks: deque[_Chunk] = field(default_factory=deque)
 
@@ -102,9 +102,9 @@ class RecordBuffer:
         """Begin empty."""
         self._settings = settings
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._unfinished: set[TopicPartition] = set()  # whose marks may differ
-        self._again: set[TopicPartition] = set()  # nothing is put of these until Kafka's client begins anew
-        self._ready: deque[TopicPartition] = deque()  # partitions that hold records, the next to be taken first
+        self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
+        self._again: set[TopicPartition] = set()  # nothing of these is put until Kafka's client fetches them again
+        self._ready: deque[TopicPartition] = deque()  # partitions with records, in the order of taking
         self._record_count = 0
         self._byte_count = 0
 
@@ -112,7 +112,7 @@ class RecordBuffer:
 
     @property
     def room(self) -> int:
-        """How many records may be put now; 0 while no more are to be fetched."""
+        """How many records may be put now; 0 while no more should be fetched."""
         if self._byte_count >= self._settings.max_bytes:
             return 0
         lacks = self._record_count < self._settings.limit
@@ -121,14 +121,14 @@ class RecordBuffer:
 
     @property
     def has_shares(self) -> bool:
-        """Whether more is fetched of the partitions that retain little, whatever the others do."""
+        """Whether each partition may retain a share, however much the others retain."""
         return self._settings.prefetch is Prefetch.PER_PARTITION
 
     def held_back(self) -> frozenset[TopicPartition]:
-        """Return the partitions of which nothing is to be fetched for now, so that others come to their share.
+        """Return the partitions to pause in Kafka's client, so that others get their share.
 
-        Only when half of the buffer is full and a partition has less than its share: Kafka's client drops what it has
-        prefetched of a paused partition.
+        Only when half of the buffer is full and a partition has less than its share, because Kafka's client drops what
+        it has prefetched of a paused partition.
         """
         settings, share = self._settings, self._share()
         if not self.has_shares:
@@ -146,12 +146,12 @@ class RecordBuffer:
         return any(held.emitting and held.wanted and held.count < share for held in self._partitions.values())
 
     def generation(self, partition: TopicPartition) -> int | None:
-        """Return the generation under which a partition is emitted, None when it is not."""
+        """Return the generation under which a partition is emitted; None if it is not."""
         held = self._partitions.get(partition)
         return held.generation if held is not None and held.emitting else None
 
     def next_offset(self, partition: TopicPartition) -> int | None:
-        """Return the lowest offset that may still be put, None when the partition is not emitted."""
+        """Return the lowest offset that may still be put; None if the partition is not emitted."""
         held = self._partitions.get(partition)
         return held.next_offset if held is not None and held.emitting else None
 
@@ -160,13 +160,13 @@ class RecordBuffer:
         return self._partitions.keys() >= set(partitions)
 
     def put(self, partition: TopicPartition, messages: Messages, size_bytes: int) -> None:
-        """Add messages in offset order; those of a partition that is not emitted, or seen before, are dropped."""
+        """Add messages in offset order; drop those seen before, and all of a partition that is not fetched now."""
         held = self._partitions.get(partition)
         if held is None or not held.emitting or not held.wanted or partition in self._again:
             return
         try:
             self._put(partition, held, messages, size_bytes)
-        except BaseException:  # the exception of a signal, which may come between any two steps
+        except BaseException:  # a signal's exception, which may come between any two steps
             self.begin_again()
             raise
 
@@ -183,7 +183,7 @@ class RecordBuffer:
         self._record_count += len(messages)
         self._byte_count += size_bytes
 
-    # ---- giving back
+    # ---- taking
 
     @property
     def record_count(self) -> int:
@@ -191,9 +191,9 @@ class RecordBuffer:
         return self._record_count
 
     def take(self, max_records: int | None, among: Collection[TopicPartition] | None = None) -> list[Run]:
-        """Return at most `max_records` records (None: all that are there), a run per partition, partitions in turn.
+        """Return at most `max_records` records (None: all) of all partitions, or `among` some.
 
-        Of all partitions, or `among` some.
+        Partitions take turns; each gives one run.
         """
         if among is not None:
             others = [partition for partition in self._ready if partition not in among]
@@ -224,7 +224,7 @@ class RecordBuffer:
     # ---- after an interrupt
 
     def begin_again(self, taken: Collection[Run] = ()) -> None:
-        """Go back to before these runs were taken, and drop everything: it may be half done. All is fetched again."""
+        """Undo the taking of these runs and drop all records, as a change may be half done; all are fetched again."""
         for run in taken:
             held = self._partitions.get((run.topic, run.partition))
             if held is not None and held.generation == run.generation:
@@ -237,7 +237,7 @@ class RecordBuffer:
         self.fetch_again()
 
     def fetch_again(self) -> None:
-        """Put nothing before Kafka's client has begun anew where this buffer ends: what it had handed over is lost."""
+        """Put nothing until Kafka's client continues where this buffer ends: what it handed over since is lost."""
         self._again = {partition for partition in self._partitions if self._is_fetched(partition)}
 
     @property
@@ -246,12 +246,12 @@ class RecordBuffer:
         return bool(self._again)
 
     def again(self) -> dict[TopicPartition, int | None]:
-        """Return from where partitions are to be fetched again; from now on they may be put."""
+        """Return where partitions are to be fetched again; from now on their messages may be put."""
         again, self._again = self._again & self._partitions.keys(), set()
         return {tp: self._partitions[tp].next_offset for tp in again if self._is_fetched(tp)}
 
     def _shares(self, limit: int) -> list[int]:
-        """Return how many records are taken of each of the partitions whose turn it is."""
+        """Return how many records to take of each partition, in the order of taking."""
         counts = [self._partitions[partition].count for partition in self._ready]
         if self._settings.fairness is Fairness.PROPORTIONAL:
             return equal_shares(counts[:limit], limit)
@@ -275,7 +275,7 @@ class RecordBuffer:
                 held.chunks.popleft()
             else:
                 part = chunk.messages[chunk.taken : chunk.taken + count]
-                part_bytes = chunk.size_bytes * count // left  # sizes are much alike
+                part_bytes = chunk.size_bytes * count // left  # as if all sizes were equal
                 chunk.size_bytes -= part_bytes
                 chunk.taken += count
             self._byte_count -= part_bytes
@@ -284,17 +284,17 @@ class RecordBuffer:
         return taken[0] if len(taken) == 1 else list(chain.from_iterable(taken))
 
     def finish_at(self, finished: Mapping[TopicPartition, Finished]) -> None:
-        """Set what is finished, also to less than before: all of it, or nothing.
+        """Set what is finished, possibly less than before; if one partition is refused, nothing changes.
 
         Raises:
             CommitFailedError: a partition is no longer owned, is given up, or was started again since.
-            ConsumerStateError: more than was returned.
+            ConsumerStateError: an offset is beyond what was returned.
 
         """
         for (topic, number), (offset, generation) in finished.items():
             held, where = self._partitions.get((topic, number)), f"{topic}/{number}"
             if held is None or held.let_go:
-                raise CommitFailedError(f"{where} is not this consumer's any more; others read its records again")
+                raise CommitFailedError(f"{where} no longer belongs to this consumer; others read its records again")
             if generation not in {None, held.generation}:
                 text = f"was fetched under generation {generation}, and the partition started again under"
                 raise CommitFailedError(f"{where}: the record {text} {held.generation}")
@@ -305,13 +305,13 @@ class RecordBuffer:
         self._unfinished.update(finished)
 
     def finish(self) -> None:
-        """Count everything that was returned as finished."""
+        """Mark all returned records as finished."""
         for partition in self._unfinished & self._partitions.keys():
             held = self._partitions[partition]
             held.finished = held.returned
         self._unfinished.clear()
 
-    # ---- whose records they are
+    # ---- partitions
 
     def of_thread(self, thread: int, count: int) -> set[TopicPartition]:
         """Return the partitions of one of `count` consumer threads."""
@@ -329,7 +329,7 @@ class RecordBuffer:
         self._partitions[partition] = _Partition(generation, position, position, position, thread, wanted=wanted)
 
     def reset(self, partition: TopicPartition, position: int) -> bool:
-        """Continue from another position, also a lower one; False if the partition is not emitted."""
+        """Continue from another position, possibly a lower one; False if the partition is not emitted."""
         held = self._partitions.get(partition)
         if held is None or not held.emitting:
             return False
@@ -391,7 +391,7 @@ class RecordBuffer:
             held.let_go = True
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Emit stopped partitions again from where the application is."""
+        """Emit stopped partitions again, from the application's positions."""
         for _partition, held in self._held(partitions):
             if not held.emitting:
                 held.emitting, held.let_go = True, False
@@ -416,7 +416,7 @@ class RecordBuffer:
         return sorted(partition for partition, held in self._partitions.items() if held.emitting)
 
     def fetched(self) -> dict[TopicPartition, int]:
-        """Return the partitions that are to be fetched, and from where if nothing is buffered of them."""
+        """Return the partitions to fetch, and from where if nothing of them is retained."""
         return {tp: held.returned for tp, held in self._partitions.items() if self._is_fetched(tp)}
 
     def paused(self) -> list[TopicPartition]:

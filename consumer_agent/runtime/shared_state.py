@@ -1,7 +1,7 @@
 """What the three threads share, under one lock: the buffer, the lease, and the callbacks that are due.
 
 The machine thread writes the state machine's decisions. The fetcher's thread puts records. The application's thread
-takes records, and runs its callbacks outside the lock. `changed` wakes the application's poll.
+takes records, and runs callbacks without the lock. `changed` wakes the application's poll.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from consumer_agent.runtime.threads import Condition, new_lock
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_ANNOUNCED_COMMITS = 10_000  # whose callbacks are still to be run
+MAX_ANNOUNCED_COMMITS = 10_000  # that are not over
 COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
-MAX_LEASE_MS = 86_400_000  # shown of a lease that does not end, for it is not looked at
+MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ class SharedState:
     def __init__(
         self, buffer: RecordBuffer, now_ms: Callable[[], int], record_reset: ResetRecorder = lambda _: None
     ) -> None:
-        """Begin empty, outside of any group, with no right to emit; `record_reset` must not wait."""
+        """Begin empty, without a group and a lease; `record_reset` must not wait."""
         lock = new_lock()
         self.lock = lock
         self.changed = Condition(lock)  # wakes the application
@@ -45,27 +45,27 @@ class SharedState:
         self.now_ms = now_ms
         self._record_reset = record_reset
         self._emit_until_ms = 0
-        self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful at most
-        self._view: frozenset[TopicPartition] = frozenset()  # what it knew when its poll began, or was told since
-        self.in_hand: Notice | None = None  # what `next_notice` has returned, until its callback is over
-        self.taken: list[Run] | None = None  # by a poll that has not returned yet
-        self._known: frozenset[TopicPartition] = (
+        self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful, besides commits
+        self._view: frozenset[TopicPartition] = (
             frozenset()
-        )  # partitions whose `on_assign` has begun, and that are not given up
-        self._assigning: set[TopicPartition] = set()  # whose `on_assign` is being run
-        self._is_losing = False  # `on_lost` is being run
+        )  # what the application knew when its poll began, or learned since
+        self.in_hand: Notice | None = None  # what `next_notice` returned, until its callback is over
+        self.taken: list[Run] | None = None  # by a poll that has not returned yet
+        self._known: frozenset[TopicPartition] = frozenset()  # `on_assign` has begun, and they are not given up
+        self._assigning: set[TopicPartition] = set()  # `on_assign` is running
+        self._is_losing = False  # `on_lost` is running
         self._awaited_commit = 0  # the application's thread waits for one at a time
-        self._announced: dict[int, None] = {}  # commits whose end is a notice, in order
+        self._announced: dict[int, None] = {}  # pending commits that will end with a notice, in order
         self._commits: dict[int, CommitFailedError | None] = {}
         self._stored: dict[int, tuple[Mapping[TopicPartition, int | None], str | None]] = {}
         self._without_position: dict[TopicPartition, RebalancerError] = {}  # partitions without a position
         self._failure: RebalancerError | None = None
         self.breakdown: RebalancerError | None = None  # the first one
         self._counts = dict.fromkeys((*COUNTERS, *(tell.counter for tell in Tell)), 0)
-        self._away_since_ms: int | None = None  # None: it is in a poll, or has never polled
+        self._away_since_ms: int | None = None  # None: the application polls, or has never polled
         self._working_since_ms: dict[int, int] = {}  # consumer threads whose handler has records
         self._longest_away_ms = 0
-        self.is_awaited = True  # the fetcher's thread is to fetch, as the application would find no records
+        self.is_awaited = True  # the fetcher's thread has to fetch, as the application finds no records
         self.is_out = True
         self.is_closed = False
 
@@ -112,7 +112,7 @@ class SharedState:
             return self.buffer.positions()
 
     def tell(self, tell: Tell, partitions: Collection[TopicPartition] = (), token: int = 0) -> None:
-        """Queue a callback. LOST covers all partitions that the application knows, and replaces what is queued."""
+        """Queue a callback. LOST covers all partitions that the application knows; of the queue, it leaves commits."""
         with self.changed.lock:
             last = self._notices[-1] if self._notices else None
             if tell is Tell.LOST:
@@ -125,7 +125,7 @@ class SharedState:
             self.changed.notify()
 
     def commit_finished(self, tokens: Collection[int], error: str | None) -> None:
-        """Commits are stored, or have failed."""
+        """Note that commits are stored, or have failed."""
         failure = None if error is None else CommitFailedError(f"the offsets are not committed: {error}")
         with self.changed.lock:
             for token in tokens:
@@ -161,7 +161,7 @@ class SharedState:
             self.changed.notify()
 
     def become_closed(self) -> None:
-        """The machine thread has ended."""
+        """Note that the machine thread has ended."""
         self.commit_finished(list(self._announced), str(self._left()))
         with self.changed.lock:
             self.is_closed = True
@@ -174,7 +174,7 @@ class SharedState:
         self._counts, self._longest_away_ms = former._counts, former._longest_away_ms
 
     def come(self, *, finishes: bool = False) -> None:
-        """The application is in a poll, or back from a callback. With `finishes`, all returned records are finished."""
+        """Note that the application polls, or is back from a callback; `finishes`: returned records are finished."""
         since_ms, self._away_since_ms = self._away_since_ms, None
         with self.lock:
             self._came_back(since_ms)
@@ -183,15 +183,15 @@ class SharedState:
                 self.buffer.finish()
 
     def go(self) -> None:
-        """The application has left the poll, or is in a callback."""
+        """Note that the application has left the poll, or is in a callback."""
         self._away_since_ms = self.now_ms()
 
     def begin_work(self, thread: int) -> None:
-        """A consumer thread's handler gets records; the lock must be held."""
+        """Note that a consumer thread's handler gets records; the lock must be held."""
         self._working_since_ms[thread] = self.now_ms()
 
     def end_work(self, thread: int) -> None:
-        """The handler has returned; the lock must be held."""
+        """Note that the handler has returned; the lock must be held."""
         self._came_back(self._working_since_ms.pop(thread))
 
     @property
@@ -201,7 +201,7 @@ class SharedState:
 
     @property
     def away_since_ms(self) -> int | None:
-        """Since when the application, or its slowest handler, has not come back; the lock must be held."""
+        """Since when the application, or its slowest handler, has been away; the lock must be held."""
         own = [] if self._away_since_ms is None else [self._away_since_ms]
         return min([*own, *self._working_since_ms.values()], default=None)
 
@@ -215,13 +215,11 @@ class SharedState:
         record_delivery: DeliveryRecorder,
         among: Collection[TopicPartition] | None = None,
     ) -> list[Run]:
-        """Return up to `max_records` records (None: all) if the lease holds at this very moment; the lock must be held.
+        """Return up to `max_records` records (None: all) of all partitions, or `among` some, if the lease holds now.
 
-        Of all partitions, or `among` some.
-
-        The delivery is recorded under the lock, so that it never comes after the partition's stop, and with the moment
-        at which the lease was checked. A process that is suspended right after that check still returns this batch;
-        nothing here could prevent that.
+        The lock must be held: the delivery is recorded under it, so that it never follows the partition's stop, with
+        the moment at which the lease was checked. A process that is suspended right after that check still returns this
+        batch; nothing here could prevent that.
         """
         looked_at_us = time.monotonic_ns() // 1_000
         if not self.buffer.record_count or self.now_ms() >= self._emit_until_ms:
@@ -244,7 +242,7 @@ class SharedState:
         self.fetcher_wake.notify()
 
     def advance(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Advance]:
-        """Count records that others read as returned, if the lease holds at this moment."""
+        """If the lease holds now, count records below these offsets as returned: others have read them."""
         with self.lock:
             return self.buffer.advance(offsets) if self.now_ms() < self._emit_until_ms else {}
 
@@ -259,8 +257,8 @@ class SharedState:
     def next_notice(self) -> Notice | None:
         """Return the next callback to run; the lock must be held.
 
-        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` leaves out partitions
-        whose `on_revoke` has run already, in a stop that leaving the group overtook.
+        `on_assign` waits until its partitions are admitted, so that it may seek. `on_revoke` leaves out partitions for
+        which it has run already, in a stop that was pending when the consumer left.
         """
         try:
             while self.has_notice:
@@ -270,7 +268,7 @@ class SharedState:
                 if notice.partitions or notice.tell in {Tell.REVOKE, Tell.COMMITTED}:
                     return notice
                 self.in_hand = None
-        except BaseException:  # the exception of a signal
+        except BaseException:  # a signal's exception
             self.put_back()
             raise
         return None
@@ -290,7 +288,7 @@ class SharedState:
         notice.partitions, self._known, self._view, notice.is_announced = partitions, known, view, True
 
     def put_back(self) -> None:
-        """Put the notice in hand, whose callback was not called, back to the others; the lock must be held."""
+        """Queue the notice in hand again, as its callback was not called; the lock must be held."""
         notice = self.in_hand
         if notice is None:
             return
@@ -309,7 +307,7 @@ class SharedState:
         self.in_hand = None
 
     def called_back(self, notice: Notice) -> None:
-        """The callback of a notice is over."""
+        """Note that a notice's callback is over."""
         with self.changed.lock:
             self._is_losing = False
             if notice.tell is Tell.ASSIGNED:
@@ -331,15 +329,15 @@ class SharedState:
         return first.partitions if first is not None and first.tell is Tell.REVOKE else set()
 
     def is_known(self, partition: TopicPartition) -> bool:
-        """Whether the application knows that it owns a partition, and still does; the lock must be held."""
+        """Whether the application knows of a partition, and still owns it; the lock must be held."""
         return partition in self._known and self.buffer.holds({partition})
 
     def was_known(self, partition: TopicPartition) -> bool:
-        """Whether the application may believe that it owns a partition, though it may be lost by now."""
+        """Whether the application may believe that it owns a partition, which may be lost by now."""
         return partition in self._view
 
     def take_failure(self) -> RebalancerError | None:
-        """Return an error for the application to raise, once if it can pass; the lock must be held."""
+        """Return an error to raise in the application, one that can pass only once; the lock must be held."""
         failure, self._failure = self._failure, None
         return self.breakdown or failure or next(iter(self._without_position.values()), None)
 
@@ -349,7 +347,7 @@ class SharedState:
         self.changed.notify()
 
     def reset(self, found: OutOfRange) -> None:
-        """Continue where an offset that Kafka does not have says; the lock must be held, and `report` has to follow."""
+        """Continue after an offset that Kafka does not have; the lock must be held, and `report` has to follow."""
         self._counts["offsets_out_of_range_total"] += 1
         if found.goes_on_at is None:
             known = (found.partition, found.offset, found.earliest, found.latest)
@@ -358,14 +356,14 @@ class SharedState:
             self.buffer.reset(found.partition, found.goes_on_at)
 
     def report(self, resets: Iterable[OutOfRange]) -> None:
-        """Record and log resets; without the lock, for a log handler may ask for `metrics`."""
+        """Record and log resets. The lock must not be held, as a log handler may ask for `metrics`."""
         for found in resets:
             self._record_reset(found)
             if found.goes_on_at is not None:
                 _log.warning("%s", found)
 
     def got_position(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions have a position again; the lock must be held."""
+        """Note that these partitions have a position again; the lock must be held."""
         for partition in partitions:
             self._without_position.pop(partition, None)
 
@@ -379,7 +377,7 @@ class SharedState:
             return self._commits.pop(token, self._left())
 
     def begin_commit(self, token: int, finished: Mapping[TopicPartition, Finished] | None, *, by_notice: bool) -> None:
-        """Mark what is to be committed as finished (None: all that was returned), and await the commit.
+        """Mark this as finished (None: all that was returned), and expect its commit.
 
         Raises:
             CommitFailedError, ConsumerStateError: see `RecordBuffer.finish_at`.
@@ -403,7 +401,7 @@ class SharedState:
                 self._awaited_commit = token
 
     def _left(self) -> CommitFailedError:
-        """Return the error of a commit after the end, with what has caused that."""
+        """Return the error of a commit after the end, with the cause of the end."""
         why = "" if self.breakdown is None else f": {self.breakdown}"
         error = CommitFailedError(f"the consumer has left its group{why}")
         error.__cause__ = self.breakdown
@@ -435,7 +433,7 @@ class SharedState:
         }
 
     def note_refusal(self) -> None:
-        """Count a call that ZooKeeper refused, not because another client was faster."""
+        """Count a call that ZooKeeper refused for another reason than a race between clients."""
         with self.lock:
             self._counts["zookeeper_refusals_total"] += 1
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 
 def equal_shares(counts: Sequence[int], limit: int) -> list[int]:
-    """Divide `limit` between partitions that hold so many records; what one can't fill goes to the others.
+    """Divide `limit` between partitions with these numbers of records; what one can't fill goes to the others.
 
-    At least one for each of no more than `limit` partitions; those that could be larger differ by one at most.
+    If there are at most `limit` partitions, each gets at least one record. Shares below a partition's number of records
+    differ by at most one.
     """
     shares = [0] * len(counts)
     ascending = sorted(range(len(counts)), key=counts.__getitem__)

@@ -1,7 +1,7 @@
-"""The methods of a consumer that wait, as generators that do not wait themselves.
+"""A consumer's waiting methods, as generators that do not wait themselves.
 
-A generator yields what is to be done next, and returns the method's result. `Consumer` does these steps in its thread,
-`AsyncConsumer` in its event loop; whatever a step raises goes back into the generator.
+A generator yields the next step and returns the method's result. `Consumer` performs the steps in its thread,
+`AsyncConsumer` in its event loop; what a step raises is thrown into the generator.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Wait(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Call something that blocks, and does not need the application's thread."""
+    """Call something that blocks but does not need the application's thread."""
 
     call: Callable[[], object]
 
 
 class Turn(NamedTuple):
-    """Let other tasks run, if the application has none of its thread's time left for them."""
+    """Let other tasks run if polls have kept the thread busy."""
 
 
 Step = Callback | Wait | Block | Turn
@@ -74,7 +74,7 @@ def poll(frontend: Frontend, timeout_s: float, max_records: int | None) -> Steps
 def poll_batch(frontend: Frontend, timeout_s: float, max_records: int | None = None) -> Steps[Batch | None]:
     """Return records as `poll`, None if there are none after the timeout."""
     batch = yield from poll(frontend, timeout_s, max_records)
-    return batch or None  # asked here: between a method's return and the application no call may be interrupted
+    return batch or None  # tested here: an interrupt of the test after the return would lose the batch
 
 
 def poll_record(frontend: Frontend, timeout_s: float) -> Steps[Record | None]:
@@ -84,7 +84,7 @@ def poll_record(frontend: Frontend, timeout_s: float) -> Steps[Record | None]:
 
 
 def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[None]:
-    """Store what is finished."""
+    """Commit finished records, and wait for the outcome."""
     arguments.check_timeout("commit", timeout_s)
     token = frontend.begin_commit(what)
     shared = frontend.shared
@@ -161,11 +161,11 @@ def _leave(frontend: Frontend, deadline_s: float, *, is_finished: bool) -> Steps
         yield from _run_last_notices(frontend, deadline_s)
     finally:
         yield Block(lambda: frontend.end(deadline_s))
-    yield from _run_notices(frontend)  # commits that could not be stored
+    yield from _run_notices(frontend)  # of commits that could not be stored
 
 
 def _run_last_notices(frontend: Frontend, deadline_s: float) -> Steps[None]:
-    """Run the callbacks until the group is left; if one raises, the others run first."""
+    """Run callbacks until the group is left; if one raises, raise that after all others have run."""
     shared = frontend.shared
     try:
         while not shared.is_closed and time.monotonic() < deadline_s:
@@ -191,7 +191,7 @@ def _run_notices(frontend: Frontend) -> Steps[None]:
 
 
 def _until(frontend: Frontend, is_so: Callable[[], bool], deadline_s: float) -> Steps[bool]:
-    """Wait until something holds; return whether it does by the deadline."""
+    """Wait until `is_so` holds, at most until the deadline; return whether it does."""
     changed = frontend.shared.changed
     while True:
         with changed.lock:

@@ -28,7 +28,7 @@ class Telemetry:
         self._log = event_log
 
     def delivered(self, member: str, runs: Sequence[Run], mono_us: int) -> None:
-        """Write that records were returned to the application at `mono_us`, an event per unbroken range of offsets.
+        """Write that records were returned to the application at `mono_us`: one event per unbroken range of offsets.
 
         An event that spanned a gap would claim records that were never returned.
         """
@@ -49,7 +49,7 @@ class Telemetry:
                 )
 
     def fetcher(self, effect: effects.RecordFetcher) -> None:
-        """Write `fetcher_started` or `fetcher_stopped`, one for each topic."""
+        """Write `fetcher_started` or `fetcher_stopped` for each topic."""
         mono_us = time.monotonic_ns() // 1_000 - effect.late_ms * 1_000
         for topic, positions in _by_topic(effect.positions):
             reason: dict[str, Any] = {} if effect.reason is None else {"reason": effect.reason}
@@ -66,7 +66,7 @@ class Telemetry:
             )
 
     def repositioned(self, member: str, positions: Mapping[TopicPartition, int], reason: str) -> None:
-        """Write `repositioned` for each topic; the reason is `seek` or `reset`."""
+        """Write `repositioned` for each topic; the reason is `seek`, `reset` or `interrupt`."""
         for topic, found in _by_topic(positions):
             where = {"topic": topic, "partitions": list(found), "positions": list(found.values())}
             self._write("repositioned", member=member, reason=reason, **where)
@@ -98,7 +98,7 @@ class Telemetry:
             self._log.write(kind, group=self._group, **fields)
 
     def flush(self) -> None:
-        """Wait for a moment until what was written is in its file."""
+        """Wait, not for long, until all events are in the file."""
         if self._log is not None:
             self._log.flush()
 

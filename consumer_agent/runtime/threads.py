@@ -1,7 +1,7 @@
-"""Real threads and locks, also in a program whose threading gevent has patched, and a condition to wait on.
+"""Threads and locks of the operating system, even where gevent has patched `threading`, and a condition to wait on.
 
-The machine thread and the fetcher need threads of the operating system, so that neither blocks the application nor the
-application them. A greenlet that waits lets the other greenlets of its thread run.
+With such threads, the machine thread and the fetcher neither block the application nor are blocked by it. While a
+greenlet waits, other greenlets of its thread run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Condition:
 
     def __init__(self, lock: threading.Lock) -> None:
         """Begin without waiters."""
-        self.lock = lock  # to be taken by `with`: a method of this class could be interrupted when it has taken it
+        self.lock = lock  # acquired by `with`: an interrupt in a method of this class could leave it held
         self._waiting: list[Callable[[], object]] = []
         self.listeners: list[Callable[[], object]] = []
-        self.changes = 0  # calls of `notify`: by these a waiter sees that it has missed one
+        self.changes = 0  # calls of `notify`; they show a waiter that it missed one
 
     def notify(self) -> None:
         """Wake all waiters; the lock must be held."""
@@ -76,7 +76,7 @@ class Condition:
 
 
 class Thread:
-    """A thread of the operating system that the end of the program does not wait for."""
+    """A thread of the operating system; the program ends without waiting for it."""
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         """Prepare; nothing runs before `start`."""
@@ -87,7 +87,7 @@ class Thread:
         self.is_alive = False
 
     def start(self) -> None:
-        """Start it."""
+        """Start the thread."""
         self.is_alive = True
         try:
             if self._is_patched:
@@ -99,7 +99,7 @@ class Thread:
             raise
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end, but no longer than this."""
+        """Wait until the thread has ended, but no longer than this."""
         deadline_s = time.monotonic() + timeout_s
         with self._ended.lock:
             while self.is_alive and time.monotonic() < deadline_s:

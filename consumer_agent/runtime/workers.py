@@ -1,4 +1,4 @@
-"""A handler in several consumer threads, each with the partitions that the coordinator gave to that thread.
+"""Runs a handler in several consumer threads, each with the partitions that the coordinator gave to that thread.
 
 The threads fetch and take their records themselves. The caller of `run` runs the callbacks, and delays an `on_revoke`
 until no thread works on its partitions.
@@ -23,7 +23,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 Handler = Callable[[Batch], object]
 LOOK_INTERVAL_S = 1.0
-IDLE_LOOK_INTERVAL_S = 0.02  # a thread without records looks for some while others work, and the fetcher does not
+IDLE_LOOK_INTERVAL_S = 0.02  # between an idle thread's looks for records while others work and the fetcher rests
 
 
 class Workers:
@@ -63,7 +63,7 @@ class Workers:
             future.result()
 
     def _attend(self) -> None:
-        """Run what is due besides records, or wait for it."""
+        """Run a callback that is due, or wait for one."""
         frontend, changed, shared = self._frontend, self._frontend.shared.changed, self._frontend.shared
         with changed.lock:
             waits_to_revoke = any(shared.revoking & held for held in self._in_hand.values())
@@ -97,10 +97,10 @@ class Workers:
                     shared.end_work(number)
                     del self._in_hand[number]
                     if shared.revoking or shared.is_out:
-                        shared.changed.notify()  # the caller's thread may wait for that
+                        shared.changed.notify()  # the thread in `run` may wait for that
 
     def _wait_for_records(self, number: int) -> list[Run]:
-        """Wait for records of a thread's partitions; none means the end."""
+        """Wait for records of a thread's partitions; return none at the end."""
         frontend, shared = self._frontend, self._frontend.shared
         has_drawn = False
         while True:

@@ -267,7 +267,7 @@ def test_once_on_revoke_is_over_a_commit_of_the_partition_is_refused_unless_it_i
     assert notice is not None
     shared.begin_commit(1, {P0: Finished(12)}, by_notice=False)
     shared.called_back(notice)
-    with pytest.raises(CommitFailedError, match="t/0 is not this consumer's any more"):
+    with pytest.raises(CommitFailedError, match="t/0 no longer belongs to this consumer"):
         shared.begin_commit(2, {P0: Finished(15)}, by_notice=False)
     assert shared.positions()[P0].finished == 12
     shared.resume([P0])
