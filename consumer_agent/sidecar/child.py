@@ -1,7 +1,7 @@
-"""One process of the application: bytes to its standard input, frames from its standard output; nothing here blocks.
+"""The application's process: gets bytes on its standard input, writes frames to its standard output.
 
-The child leads a process group of its own: Ctrl-C in a terminal reaches the agent alone, which lets the child finish,
-and what the child has started ends with it.
+The child leads its own process group. Ctrl-C in a terminal therefore reaches only the agent, which lets the child
+finish; and the child's own processes are killed with it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from zkrebalancer.protocol.errors import ConfigurationError
 
 CHUNK_BYTES = 1 << 16
 MAX_CHUNKS = 16  # read or written in one exchange
-LOOK_INTERVAL_S = 0.1  # between two looks at whether the agent still waits
-END_GRACE_S = 1.0  # for a child that has closed its input or output to end
+LOOK_INTERVAL_S = 0.1  # between two checks whether to wait any longer
+END_GRACE_S = 1.0  # in which a child should end after closing its input or output
 
 
 class ChildEndedError(ConsumerError):
-    """The child has ended, or has closed its input or output; the text says how."""
+    """The child has ended, or closed its input or output; the text says which."""
 
 
 def command_line(text: str) -> list[str]:
-    """Split a command as a shell would; it is not run by one.
+    """Split a command as a shell would, though no shell runs it.
 
     Raises:
         ConfigurationError: there is no such program, or quotes are not closed.
@@ -43,7 +43,7 @@ def command_line(text: str) -> list[str]:
     except ValueError as error:
         raise ConfigurationError(f"{text!r:.200} cannot be split into words: {error}") from None
     if not words or shutil.which(words[0]) is None:
-        raise ConfigurationError(f"{text!r:.200}: there is no program {words[0] if words else ''!r:.80} to be run")
+        raise ConfigurationError(f"{text!r:.200}: there is no program {words[0] if words else ''!r:.80}")
     return words
 
 
@@ -51,7 +51,7 @@ class Child:
     """A running child. Used by one thread."""
 
     def __init__(self, words: list[str], codec: Codec) -> None:
-        """Start it.
+        """Start the child.
 
         Raises:
             ChildEndedError: it cannot be started.
@@ -62,7 +62,7 @@ class Child:
         except OSError as error:
             raise ChildEndedError(f"{words[0]:.200} cannot be started: {error.strerror}") from None
         self.codec = codec
-        self._out = deque[memoryview]()  # bounded by what may be given to a child; the rest of a view is no copy
+        self._out = deque[memoryview]()  # bounded by what a child may be given; slices of a view copy nothing
         pipes: Any = process  # typeshed says that they may be None, but Popen has opened them here
         self._process = process
         self._stdin, self._stdout = pipes.stdin, pipes.stdout
@@ -75,30 +75,32 @@ class Child:
         self._poll.register(self._input, 0)  # reports when the child has closed it
 
     def send(self, data: bytes) -> None:
-        """Queue bytes for its input."""
+        """Queue bytes for the child's input."""
         if data:
             self._out.append(memoryview(data))
 
     def exchange(self, timeout_s: float) -> Iterator[Frame]:
-        """Write what it accepts and yield its frames, waiting for either for at most `timeout_s` seconds.
+        """Write what the child accepts and yield its frames; wait at most `timeout_s` seconds for either.
+
+        Errors are raised after all frames before them were yielded.
 
         Raises:
-            ChildEndedError: it has ended, or closed its input or output. What it said before was yielded before.
-            FrameError: it said something that is no frame. What it said before was yielded before.
+            ChildEndedError: the child has ended, or closed its input or output.
+            FrameError: the child wrote something that is not a frame.
 
         """
         self._write()
         events = dict(self._poll.poll(timeout_s * 1_000))
         self._write()
         is_deaf = bool(events.get(self._input, 0) & select.POLLERR)
-        has_ended = self._process.poll() is not None  # asked before its output is read, or its last words were missed
+        has_ended = self._process.poll() is not None  # asked before reading, or the last output would be missed
         data, is_over = self._read()
         yield from self.codec.feed(data)
         if not data and (is_deaf or is_over or has_ended):
             raise ChildEndedError(self._how_it_ended("input" if is_deaf else "output"))
 
     def end(self, is_over: Callable[[], bool]) -> None:
-        """Close its input and wait for its end, until `is_over`; then it is killed. What it still says is ignored."""
+        """Close the child's input, wait for its end or `is_over`, then kill it. Ignores further output."""
         self._poll.unregister(self._input)
         self._stdin.close()
         has_closed = False
@@ -112,7 +114,7 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, with everything that it has started: that may be at work although the child has ended."""
+        """Kill the child with all processes that it started, which may outlive it."""
         with contextlib.suppress(ProcessLookupError):  # all have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -131,11 +133,11 @@ class Child:
         except BlockingIOError:
             self._out.appendleft(first)
         except BrokenPipeError:
-            self._out.clear()  # the child reads no more; its last output is read first
+            self._out.clear()  # the child reads no more; first its last output is read
         self._poll.modify(self._input, select.POLLOUT if self._out else 0)
 
     def _read(self) -> tuple[bytes, bool]:
-        """Return what there is, and whether nothing will follow."""
+        """Return the output so far, and whether that is all."""
         chunks: list[bytes] = []
         try:
             for _ in range(MAX_CHUNKS):

@@ -44,7 +44,7 @@ RecordPrinter = Callable[[Record], None]
 
 
 class FaultsError(ConfigurationError):
-    """Settings that are not allowed, a line each."""
+    """Settings that are not allowed, one line each."""
 
     def __init__(self, faults: list[str]) -> None:
         """Store the lines."""
@@ -128,7 +128,7 @@ def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, *
     level = settings.values.get("log_level", "warning").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for name in settings.ignored:
-        _log.warning("%s is not a setting, and is ignored", name)
+        _log.warning("%s is not a setting and is ignored", name)
     printer = _silent if quiet else _print_json if as_json else _print_line
     run_counts = RunCounts()
     _run(settings, printer, run_counts)
@@ -164,9 +164,9 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
 
 
 def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
-    """Ask ZooKeeper how long a revoke may take in this group.
+    """Read from ZooKeeper how long a revoke may take in this group.
 
-    Without a group, or without valid settings, the coordinator uses the defaults, and so does this.
+    If there is no group, or its settings are invalid, the defaults apply, as for the coordinator.
     """
     with BlockingZk(config.zookeeper) as zk:
         reply = zk.perform(Get(paths.group(config.group)), ABSENT)
@@ -207,7 +207,7 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again when it exits
         if isinstance(error, BrokenPipeError):  # the reader of our output has gone
             sys.exit(1)
         _fail(f"the output cannot be written: {error.strerror or error}", 1)
@@ -236,7 +236,7 @@ class _Signals:
 
 
 class _JoinAnnouncement:
-    """Called after each poll; prints one line, on stderr, when the consumer has become a member."""
+    """Called after each poll; prints a line to stderr once the consumer has become a member."""
 
     def __init__(self, consumer: Consumer, group: str) -> None:
         self._consumer = consumer

@@ -1,6 +1,6 @@
-"""Where records go that the child cannot process: a file of JSON lines, or a topic.
+"""Stores records that the child cannot process, in a file of JSON lines or in a topic.
 
-A letter counts as written when it is safe: synced to the disk, or acknowledged by all replicas in sync.
+A letter counts as written when it is safe: synced to disk, or acknowledged by all in-sync replicas.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
 
 WRITE_TIMEOUT_MS = 60_000
-VANISHED_TIMEOUT_MS = 5_000  # Kafka's client lets a topic be unknown for so long; this one was there at the start
-CLOSE_TIMEOUT_S = 2.0  # letters that are not confirmed by then belong to records that are not finished
-MAX_LETTER_BYTES = 1_000_000_000  # as large as Kafka's client allows: the broker took the record, and it decides
+VANISHED_TIMEOUT_MS = 5_000  # how long the topic, which existed at the start, may be unknown to Kafka's client
+CLOSE_TIMEOUT_S = 2.0  # the records of letters that are unconfirmed by then are not finished
+MAX_LETTER_BYTES = 1_000_000_000  # the most that Kafka's client allows: the broker decides
 HEADER_PREFIX = "dead_letter."
 Place = tuple[TopicPartition, int]
 
@@ -36,7 +36,7 @@ class DeadLetterError(ConsumerError):
 
 
 class DeadLetters(ABC):
-    """Somewhere to write dead letters."""
+    """A destination of dead letters."""
 
     def __init__(self) -> None:
         """Begin with nothing written."""
@@ -44,7 +44,7 @@ class DeadLetters(ABC):
 
     @abstractmethod
     def write(self, letter: Letter) -> None:
-        """Write a letter, or begin to.
+        """Write a letter, or begin to write it.
 
         Raises:
             DeadLetterError: it cannot be written.
@@ -63,7 +63,7 @@ class DeadLetters(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go, after a moment for what is under way."""
+        """Close the destination, after a short wait for unconfirmed letters."""
 
 
 def open_dead_letters(target: str, config: ConsumerConfig) -> DeadLetters:
@@ -79,10 +79,10 @@ def open_dead_letters(target: str, config: ConsumerConfig) -> DeadLetters:
 
 
 class LetterFile(DeadLetters):
-    """A JSON object a line: the record as in the frames, `group`, `failures`, `reason`, `failed_at_ms`."""
+    """One JSON object per line: `record` as in the frames, `group`, `failures`, `reason`, `failed_at_ms`."""
 
     def __init__(self, path: Path, group: str) -> None:
-        """Open it for appending, and create it when it is missing."""
+        """Open the file for appending; create it if it is missing."""
         super().__init__()
         self._path = path
         self._group = group
@@ -90,7 +90,7 @@ class LetterFile(DeadLetters):
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
             size_bytes = os.fstat(self._file).st_size
             if size_bytes and os.pread(self._file, 1, size_bytes - 1) != b"\n":
-                os.write(self._file, b"\n")  # the disk was full: what follows half a line could not be read either
+                os.write(self._file, b"\n")  # ends a partial line (the disk was full), or the next one would be lost
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
@@ -98,7 +98,7 @@ class LetterFile(DeadLetters):
             raise ConfigurationError(f"dead_letter: {path} cannot be written: {error.strerror}") from None
 
     def write(self, letter: Letter) -> None:
-        """Append a line in one call, so that several agents may share the file, and sync it."""
+        """Append a line, in one call so that several agents may share the file, and sync it."""
         document = {
             "record": record_document(letter.record),
             "group": self._group,
@@ -109,7 +109,7 @@ class LetterFile(DeadLetters):
         line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         try:
             if os.write(self._file, line) != len(line):
-                raise DeadLetterError(f"{self._path}: a dead letter was only written in part")
+                raise DeadLetterError(f"{self._path}: a dead letter was written only in part")
             os.fsync(self._file)
         except OSError as error:
             raise DeadLetterError(f"{self._path}: a dead letter cannot be written: {error.strerror}") from None
@@ -122,10 +122,10 @@ class LetterFile(DeadLetters):
 
 
 class LetterTopic(DeadLetters):
-    """The record as it was, with headers that begin with `dead_letter.`: where it came from, and why it is there."""
+    """The unchanged record, with headers `dead_letter.…` that say where it came from and why it failed."""
 
     def __init__(self, topic: str, config: ConsumerConfig) -> None:
-        """Connect, and look whether the topic is there."""
+        """Connect, and check that the topic exists."""
         super().__init__()
         self._topic = topic
         self._group = config.group
@@ -180,14 +180,14 @@ class LetterTopic(DeadLetters):
             raise DeadLetterError(f"topic {self._topic}: a dead letter cannot be written: {error}") from None
 
     def written(self) -> list[Place]:
-        """Return the records whose letters Kafka has since the last call."""
+        """Return the records whose letters Kafka has confirmed since the last call."""
         self._producer.poll(0)
         if self._failure is not None:
             raise DeadLetterError(f"topic {self._topic}: a dead letter cannot be written: {self._failure}")
         return super().written()
 
     def close(self) -> None:
-        """Wait a little for what is under way."""
+        """Wait shortly for unconfirmed letters."""
         self._producer.flush(CLOSE_TIMEOUT_S)
 
     def _delivered(self, place: Place, error: KafkaError | None, _message: Message) -> None:

@@ -1,6 +1,6 @@
 """The frames between the agent and its child, as JSON lines or length-prefixed msgpack. Pure.
 
-`docs/how-to/sidecar.md` describes the frames. A codec keeps the first part of an incomplete frame, so each child needs
+`docs/how-to/sidecar.md` describes the frames. A codec keeps the beginning of an incomplete frame, so each child needs
 its own codec.
 """
 
@@ -20,19 +20,19 @@ from zkrebalancer.protocol import fields
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_FRAME_BYTES = 1_000_000  # of the child's; what it is given is as large as Kafka's records are
+MAX_FRAME_BYTES = 1_000_000  # of a frame that the child writes; others are as large as their records
 LENGTH_BYTES = 4  # big-endian, unsigned, without itself
 QUOTED_CHARACTERS = 200
-MAX_REASON_CHARACTERS = 1_000  # of why a record failed; it goes into the log, and into a header beside the record
+MAX_REASON_CHARACTERS = 1_000  # of a failure, which goes into the log and into a header of the dead letter
 
 
 class FrameError(ConsumerError):
-    """The child wrote something that is no frame; the text quotes it."""
+    """The child wrote something that is not a frame; the text quotes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All records of the partition up to and with `offset` are done."""
+    """All records of the partition up to `offset`, inclusive, are done."""
 
     partition: TopicPartition
     offset: int
@@ -49,7 +49,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The child has let go of the partitions."""
+    """The child has released the partitions."""
 
     partitions: frozenset[TopicPartition]
 
@@ -58,7 +58,7 @@ Frame = Ack | Fail | Revoked
 
 
 class Codec(Protocol):
-    """One way to write frames as bytes; it keeps what a child has written of the next frame."""
+    """A format of frames; keeps what a child has written of the next frame."""
 
     _rest: bytes = b""
 
@@ -67,14 +67,14 @@ class Codec(Protocol):
         return self._written({"record": self._document(record)})
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> bytes:
-        """Encode that the child is about to lose partitions."""
+        """Encode the notice that the child is about to lose partitions."""
         return self._written({"revoke": _by_topic(partitions)})
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add what the child has written; yield the frames that are complete.
+        """Add what the child has written; yield the complete frames.
 
         Raises:
-            FrameError: it is no frame.
+            FrameError: something is not a frame.
 
         """
         return self._frames(self._rest + data)
@@ -87,7 +87,7 @@ class Codec(Protocol):
 
 
 class JsonLines(Codec):
-    """A JSON object a line; keys, values and headers in base64."""
+    """One JSON object per line; keys, values and headers in base64."""
 
     def _written(self, document: dict[str, Any]) -> bytes:
         return json.dumps(document, separators=(",", ":")).encode() + b"\n"
@@ -209,4 +209,4 @@ def _base64(data: bytes | None) -> str | None:
 def _no_frame(unit: str, why: str, source: bytes) -> FrameError:
     text = source[: 2 * QUOTED_CHARACTERS].decode(errors="backslashreplace")
     quoted = repr(text if len(text) <= QUOTED_CHARACTERS else text[:QUOTED_CHARACTERS] + "…")
-    return FrameError(f"the child wrote a {unit} that is no frame ({why}): {quoted}")
+    return FrameError(f"the child wrote a {unit} that is not a valid frame ({why}): {quoted}")

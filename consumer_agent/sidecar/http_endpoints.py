@@ -1,6 +1,6 @@
 """`--http`: the agent's health, metrics and partitions.
 
-One request at a time, in a thread of its own; a client that is slow is cut off.
+A separate thread serves one request at a time and cuts off slow clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from consumer_agent.consumer import Consumer
 from consumer_agent.sidecar.run_counts import RunCounts
 from zkrebalancer.protocol.errors import ConfigurationError
 
-MAX_SINCE_POLL_MS = 60_000  # after which an agent that does not poll is not well
+MAX_SINCE_POLL_MS = 60_000  # an agent that has not polled for longer is unhealthy
 CLIENT_TIMEOUT_S = 2.0
 END_TIMEOUT_S = 3.0
 JSON = "application/json"
@@ -31,14 +31,14 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 def health(metrics: Mapping[str, float]) -> tuple[bool, dict[str, Any]]:
-    """Check an agent: it has its lease, it polls, and its child runs if it has one."""
+    """Check that an agent has its lease and polls, and that its child, if any, runs."""
     faults = []
     if metrics["lease_ms"] <= 0:
         faults.append("it has no lease: it is not registered, or cannot reach ZooKeeper")
     if metrics["since_poll_ms"] > MAX_SINCE_POLL_MS:
         faults.append(f"it has not polled for {metrics['since_poll_ms'] / 1_000:.0f} s")
     if not metrics.get("child_running", 1):
-        faults.append("its child does not run")
+        faults.append("its child is not running")
     shown = {key: metrics[key] for key in ("lease_ms", "since_poll_ms", "assigned_partitions")}
     return not faults, {"healthy": not faults, **shown, "faults": faults}
 
@@ -72,7 +72,7 @@ class _Numbers(Collector):
 
 
 class Endpoints:
-    """What each path answers."""
+    """The answers of the paths."""
 
     def __init__(self, consumer: Consumer, run_counts: RunCounts, labels: Mapping[str, str]) -> None:
         """Prepare the answers for one agent."""
@@ -93,7 +93,7 @@ class Endpoints:
             case "/assignment":
                 return HTTPStatus.OK, JSON, _document(self._assignment())
             case _:
-                known = "there are /healthz, /metrics and /assignment"
+                known = "unknown path; try /healthz, /metrics or /assignment"
                 return HTTPStatus.NOT_FOUND, JSON, _document({"error": known})
 
     def _numbers(self) -> dict[str, float]:
@@ -110,7 +110,7 @@ class Endpoints:
 
 @contextlib.contextmanager
 def serving(address: str, endpoints: Endpoints) -> Iterator[int]:
-    """Serve at HOST:PORT meanwhile; yields the port, which is another one if 0 was asked for.
+    """Serve at HOST:PORT inside the `with` block; yield the port, which the system chooses if it is 0.
 
     Raises:
         ConfigurationError: the address cannot be served.

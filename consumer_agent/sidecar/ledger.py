@@ -1,7 +1,7 @@
 """Which records the child has, which wait for it, and which it cannot process. Pure: the caller passes the time.
 
-A partition's records are given in order, and only what is answered for is finished. A record that failed holds its
-partition up: as soon as all that was given of it is answered, the failed record is given again, alone.
+A partition's records are given in order, and only acknowledged ones are finished. A failed record blocks its partition:
+once the child has answered all other records it has of the partition, it is given the failed one again, alone.
 
 When the child dies with several records, the culprit is unknown. All of them become suspects, and the next child gets
 one record at a time: if it dies again, that record was the cause.
@@ -18,7 +18,7 @@ from consumer_agent.records import Record
 from zkrebalancer.protocol.fields import TopicPartition
 
 RECORD_OVERHEAD_BYTES = 256
-BACKOFF_MS = 100  # before the first repetition; doubled for each that follows
+BACKOFF_MS = 100  # before the first retry; doubled for each further one
 MAX_BACKOFF_MS = 10_000
 
 
@@ -28,7 +28,7 @@ def backoff_ms(failures: int) -> int:
 
 
 class Letter(NamedTuple):
-    """A record that is given up."""
+    """A record that the child cannot process."""
 
     record: Record
     failures: int
@@ -46,7 +46,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Partition:
-    end: int  # all below it is finished when nothing is open
+    end: int  # what is finished if nothing is open: all below
     waiting: deque[_Entry] = field(default_factory=deque)
     given: deque[_Entry] = field(default_factory=deque)
     failed: list[_Entry] = field(default_factory=list)  # to be given again one by one, in order
@@ -64,10 +64,10 @@ class _Partition:
 
 
 class Ledger:
-    """What is open between the agent and its child."""
+    """The open records: fetched for the child and not finished."""
 
     def __init__(self, max_records: int, max_bytes: int, max_failures: int) -> None:
-        """Begin empty; at most `max_records` are open, and about `max_bytes` of them given at a time."""
+        """Begin empty. At most `max_records` are open; the child has at most about `max_bytes` at a time."""
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._max_failures = max_failures
@@ -80,7 +80,7 @@ class Ledger:
 
     @property
     def room(self) -> int:
-        """How many records `take` may bring."""
+        """How many records may be added with `take`."""
         return max(0, self._max_records - self._open_count)
 
     @property
@@ -98,7 +98,7 @@ class Ledger:
             self._open_count += 1
 
     def give(self, now_ms: int) -> list[Record]:
-        """Return the records that the child is to be given now."""
+        """Return the records to give the child now."""
         given: list[Record] = []
         for partition, held in list(self._partitions.items()):
             count = len(given)
@@ -108,7 +108,7 @@ class Ledger:
             elif not held.dead and not (held.given and held.given[0].failures):
                 while held.waiting and self._has_room:
                     given.append(self._give(held, held.waiting.popleft()))
-            if len(given) > count:  # the others are first the next time
+            if len(given) > count:  # next time, the others come first
                 self._partitions[partition] = self._partitions.pop(partition)
         return given
 
@@ -125,7 +125,7 @@ class Ledger:
         return entry.record
 
     def ack(self, partition: TopicPartition, offset: int) -> int:
-        """All that was given of a partition up to `offset` is done; return how many records that finishes."""
+        """Note that the given records of a partition are done up to `offset`; return how many those are."""
         held = self._partitions.get(partition)
         count = 0
         while held is not None and held.given and held.given[0].record.offset <= offset:
@@ -136,7 +136,7 @@ class Ledger:
         return count
 
     def fail(self, partition: TopicPartition, offset: int, reason: str, now_ms: int) -> int:
-        """The child could not process a record; return 1, or 0 if it does not have it."""
+        """Note that the child could not process a record; return 1, or 0 if the child does not have it."""
         held = self._partitions.get(partition)
         entry = next((entry for entry in held.given if entry.record.offset == offset), None) if held else None
         if held is None or entry is None:
@@ -164,12 +164,12 @@ class Ledger:
         return count
 
     def letters(self) -> list[Letter]:
-        """Return the records that have failed too often since the last call; they stay open until `buried`."""
+        """Return the records that, since the last call, have failed too often; they stay open until `buried`."""
         letters, self._letters = self._letters, []
         return letters
 
     def buried(self, partition: TopicPartition, offset: int) -> None:
-        """A dead letter is safely stored: its record is finished."""
+        """Note that a dead letter is safe; this finishes its record."""
         held = self._partitions.get(partition)
         if held is not None:
             for entry in [entry for entry in held.dead if entry.record.offset == offset]:
@@ -177,7 +177,7 @@ class Ledger:
                 self._close(entry)
 
     def finished(self) -> dict[TopicPartition, int]:
-        """Return the offsets below which all is finished, of the partitions where that has changed."""
+        """Return the offset below which all is finished, for each partition where it has changed."""
         changed = {}
         for partition, held in list(self._partitions.items()):
             offset = held.finished()
@@ -188,7 +188,7 @@ class Ledger:
         return changed
 
     def withhold(self, partitions: Collection[TopicPartition]) -> None:
-        """Give nothing more of these partitions; what the child has of them may still be finished."""
+        """Give no more records of these partitions; those that the child has may still be finished."""
         for held in self._held(partitions):
             removed = [*held.waiting, *held.failed]
             held.end = min([held.end, *map(_offset, removed)])
@@ -198,7 +198,7 @@ class Ledger:
             held.failed.clear()
 
     def is_burying(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether dead letters of these partitions are not safe yet."""
+        """Whether there are dead letters of these partitions that are not safe yet."""
         return any(held.dead for held in self._held(partitions))
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:

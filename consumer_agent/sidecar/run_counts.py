@@ -1,4 +1,4 @@
-"""What an agent has done so far; written by its thread, read by others as well."""
+"""Counts of what an agent has done; its thread writes them, others may read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(slots=True)
 class RunCounts:
-    """Counts."""
+    """An agent's counts, and the state of its child."""
 
     records: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
@@ -22,6 +22,6 @@ class RunCounts:
     dead_letters: int = 0
 
     def add(self, batch: Batch) -> None:
-        """Count what a poll has returned."""
+        """Count the records of a poll."""
         self.records += len(batch)
         self.partitions.update(batch.by_partition())

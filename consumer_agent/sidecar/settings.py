@@ -1,4 +1,4 @@
-"""The settings of `consumer-agent run`: from a file, the environment and the flags; the last one overrides.
+"""The settings of `consumer-agent run`, from a file, the environment and flags; flags override the others.
 
 All are read before any is checked, so that all faults are reported at once, each with its origin.
 """
@@ -23,7 +23,7 @@ from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST, stop_limi
 
 PREFIX = "CONSUMER_AGENT_"
 KAFKA_PREFIX = f"{PREFIX}KAFKA_"
-NO_SETTINGS = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}FAILPOINT"})  # of ours, but something else
+NO_SETTINGS = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}FAILPOINT"})  # our variables that are no settings
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MASK = "********"
 SIDECAR_DEFAULTS: Mapping[str, Any] = {entry.name: entry.default for entry in fields(SidecarSettings)}
@@ -32,7 +32,7 @@ _THREADS = re.compile(r"(.*?)(?::([0-9]{1,5}))?")
 
 @dataclass(slots=True)
 class Settings:
-    """Values by name, where each comes from, and what was wrong already with how it was written."""
+    """Values by name, their origins, and the faults found while reading."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)  # a name, or `kafka_config.` and a key of librdkafka
@@ -40,7 +40,7 @@ class Settings:
     ignored: list[str] = field(default_factory=list)  # variables that look like settings
 
     def put(self, key: str, value: object, origin: str) -> None:
-        """Set a value; an earlier one is replaced, in `kafka_config` key by key."""
+        """Set a value, or replace an earlier one; `kafka_config` is replaced key by key."""
         if key == "kafka_config" and isinstance(value, Mapping):
             for name, setting in value.items():
                 self.values.setdefault(key, {})[name] = setting
@@ -50,7 +50,7 @@ class Settings:
         self.origins[key] = origin
 
     def group_of(self, settings_class: type) -> dict[str, Any]:
-        """Return the values that a class of settings takes."""
+        """Return the values of the fields of a settings class."""
         return {entry.name: self.values[entry.name] for entry in fields(settings_class) if entry.name in self.values}
 
 
@@ -58,7 +58,7 @@ class Settings:
 
 
 def gather(path: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
-    """Read the file, the environment and the flags; `flags` has texts (and lists of them) by the settings' names."""
+    """Read the file, the environment and the flags; `flags` has strings, or lists of them, by setting."""
     settings = Settings()
     path = path or environment.get(f"{PREFIX}CONFIG")
     if path is not None:
@@ -106,7 +106,7 @@ def _read_environment(settings: Settings, environment: Mapping[str, str]) -> Non
 
 
 def _typed(key: str, value: object) -> object:
-    """Convert a text to its setting's type; if that fails it stays a text, which the check refuses."""
+    """Convert a string to its setting's type; if that fails, return the string, which the check refuses."""
     if not isinstance(value, str):
         return value
     kind = KINDS[key].removesuffix(" | None")
@@ -123,7 +123,7 @@ def _typed(key: str, value: object) -> object:
 
 
 def find_faults(settings: Settings) -> list[str]:
-    """Return all faults, a line each, with their origins."""
+    """Return all faults with their origins, one line each."""
     values = settings.values
     found = configuration.find_faults(settings.group_of(ConsumerConfig))
     for key, check in _CHECKS.items():
@@ -156,7 +156,7 @@ def _relations(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
 def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
     own = [entry.name for entry in fields(SidecarSettings)]
     if "exec" not in values:
-        return [Fault(key, "is for --exec, which is not given") for key in (*own, "dead_letter") if key in values]
+        return [Fault(key, "applies only with --exec") for key in (*own, "dead_letter") if key in values]
     known: dict[str, Any] = {entry.name: entry.default for entry in fields(ConsumerConfig)}
     known |= {**SIDECAR_DEFAULTS, **values}
     found = []
@@ -166,7 +166,7 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
         )
     failures, restarts = known["max_failures"], known["max_restarts"]
     if not refused & {"max_failures", "max_restarts"} and failures > restarts:
-        text = f"{failures} is more than max_restarts ({restarts}): what kills its child would never be given up"
+        text = f"{failures} is more than max_restarts ({restarts}): a record that kills the child is never given up"
         found.append(Fault("max_failures", text))
     revoke_ms, interval_ms = known["revoke_timeout_ms"], known["max_poll_interval_ms"]
     if not refused & {"revoke_timeout_ms", "max_poll_interval_ms"} and revoke_ms >= interval_ms:
@@ -176,10 +176,10 @@ def _child_faults(values: Mapping[str, Any], refused: set[str]) -> list[Fault]:
 
 
 def fit_revoke_timeout(settings: Settings, stop_timeout_ms: int, rebalance_timeout_ms: int) -> tuple[int, list[str]]:
-    """Return how long the command may take to give partitions up, and the faults of that in this group.
+    """Return how long the command may take to release partitions, and why that is too long for this group.
 
-    The coordinator waits for what the agent registers, at least for `rebalance_timeout_ms`, a setting of the group. The
-    default is two thirds of that, at most the usual default.
+    The coordinator waits for the agent's registered stop timeout, and at least for the group's `rebalance_timeout_ms`.
+    The default is two thirds of that wait, at most the usual default.
     """
     limit_ms = stop_limit_ms(stop_timeout_ms, rebalance_timeout_ms)
     revoke_ms = settings.values.get("revoke_timeout_ms")
@@ -189,7 +189,7 @@ def fit_revoke_timeout(settings: Settings, stop_timeout_ms: int, rebalance_timeo
         return revoke_ms, []
     group = f"rebalance_timeout_ms of group {settings.values['group']}"
     limit = f"stop_timeout_ms ({stop_timeout_ms})" if limit_ms == stop_timeout_ms else f"{group} ({limit_ms})"
-    text = f"{revoke_ms} is not below {limit}, after which others get the partitions that the command still works on"
+    text = f"{revoke_ms} is not below {limit}, after which others get partitions that the command still works on"
     return revoke_ms, [f"{_origin(settings, Fault('revoke_timeout_ms', text))}: {text}"]
 
 
@@ -201,7 +201,7 @@ def _subscription_faults(values: Mapping[str, Any]) -> list[Fault]:
         return [Fault(key, str(error).removeprefix("subscribe: "))]
     letters = str(values.get("dead_letter", "")).removeprefix("topic:")
     if letters in wanted.topics or (wanted.kind != "static" and _matches(wanted.kind, values["pattern"], letters)):
-        return [Fault("dead_letter", f"topic {letters} is one of those that are read")]
+        return [Fault("dead_letter", f"topic {letters} is one of those that this agent reads")]
     return []
 
 
@@ -212,7 +212,7 @@ def _matches(kind: str, pattern: str, topic: str) -> bool:
 
 
 def subscription_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `Consumer.subscribe` is to be given."""
+    """Return the arguments of `Consumer.subscribe`."""
     topics: dict[str, int] | None = None
     if "topics" in values:
         found = [_THREADS.fullmatch(topic) for topic in values["topics"]]
@@ -242,19 +242,19 @@ def effective(settings: Settings) -> dict[str, tuple[Any, str]]:
 
 
 def as_toml(shown: Mapping[str, tuple[Any, str]]) -> str:
-    """Write what `effective` returned as a file that `--config` takes; where a value comes from is a comment."""
+    """Format the result of `effective` as a file for `--config`; comments name the origins."""
     lines: list[str] = []
     table = ["", "[kafka_config]"]
     for key, (value, origin) in shown.items():
         is_kafka = key.startswith("kafka_config.")
         name = json.dumps(key.removeprefix("kafka_config.")) if is_kafka else key
-        text = json.dumps(value, ensure_ascii=False, default=str)  # TOML has no escapes for half a character,
-        text = text.replace("\x7f", "\\u007f")  # and takes this one only escaped
+        text = json.dumps(value, ensure_ascii=False, default=str)  # TOML allows no surrogate escapes,
+        text = text.replace("\x7f", "\\u007f")  # and this character only escaped
         (table if is_kafka else lines).append(f"{name} = {text}  # {origin}")
     return "\n".join(lines + (table if len(table) > 2 else []))
 
 
-# ---- one check a setting, where ConsumerConfig has none
+# ---- checks of the settings that ConsumerConfig does not check
 
 
 def _topics(value: object) -> str | None:

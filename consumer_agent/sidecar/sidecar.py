@@ -1,8 +1,8 @@
-"""An application in a child process: records go in, acknowledgements come out, and the agent stays alive.
+"""Runs an application in a child process, which gets records and answers with acknowledgements.
 
-One thread does it all, in rounds: poll the consumer for as many records as there is room for, exchange bytes with the
-child, finish what it has acknowledged. A slow child therefore only fills what is bounded, and never keeps the agent
-from polling. `ledger.py` decides what is given and given again; `child.py` is the process.
+One thread works in rounds: poll the consumer for as many records as there is room for, exchange bytes with the child,
+finish what it has acknowledged. A slow child therefore fills only bounded buffers and never keeps the agent from
+polling. `ledger.py` decides which records to give, and to give again; `child.py` is the process.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from consumer_agent.sidecar.ledger import Ledger, backoff_ms
 from consumer_agent.sidecar.run_counts import RunCounts
 from zkrebalancer.protocol.fields import TopicPartition
 
-IDLE_POLL_S = 0.2  # nothing is open: how soon a signal, or the child's end, is noticed
-BUSY_POLL_S = 0.02  # something is open: how soon an acknowledgement is, while no records come
-LOOK_INTERVAL_S = 0.05  # the child is waited for: how often the consumer is polled, and signals are noticed
-END_TIMEOUT_S = 5.0  # for a child that holds nothing to end after its input was closed
+IDLE_POLL_S = 0.2  # while nothing is open: signals and the child's end are noticed within this time
+BUSY_POLL_S = 0.02  # while something is open: the same for acknowledgements if no records come
+LOOK_INTERVAL_S = 0.05  # while waiting for the child: between polls of the consumer and checks for signals
+END_TIMEOUT_S = 5.0  # in which a child without records should end after its input was closed
 
 _log = logging.getLogger(__name__)
 
 
 class ChildError(ConsumerError):
-    """The child fails too often; or a record does, and there is nowhere to put it."""
+    """The child fails too often, or a record does and there is no destination for dead letters."""
 
 
 class StoppedInFlightError(ConsumerError):
-    """The agent was stopped before the child had acknowledged what it had."""
+    """The agent was stopped before the child had acknowledged all its records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Sidecar:
         """Prepare; `on_poll` is called after every poll.
 
         Raises:
-            ConfigurationError: there is no such command.
+            ConfigurationError: the command does not exist.
 
         """
         self._settings = settings
@@ -94,16 +94,16 @@ class Sidecar:
         self._silent_ends = 0  # children in a row that answered nothing
         self._start_at_ms = 0
         self._revoking: set[TopicPartition] = set()
-        self._unanswered: Counter[TopicPartition] = Counter()  # revokes of which the child has not said `revoked` yet
-        self._give_up_s: float | None = None  # known once the agent is to stop
+        self._unanswered: Counter[TopicPartition] = Counter()  # revokes that the child has not answered with `revoked`
+        self._give_up_s: float | None = None  # known once the agent has to stop
         self._left_behind = 0
 
     def run(self, subscribe: dict[str, Any]) -> None:
         """Read, until a signal or an error.
 
         Raises:
-            ChildError, FrameError, DeadLetterError: as named; nothing that is not acknowledged is finished.
-            StoppedInFlightError: stopped, and the child was not done in time.
+            ChildError, FrameError, DeadLetterError: only acknowledged records and dead letters are finished.
+            StoppedInFlightError: the child was not done in time after a signal.
 
         """
         try:
@@ -127,7 +127,7 @@ class Sidecar:
             while not self._signal_count():
                 self._round()
         except BaseException:
-            self._has_failed = True  # the child is not asked any more
+            self._has_failed = True  # the child gets no more requests
             raise
 
     def _round(self) -> None:
@@ -199,7 +199,7 @@ class Sidecar:
             self._child_ended(str(error))
 
     def _child_ended(self, reason: str) -> None:
-        """Reclaim the child's records; another child is started after a pause."""
+        """Reclaim the child's records; another child starts after a pause."""
         self._kill()
         held = self._ledger.child_ended(reason)
         self._revoking.clear()
@@ -213,7 +213,7 @@ class Sidecar:
         pause_ms = backoff_ms(self._silent_ends)
         self._start_at_ms = time.monotonic_ns() // 1_000_000 + pause_ms
         self._run_counts.restarts += 1
-        _log.warning("%s, %s records in hand; another one is started in %s ms", reason, held, pause_ms)
+        _log.warning("%s, %s records in hand; another one starts in %s ms", reason, held, pause_ms)
 
     def _kill(self) -> None:
         child, self._child = self._child, None
@@ -229,19 +229,19 @@ class Sidecar:
         if self._letters is not None:
             self._letters.close()
 
-    # ---- what the consumer calls back
+    # ---- callbacks of the consumer
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
-        """Begin after the finished records: a cancelled revoke has dropped the others."""
+        """Begin after the finished records, because a cancelled revoke has dropped the others."""
         finished, position = self._consumer.finished(), self._consumer.position()
         again = {tp: finished[tp] for tp in partitions if tp in finished and finished[tp] != position[tp]}
         if again:
             self._consumer.seek(again)
 
     def _revoke(self, partitions: list[TopicPartition]) -> None:
-        """Let the child finish what it has of these partitions; one that takes too long is killed.
+        """Let the child finish its records of these partitions; kill it if that takes too long.
 
-        Otherwise it would still process records of these partitions beside their next consumer.
+        Otherwise it could process records of these partitions while their next consumer does.
         """
         ledger = self._ledger
         ledger.withhold(partitions)
@@ -253,14 +253,14 @@ class Sidecar:
             while self._revoking or ledger.is_burying(partitions):
                 self._exchange(LOOK_INTERVAL_S)
                 if self._is_over(deadline_s) and self._run_counts.is_child_running:
-                    self._child_ended(f"the child has not let go of revoked partitions within {timeout_s:g} s")
+                    self._child_ended(f"the child has not released revoked partitions within {timeout_s:g} s")
                 if not self._run_counts.is_child_running:
                     break
             self._consumer.finish(ledger.finished())
         ledger.drop(partitions)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        """Notify the child too; it cannot save anything."""
+        """Drop these partitions and notify the child, which cannot save anything."""
         self._ledger.drop(partitions)
         if self._child is not None:
             self._tell_child(self._child, partitions)

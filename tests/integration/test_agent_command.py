@@ -44,7 +44,7 @@ def start_unless_it_ends(stage: Stage, agent: Agent) -> None:
     [
         ("no-such-program --now", (), 2, "there is no program 'no-such-program'"),
         ("sh -c 'unclosed", (), 2, "cannot be split into words"),
-        ("sh -c 'echo Hello; sleep 60'", (), 1, "that is no frame"),
+        ("sh -c 'echo Hello; sleep 60'", (), 1, "that is not a valid frame"),
         ("sh -c 'echo Hello; sleep 60'", ("--frames", "msgpack"), 1, "its length would be 1214606444"),
         ("sh -c 'exit 4'", ("--max-restarts", "1"), 1, "the child ended with exit status 4; 2 children in a row"),
         ("sh -c 'exec <&-; sleep 60'", ("--max-restarts", "1"), 1, "the child closed its input; 2 children in a row"),

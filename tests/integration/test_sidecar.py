@@ -57,7 +57,7 @@ def test_what_a_dead_child_did_not_acknowledge_is_given_to_the_next_one_in_order
     assert given == [*range(8), *range(7, 30)]
     errors = agent.stop()
     assert "the child ended with exit status 3" in errors
-    assert "another one is started in 100 ms" in errors
+    assert "another one starts in 100 ms" in errors
 
 
 def test_a_child_that_is_killed_is_replaced(stage: Stage, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_child_that_hangs_at_a_revoke_is_killed_and_the_rest_goes_on(stage: St
     wait_until(lambda: stage.offset(1) == 10, "the other partition")
     assert len(agent.children()) == 2
     (tmp_path / "hold-revoke").unlink()
-    assert "the child has not let go of revoked partitions within 0.3 s" in agent.stop()
+    assert "the child has not released revoked partitions within 0.3 s" in agent.stop()
 
 
 def test_the_answer_to_an_earlier_revoke_does_not_let_go_of_what_was_given_since(stage: Stage, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_revoke_takes_no_longer_than_two_thirds_of_what_the_coordinator_waits(
     wait_until(lambda: stage.offset(0) == 5, "the records")
     stage.wait_ack(stage.stop(member, 0))
     (tmp_path / "hold-revoke").unlink()
-    assert "the child has not let go of revoked partitions within 0.4 s" in agent.stop()
+    assert "the child has not released revoked partitions within 0.4 s" in agent.stop()
 
 
 @pytest.mark.parametrize("is_revoked", [False, True], ids=["working", "revoking"])

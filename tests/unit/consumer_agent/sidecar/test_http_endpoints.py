@@ -19,7 +19,7 @@ def test_a_well_agent() -> None:
     [
         ({"lease_ms": 0}, "it has no lease"),
         ({"since_poll_ms": MAX_SINCE_POLL_MS + 1}, "it has not polled for 60 s"),
-        ({"child_running": False}, "its child does not run"),
+        ({"child_running": False}, "its child is not running"),
     ],
 )
 def test_an_agent_that_is_not_well_says_why(changed: dict[str, float], fault: str) -> None:
