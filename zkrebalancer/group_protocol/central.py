@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zkrebalancer.group_protocol.consumer_group import ConsumerGroup, Turn
 
 FIRST_TARGET = "first-target"  # a timer of a member
+HASTE = "haste"  # a timer of the group
 MAX_FIRST_TARGET_MS = 10_000  # longest time for short heartbeat intervals, or a held join, before the first target
 
 
@@ -78,6 +79,22 @@ class CentralTargets:
             for topic, number in given.partitions
             if topic in wanted and number < topics.by_name[topic].partition_count
         )
+
+    # ---- short heartbeat intervals
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether targets are expected, so that clients should hear of them soon."""
+        return bool(self.newcomers) or self._group.scheduler.has_timer((self._group.group_id, HASTE, ""))
+
+    def hurry(self) -> None:
+        """Expect targets for one usual interval, because what is free now will be given to members.
+
+        A newcomer gets its share piece by piece, as others let go. Without this, its client would hear of a later piece
+        only a usual interval after an earlier one.
+        """
+        interval_ms = self._group.world.settings.consumer_heartbeat_interval_ms
+        self._group.scheduler.start_timer((self._group.group_id, HASTE, ""), interval_ms, lambda: None)
 
     # ---- newcomers
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from zkrebalancer.group_protocol.answers import Answer
 from zkrebalancer.group_protocol.assignors import DEFAULT_ASSIGNOR, Assignor, NamedPartition, Subscriber
-from zkrebalancer.group_protocol.central import FIRST_TARGET, CentralTargets, names_of
+from zkrebalancer.group_protocol.central import FIRST_TARGET, HASTE, CentralTargets, names_of
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember, ConsumerRoster, from_stored, to_stored
 from zkrebalancer.group_protocol.consumer_states import ConsumerGroupState, ConsumerMemberState
 from zkrebalancer.group_protocol.effects import Standing, Targeted
@@ -122,7 +122,7 @@ class ConsumerGroup:
             self.central.close(error)
         for member_id in self.roster.members:
             self._cancel_timers(member_id)
-        for kind in (RETENTION, RETRY, PAUSE):
+        for kind in (RETENTION, RETRY, PAUSE, HASTE):
             self.scheduler.cancel_timer((self.group_id, kind, ""))
         self.is_dead = True
 
@@ -150,6 +150,8 @@ class ConsumerGroup:
         """Raise the epoch, so that a new target is computed."""
         self.group_epoch += 1
         self._has_changed = True
+        if self.central is not None:
+            self.central.hurry()
         self._keep_while_empty()
         self.scheduler.report(self.group_id, f"epoch {self.group_epoch}: {reason}")
 
@@ -269,6 +271,8 @@ class ConsumerGroup:
 
     def move(self, member: ConsumerMember, position: Position) -> None:
         """Change a member's position, which then has to be stored and sent to its client."""
+        if self.central is not None and not member.position.held <= position.held:
+            self.central.hurry()
         self.roster.move(member, position)
         self._note_progress(member)
         self._has_changed = True

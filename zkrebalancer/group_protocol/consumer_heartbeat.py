@@ -223,7 +223,7 @@ class Heartbeat:
 
     def _answer(self, member: ConsumerMember, *, is_assignment_due: bool) -> ConsumerGroupHeartbeatAnswer:
         group, settings = self._group, self._group.world.settings
-        is_awaited = group.central is not None and bool(group.central.newcomers)
+        is_awaited = group.central is not None and group.central.is_awaited
         is_urgent = is_awaited or bool(group.roster.unsettled) or group.group_epoch != group.target_epoch
         return ConsumerGroupHeartbeatAnswer(
             ErrorCode.NONE,

@@ -57,8 +57,35 @@ def test_a_newcomer_gets_what_it_is_given_and_no_more() -> None:
     assert held(outside, "a") == []
     a.beat()
     assert a.numbers() == [1, 2] == held(outside, "a")
+    coordinator.pass_time(CENTRAL.consumer_heartbeat_interval_ms)
     a.beat()
     assert a.interval_ms == CENTRAL.consumer_heartbeat_interval_ms
+
+
+def test_what_was_given_up_reaches_its_next_owner_soon() -> None:
+    """A newcomer gets its share piece by piece; it must not go back to long intervals after the first one."""
+    coordinator, outside = central_group()
+    a = Client(coordinator, "a")
+    run(outside, a, rounds=80)
+    b = Client(coordinator, "b")
+    assert a.interval_ms == CENTRAL.consumer_heartbeat_interval_ms
+    b.beat()
+    outside.advance()
+    outside.stop("a", 0)
+    a.beat()
+    assert (a.numbers(), a.interval_ms) == ([1, 2, 3], CENTRAL.consumer_urgent_heartbeat_interval_ms)
+    a.beat()  # it reports that it let go
+    outside.advance()
+    outside.start("b", 0)
+    b.beat()
+    assert (b.numbers(), b.interval_ms) == ([0], CENTRAL.consumer_urgent_heartbeat_interval_ms)
+    for client in (a, b):
+        client.beat()
+        assert client.interval_ms == CENTRAL.consumer_urgent_heartbeat_interval_ms
+    coordinator.pass_time(CENTRAL.consumer_heartbeat_interval_ms)
+    for client in (a, b):
+        client.beat()
+        assert client.interval_ms == CENTRAL.consumer_heartbeat_interval_ms
 
 
 def test_a_stop_is_reported_when_the_client_has_let_go() -> None:
