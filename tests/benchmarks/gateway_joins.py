@@ -23,6 +23,7 @@ from gevent.event import Event
 from gevent.socket import create_connection, socket
 
 from tests.integration.gateway_process import GatewayProcess
+from zkrebalancer.cli.group_coordinator import CENTRAL_HEARTBEAT_MS
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.gateway.frames import FrameReader, framed
@@ -34,7 +35,9 @@ from zkrebalancer.localcluster import cluster as localcluster
 TOPIC = "joins"
 DEADLINE_S = 240.0
 RETRY_S = 0.1
-TUNED = ("--consumer-heartbeat-interval-ms", 500, "--consumer-session-timeout-ms", 6_000)
+TUNED_MS = 500  # between heartbeats
+USUAL_MS = {"broker": 5_000, "client": 5_000, "central": CENTRAL_HEARTBEAT_MS}  # the same by default
+TUNED = ("--consumer-heartbeat-interval-ms", TUNED_MS, "--consumer-session-timeout-ms", 6_000)
 TRANSIENT = frozenset({14, 15, 16})  # the coordinator is not there yet
 HEARTBEAT, FIND = ("ConsumerGroupHeartbeat", 1), ("FindCoordinator", 4)
 Kind = tuple[str, int]
@@ -144,39 +147,41 @@ class Members:
         held = set().union(*(member.owned for member in self._members))
         return sum(shares) == len(held) == self._partitions and max(shares) - min(shares) <= 1
 
-    @property
-    def interval_ms(self) -> int:
-        """The longest heartbeat interval that a member was told."""
-        return max(member.interval_ms for member in self._members)
-
-    def rest(self) -> None:
-        """Wait until all have the interval of a group at rest."""
-        gevent.sleep(2 * self.interval_ms / 1_000)
+    def rest(self, interval_ms: int) -> None:
+        """Wait until all report as seldom as in a group at rest, and for two intervals more."""
+        give_up_at = time.perf_counter() + DEADLINE_S
+        while {member.interval_ms for member in self._members} != {interval_ms}:
+            if time.perf_counter() > give_up_at:
+                raise SystemExit(f"{self._group}: heartbeats do not become as rare as every {interval_ms} ms")
+            gevent.sleep(RETRY_S)
+        gevent.sleep(2 * interval_ms / 1_000)
 
     def close(self) -> None:
         """End all."""
         gevent.killall(self._running)
 
 
-def measure(bootstrap: str, group: str, members: int, joins: int, partitions: int) -> Fields:
-    """Let `members` join at once, then others one by one."""
+def measure(bootstrap: str, group: str, members: int, joins: int, partitions: int, interval_ms: int) -> Fields:
+    """Let `members` join at once, then others one by one; `interval_ms`: between heartbeats of a group at rest."""
     some = Members(bootstrap, group, partitions)
     try:
         at_once_ms = some.join(members)
         single_ms = []
         for _ in range(joins):
-            some.rest()
+            some.rest(interval_ms)
             single_ms.append(round(some.join(1)))
         found: Fields = {"members": members, "at_once_ms": round(at_once_ms), "one_joins_ms": single_ms}
         if single_ms:
             found["one_joins_ms_median"] = statistics.median(single_ms)
-        return found | {"heartbeat_interval_ms": some.interval_ms}
+        return found | {"heartbeat_interval_ms": interval_ms}
     finally:
         some.close()
 
 
 def measure_side(way: str, tuning: str, arguments: argparse.Namespace) -> Fields:
     """Measure at the broker, or behind gateways that assign `client` or `central`."""
+    interval_ms = TUNED_MS if tuning == "tuned" else USUAL_MS[way]
+    sizes = arguments.members, arguments.joins, arguments.partitions, interval_ms
     properties = PROTOCOLS["kip848"].settings["tuned" if tuning == "tuned" else "default"].broker
     with (
         localcluster.LocalCluster(chroot="/joins", broker="kafka-4", kafka_properties=properties) as cluster,
@@ -185,7 +190,7 @@ def measure_side(way: str, tuning: str, arguments: argparse.Namespace) -> Fields
     ):
         lab.create_topic(TOPIC, arguments.partitions)
         if way == "broker":
-            return measure(cluster.bootstrap, TOPIC, arguments.members, arguments.joins, arguments.partitions)
+            return measure(cluster.bootstrap, TOPIC, *sizes)
         if way == "central":
             lab.start_coordinator(1)
             lab.wait_leader()
@@ -195,19 +200,16 @@ def measure_side(way: str, tuning: str, arguments: argparse.Namespace) -> Fields
         try:
             for gateway in gateways:
                 gevent.get_hub().threadpool.apply(gateway.start)
-            return _measure_gateways(gateways, arguments)
+            return _measure_gateways(gateways, arguments.groups, sizes)
         finally:
             for gateway in gateways:
                 gateway.kill()
 
 
-def _measure_gateways(gateways: list[GatewayProcess], arguments: argparse.Namespace) -> Fields:
+def _measure_gateways(gateways: list[GatewayProcess], count: int, sizes: tuple[int, int, int, int]) -> Fields:
     before_s = sum(used_s(gateway) for gateway in gateways)
-    groups = [f"{TOPIC}-{number}" for number in range(arguments.groups)]
-    jobs = [
-        gevent.spawn(measure, gateways[0].bootstrap, group, arguments.members, arguments.joins, arguments.partitions)
-        for group in groups
-    ]
+    groups = [f"{TOPIC}-{number}" for number in range(count)]
+    jobs = [gevent.spawn(measure, gateways[0].bootstrap, group, *sizes) for group in groups]
     gevent.joinall(jobs, raise_error=True)
     found: Fields = {"groups": [job.get() for job in jobs]} if len(jobs) > 1 else dict(jobs[0].get() or {})
     found["gateways_processor_s"] = round(sum(used_s(gateway) for gateway in gateways) - before_s, 2)

@@ -13,7 +13,7 @@ from zkrebalancer.group_protocol.consumer_protocol import PROTOCOL_TYPE
 from zkrebalancer.group_protocol.consumer_roster import ConsumerMember
 from zkrebalancer.group_protocol.effects import Standing, Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.reconciliation import Partitions
+from zkrebalancer.group_protocol.reconciliation import NOTHING, Partition, Partitions
 from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, JoinGroupRequest, OneGroup
 from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.protocol import paths
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FIRST_TARGET = "first-target"  # a timer of a member
 HASTE = "haste"  # a timer of the group
 MAX_FIRST_TARGET_MS = 10_000  # longest time for short heartbeat intervals, or a held join, before the first target
+MAX_REST_MS = 3_000  # longest time for which a held join waits for more: after Kafka's default interval, clients know
 
 
 class CentralTargets:
@@ -34,13 +35,14 @@ class CentralTargets:
         """Start without targets."""
         self._group = group
         self._given: dict[str, Targeted] = {}
-        self._joins: dict[str, Turn] = {}  # of classic newcomers; answered when their whole first target is free
-        self.newcomers: set[str] = set()  # members that wait for their first target
+        self._joins: dict[str, Turn] = {}  # of classic newcomers; answered when their whole first share is free
+        self._newcomers: dict[str, int] = {}  # members that wait for their first target, or share -> until when, in ms
+        self._released: set[Partition] = set()  # given up lately, and not yet given to a member
 
     def forget(self, member_id: str) -> None:
         """Forget a member that is gone."""
         self._given.pop(member_id, None)
-        self.newcomers.discard(member_id)
+        self._newcomers.pop(member_id, None)
         self._refuse(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def close(self, error: ErrorCode) -> None:
@@ -58,10 +60,11 @@ class CentralTargets:
     def give(self, member: ConsumerMember, targeted: Targeted) -> bool:
         """Set a member's target; return whether it changes anything."""
         self._given[member.member_id] = targeted
-        if targeted.partitions:
-            self._end_haste(member.member_id)
-        topics = self._group.world.topics
-        return not topics.is_known or self.target_of(member) != member.target
+        if targeted.partitions and member.member_id not in self._joins:
+            self._admit(member.member_id)
+        target = self.target_of(member)
+        self._released -= target
+        return not self._group.world.topics.is_known or target != member.target
 
     def target_of(self, member: ConsumerMember) -> Partitions:
         """Return a member's target, without partitions that do not exist or that the member does not want.
@@ -80,62 +83,89 @@ class CentralTargets:
             if topic in wanted and number < topics.by_name[topic].partition_count
         )
 
-    # ---- short heartbeat intervals
+    # ---- haste
 
     @property
     def is_awaited(self) -> bool:
         """Whether targets are expected, so that clients should hear of them soon."""
-        return bool(self.newcomers) or self._group.scheduler.has_timer((self._group.group_id, HASTE, ""))
+        return bool(self._newcomers) or self._is_in_haste
 
-    def hurry(self) -> None:
-        """Expect targets for one usual interval, because what is free now will be given to members.
+    @property
+    def _is_in_haste(self) -> bool:
+        return self._group.scheduler.has_timer((self._group.group_id, HASTE, ""))
+
+    def hurry(self, released: Partitions = NOTHING) -> None:
+        """Expect targets for one usual interval, because what was released will be given to members.
 
         A newcomer gets its share piece by piece, as others let go. Without this, its client would hear of a later piece
         only a usual interval after an earlier one.
         """
+        self._released |= released
         interval_ms = self._group.world.settings.consumer_heartbeat_interval_ms
-        self._group.scheduler.start_timer((self._group.group_id, HASTE, ""), interval_ms, lambda: None)
+        self._group.scheduler.start_timer((self._group.group_id, HASTE, ""), interval_ms, self._end_haste)
+
+    def _end_haste(self) -> None:
+        self._released.clear()
+        if self._joins:
+            self._group.advance()
 
     # ---- newcomers
 
-    def hasten(self, member: ConsumerMember, session_timeout_ms: int) -> None:
+    def expect(self, member: ConsumerMember, session_timeout_ms: int) -> None:
         """Expect the first target of a newcomer, for a limited time."""
-        if member.member_id in self._given or member.member_id in self.newcomers:
+        if member.member_id in self._given or member.member_id in self._newcomers:
             return
-        self.newcomers.add(member.member_id)
-        key = (self._group.group_id, FIRST_TARGET, member.member_id)
-        delay_ms = min(MAX_FIRST_TARGET_MS, session_timeout_ms * 3 // 4)
-        self._group.scheduler.start_timer(key, delay_ms, lambda: self._waited_in_vain(member.member_id))
+        self._newcomers[member.member_id] = self._group.scheduler.now_ms + session_timeout_ms * 3 // 4
+        self._limit_wait(member.member_id, MAX_FIRST_TARGET_MS)
 
-    def _end_haste(self, member_id: str) -> None:
-        self.newcomers.discard(member_id)
-        if member_id not in self._joins:
-            self._group.cancel_timer(FIRST_TARGET, member_id)
+    def _limit_wait(self, member_id: str, at_most_ms: int) -> None:
+        now_ms = self._group.scheduler.now_ms
+        until_ms = self._newcomers[member_id] = min(self._newcomers[member_id], now_ms + at_most_ms)
+        key = (self._group.group_id, FIRST_TARGET, member_id)
+        self._group.scheduler.start_timer(key, until_ms - now_ms, lambda: self._waited_in_vain(member_id))
+
+    def _admit(self, member_id: str) -> None:
+        self._newcomers.pop(member_id, None)
+        self._group.cancel_timer(FIRST_TARGET, member_id)
 
     def _waited_in_vain(self, member_id: str) -> None:
-        self.newcomers.discard(member_id)
+        self._newcomers.pop(member_id, None)
         turn = self._joins.pop(member_id, None)
         if turn is not None:
             self._group.take_turn(turn)
 
     def hold_join(self, member: ConsumerMember, turn: Turn) -> bool:
-        """Hold a classic newcomer's JoinGroup until its first target is free; return whether it is held."""
+        """Hold a classic newcomer's JoinGroup until its first share is free; return whether it is held."""
         self._refuse(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier one, which the client repeated
-        if member.member_id not in self.newcomers or turn.member is not member:
+        if member.member_id not in self._newcomers or turn.member is not member:
             return False
         self._joins[member.member_id] = turn
         return True
 
     def due_joins(self) -> list[Turn]:
-        """Remove and return the joins of newcomers whose whole target is free."""
+        """Remove and return the joins of newcomers whose whole share is free, as far as can be told.
+
+        What comes later costs a client another join, and it learns of that only with a heartbeat.
+        """
         roster = self._group.roster
-        due = []
-        for member_id in [*self._joins]:
-            member = roster.members[member_id]
-            if member.target and all(map(roster.is_free_for(member), member.target)):
-                due.append(self._joins.pop(member_id))
-                self._end_haste(member_id)
-        return due
+        members = [roster.members[member_id] for member_id in self._joins]
+        ready = [one.member_id for one in members if one.target and all(map(roster.is_free_for(one), one.target))]
+        if ready and self._is_more_to_come():
+            for member_id in ready:
+                self._limit_wait(member_id, MAX_REST_MS)
+            return []
+        for member_id in ready:
+            self._admit(member_id)
+        return [self._joins.pop(member_id) for member_id in ready]
+
+    def _is_more_to_come(self) -> bool:
+        """Whether partitions were released, or will soon be; a client that knows but is slow is not waited for."""
+        members = self._group.roster.members
+        return any(map(self._group.roster.is_free, self._released)) or any(
+            (self._is_in_haste or not self._group.is_told(members[member_id]))
+            and not members[member_id].position.held <= members[member_id].target
+            for member_id in self._group.roster.unsettled
+        )
 
     # ---- what is reported
 

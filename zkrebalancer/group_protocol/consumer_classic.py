@@ -146,7 +146,7 @@ def _member(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, *, 
     member = ConsumerMember(member_id, instance_id)
     roster.add(member)
     if group.central is not None:
-        group.central.hasten(member, request.session_timeout_ms)
+        group.central.expect(member, request.session_timeout_ms)
     return member
 
 

@@ -188,6 +188,11 @@ class ConsumerGroup:
         """Return the epoch that a member has to reach: its own if the newest epoch does not affect it."""
         return member.position.epoch if self.central is not None and member.has_its_target else newest
 
+    def is_told(self, member: ConsumerMember) -> bool:
+        """Whether the client was told to give something up, or to join again."""
+        is_called = self.scheduler.has_timer((self.group_id, JOIN, member.member_id))
+        return is_called or member.position.state is ConsumerMemberState.UNREVOKED
+
     def _note_progress(self, member: ConsumerMember) -> None:
         self.roster.note_progress(member, self.due_epoch(member, self.target_epoch))
 
@@ -272,7 +277,7 @@ class ConsumerGroup:
     def move(self, member: ConsumerMember, position: Position) -> None:
         """Change a member's position, which then has to be stored and sent to its client."""
         if self.central is not None and not member.position.held <= position.held:
-            self.central.hurry()
+            self.central.hurry(member.position.held - position.held)
         self.roster.move(member, position)
         self._note_progress(member)
         self._has_changed = True
@@ -366,6 +371,7 @@ class ConsumerGroup:
         self.untold.discard(member.member_id)
         if self.central is not None:
             self.central.forget(member.member_id)
+            self.central.hurry(member.position.held)
         self.roster.remove(member)
         self._has_changed = True
 

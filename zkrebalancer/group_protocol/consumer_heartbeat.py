@@ -141,7 +141,7 @@ class Heartbeat:
             member = ConsumerMember(self._member_id, instance_id)
             group.roster.add(member)
             if group.central is not None:
-                group.central.hasten(member, group.world.settings.consumer_session_timeout_ms)
+                group.central.expect(member, group.world.settings.consumer_session_timeout_ms)
             return member
         if former.classic is None and former.position.state is not ConsumerMemberState.AWAY:
             raise RefusedError(ErrorCode.UNRELEASED_INSTANCE_ID, f"Instance id {instance_id} is in use.")

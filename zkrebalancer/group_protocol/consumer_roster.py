@@ -99,6 +99,10 @@ class ConsumerRoster:
             if self._holders.setdefault(partition, member.member_id) != member.member_id:
                 raise InvalidPositionError(f"{member.member_id} and {self._holders[partition]} hold {partition}")
 
+    def is_free(self, partition: Partition) -> bool:
+        """Whether no member holds a partition."""
+        return partition not in self._holders
+
     def is_free_for(self, member: ConsumerMember) -> Callable[[Partition], bool]:
         """Return a function that says whether no other member holds a partition."""
         return lambda partition: self._holders.get(partition, member.member_id) == member.member_id

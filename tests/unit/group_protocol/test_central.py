@@ -9,18 +9,20 @@ from tests.support.classic_consumer import ClassicConsumer, subscription
 from tests.support.group_coordinator import GROUP, SESSION_MS, Coordinator
 from tests.support.kip848_group import Client, coordinator_with, described, topics
 from zkrebalancer.group_protocol.answers import JoinGroupAnswer
+from zkrebalancer.group_protocol.central import MAX_REST_MS
 from zkrebalancer.group_protocol.effects import Targeted
 from zkrebalancer.group_protocol.error_codes import ErrorCode as E
 from zkrebalancer.group_protocol.requests import JoinGroupProtocol, JoinGroupRequest
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 
 CENTRAL = GroupProtocolSettings(assigns_centrally=True)
+QUICK = GroupProtocolSettings(assigns_centrally=True, consumer_heartbeat_interval_ms=1_000)
 EVERYTHING = [0, 1, 2, 3]
 Member = ClassicConsumer | Client
 
 
-def central_group() -> tuple[Coordinator, Outside]:
-    coordinator = coordinator_with({"t": 4}, CENTRAL)
+def central_group(settings: GroupProtocolSettings = CENTRAL) -> tuple[Coordinator, Outside]:
+    coordinator = coordinator_with({"t": 4}, settings)
     return coordinator, Outside(coordinator)
 
 
@@ -170,6 +172,61 @@ def test_a_classic_newcomer_waits_until_what_it_gets_is_free() -> None:
         outside.share(4)
     answer = coordinator.joined(ticket)
     assert len(held(outside, answer.member_id)) == 2
+
+
+def half_given() -> tuple[Coordinator, Outside, Client, int, str]:
+    """Return a classic newcomer's held join; it was given what one of two members gave up, the other has yet to."""
+    coordinator, outside = central_group(QUICK)
+    a, b = (Client(coordinator, name) for name in "ab")
+    run(outside, a, b)
+    ticket = coordinator.join(protocols=(JoinGroupProtocol("range", subscription(frozenset())),), version=3)
+    outside.advance()
+    (member_id,) = set(outside.owners) - {"a", "b"}
+    for client in (a, b):
+        outside.stop(client.name, client.numbers()[0])
+    a.beat()
+    a.beat()
+    outside.advance()
+    assert coordinator.is_waiting(ticket)
+    outside.start(member_id, 0)
+    assert coordinator.is_waiting(ticket)
+    return coordinator, outside, b, ticket, member_id
+
+
+def test_a_classic_newcomer_joins_with_all_that_others_give_up_for_it() -> None:
+    """The rest would cost it one more join, of which it would learn only with a heartbeat."""
+    coordinator, outside, b, ticket, member_id = half_given()
+    b.beat()
+    b.beat()
+    outside.advance()
+    assert coordinator.is_waiting(ticket), "what was just given up is on its way"
+    outside.start(member_id, 1)
+    coordinator.joined(ticket)
+    assert held(outside, member_id) == [0, 1]
+
+
+@pytest.mark.parametrize(("is_told", "within_ms"), [(True, QUICK.consumer_heartbeat_interval_ms), (False, MAX_REST_MS)])
+def test_a_classic_newcomer_does_not_wait_for_a_slow_member(within_ms: int, *, is_told: bool) -> None:
+    coordinator, outside, b, ticket, member_id = half_given()
+    b.holds_on = True
+    if is_told:
+        b.beat()
+    coordinator.pass_time(within_ms - 1)
+    assert coordinator.is_waiting(ticket)
+    coordinator.pass_time(1)
+    coordinator.joined(ticket)
+    assert held(outside, member_id) == [0]
+
+
+def test_a_classic_newcomer_does_not_wait_for_what_nobody_here_gets() -> None:
+    """An agent may get it, for example."""
+    coordinator, _outside, b, ticket, _member_id = half_given()
+    b.beat()
+    b.beat()
+    coordinator.pass_time(QUICK.consumer_heartbeat_interval_ms - 1)
+    assert coordinator.is_waiting(ticket)
+    coordinator.pass_time(1)
+    coordinator.joined(ticket)
 
 
 def test_a_classic_newcomer_that_is_given_nothing_is_answered_within_its_session() -> None:
