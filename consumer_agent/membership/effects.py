@@ -90,7 +90,7 @@ class ReadKafkaOffsets(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CommitToKafka(Effect):
-    """Write offsets with their texts into Kafka's store, no later than `until_ms`; `KafkaCommitted` follows."""
+    """Write offsets with their metadata into Kafka's store, no later than `until_ms`; `KafkaCommitted` follows."""
 
     token: int
     offsets: Mapping[TopicPartition, tuple[int, str]]

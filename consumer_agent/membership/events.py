@@ -1,6 +1,6 @@
 """The state machine's events (inputs), as plain data.
 
-ZooKeeper's own events are those of `zkrebalancer.protocol.calls`. A token names one question: the event that answers an
+ZooKeeper's own events are those of `zkrebalancer.protocol.calls`. A token names one request: the event that answers an
 effect carries the effect's token.
 """
 
@@ -98,7 +98,7 @@ class OffsetsResolved(AgentEvent):
 
 @dataclass(frozen=True, slots=True)
 class KafkaOffsetsRead(AgentEvent):
-    """Offsets and texts stored in Kafka; None: no answer. Answers `ReadKafkaOffsets`."""
+    """Offsets and metadata stored in Kafka; None: no answer. Answers `ReadKafkaOffsets`."""
 
     token: int
     found: Mapping[TopicPartition, tuple[int, str]] | None

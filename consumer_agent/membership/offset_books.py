@@ -5,8 +5,8 @@ each commit to Kafka, which has to finish within the lease that the check proves
 are used, the higher offset wins: each was finished once, and a store that some consumers do not write falls behind.
 
 Every offset in Kafka has a mark that names the topic's incarnation: a topic that was deleted and created again starts
-anew, and a late commit to the old one is ignored. Offsets with another text, or none, come from other programs and are
-used.
+anew, and a late commit to the old one is ignored. Offsets with other metadata, or none, come from other programs and
+are used.
 
 Refusals show which offset nodes exist in ZooKeeper: if a node is missing, or exists already, that is noted and the
 transaction is built again.
@@ -143,7 +143,7 @@ class KafkaBook(Book):
     def note_read(
         self, partitions: Iterable[TopicPartition], found: Mapping[TopicPartition, tuple[int, str]]
     ) -> dict[TopicPartition, int]:
-        """Note offsets and texts that were found when `partitions` were read; return the offsets of the present topics.
+        """Note offsets and metadata found when `partitions` were read; return the offsets of the present topics.
 
         What was known of the other `partitions` is forgotten: their offsets may have been deleted since this consumer
         last owned them, and an offset that is believed to be stored would not be committed.

@@ -114,7 +114,7 @@ class GroupRequests:
                 return ErrorCode.NONE
 
     def _error_of_heartbeat(self, group_id: str) -> ErrorCode:
-        """Return what a member hears that has nothing else to do first."""
+        """Return the error for a member to which the machine has nothing else to say."""
         is_elsewhere = self._offsets.was_elsewhere(group_id)
         return ErrorCode.UNKNOWN_MEMBER_ID if is_elsewhere else ErrorCode.NONE
 

@@ -171,7 +171,7 @@ class GivenRecords:
         if isinstance(reply, Refused):
             self._view.unrecorded.update(dict.fromkeys(names))
             if reply.index is not None and reply.refusal in {Refusal.NO_NODE, Refusal.NODE_EXISTS}:
-                self._view.recorded ^= {names[reply.index]}  # somebody else has removed or created it
+                self._view.recorded ^= {names[reply.index]}  # another client has removed or created it
         else:
             self._view.recorded.update(names)
         self.look()
@@ -179,7 +179,7 @@ class GivenRecords:
     def _mark(self) -> None:
         """Mark the records as reliable, now that every member has one; they stay so until another version leads."""
         if any(member.given is None for member in self._view.members.values()):
-            return  # until it can be read, or is gone; then the group is read anew
+            return  # the group is read anew once that record can be read, or is gone
         group = self._view.group
         mark = SetContent(paths.given(group), cluster_nodes.encode_counter(self._view.generation))
         self._is_writing = True

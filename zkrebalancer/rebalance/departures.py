@@ -112,9 +112,9 @@ class Departures:
     # Eviction -------------------------------------------------------------------------------------------------------
 
     def evict_broken(self, member: Member) -> None:
-        """Evict a consumer that was removed, or whose record was, claims what was never given, or has no session.
+        """Evict a consumer that lacks its registration, its record or a session, or makes false claims.
 
-        Without a session nothing ends by itself. An eviction waits for a lease, in case that somebody lives after all.
+        Without a session, nothing ends by itself. The eviction waits for a lease, in case the consumer still lives.
         """
         if not member.registered:
             self.evict(member.consumer, UNREGISTERED)
@@ -157,7 +157,7 @@ class Departures:
         record = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
         create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
-        # No acknowledgement may be lost, except of a consumer with false claims: `given` covers all it may hold.
+        # The version check keeps acknowledgements. With false claims none is needed: `given` covers all it may hold.
         version = ANY_VERSION if member.false_claims else member.owners_version
         last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
         given = paths.given(group, consumer)
@@ -195,7 +195,7 @@ class Departures:
             self._give_way(consumer)
 
     def _note_in_the_way(self, reply: Reply, consumer: str, written: list[str]) -> None:
-        """Remember what somebody else has made, so that the next try goes without it."""
+        """Note a foreign node, so that the next try avoids it."""
         if not isinstance(reply, Refused) or reply.index is None:
             return
         path = written[reply.index]
@@ -220,7 +220,7 @@ class Departures:
         known = member.registration
         topics = member.blocked_topics()
         if ALL_TOPICS in topics:
-            # Also of a topic that was deleted: a consumer that holds some of it may still read when it is there again.
+            # Includes deleted topics: if such a topic is created again, its holder may still read it.
             topics = tuple(sorted(self._view.topics.keys() | self._view.incarnations.keys()))
         return EvictionRecord(
             generation=self._view.generation,
@@ -231,14 +231,14 @@ class Departures:
         )
 
     def _really_held(self, member: Member) -> dict[TopicPartition, int]:
-        """Return what it holds: of one that cannot be read, not what it has let go, and somebody else owns by now."""
+        """Return what it holds; if that cannot be read, without partitions that are known to have another holder."""
         held = member.held()
         if member.is_readable and not member.is_record_gone:
             return held
         return {tp: thread for tp, thread in held.items() if not self._is_of_another(tp, member)}
 
     def _is_of_another(self, partition: TopicPartition, member: Member) -> bool:
-        """Whether another member is known to hold a partition: by all that it has, or by its record alone."""
+        """Whether another member is known to hold a partition, even if only its record can be read."""
         others = [self._view.members.get(name) for name in self._view.holders(partition) if name != member.consumer]
         return any(
             other.is_readable or (other.owners is not None and partition in other.owners.partitions)
@@ -285,7 +285,7 @@ class Departures:
     def _await_lease(self, consumer: str, record: EvictionRecord | None) -> None:
         """Wait one whole lease from when this leader first saw the eviction record.
 
-        Not from when it last did: where connections break again and again, leases would never end.
+        A later reading does not restart the wait, or leases would never end while connections keep breaking.
         """
         seen, over_us = self._leases.get(consumer, (None, 0))
         if consumer not in self._leases or seen != record:

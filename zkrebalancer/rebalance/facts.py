@@ -53,7 +53,7 @@ class OwnersRead(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Fact):
-    """A consumer has to be evicted, because neither it nor the end of its session can have left its nodes like this."""
+    """A consumer has to be evicted, because neither a correct consumer nor the end of a session leaves such nodes."""
 
     member: Member
 

@@ -68,7 +68,7 @@ class Membership:
             return
         if isinstance(reply, Children):
             member.refused.update(f"{path}/{name}" for name in reply.names)
-        owners = Get(paths.owners(self._view.group, consumer), watch=True)  # their outcome, if they are gone
+        owners = Get(paths.owners(self._view.group, consumer), watch=True)  # shows whether missing ones were applied
         self._scheduler.ask(owners, self._owners_read_after, consumer, path)
 
     def _owners_read_after(self, reply: Reply, consumer: str, path: str) -> None:
@@ -78,7 +78,7 @@ class Membership:
         self._owners_read(reply, consumer, None)
 
     def look_ever_more_rarely(self, pause_us: int) -> None:
-        """List members again after growing pauses: ZooKeeper sends no watch events without the right to read."""
+        """List members again at growing intervals: ZooKeeper sends no watch events without the right to read."""
         self._scheduler.wake("reconcile", self._scheduler.now.mono_us + pause_us, self._look, pause_us)
 
     def _look(self, pause_us: int) -> None:
@@ -179,7 +179,7 @@ class Membership:
                 self._report(facts.SessionOver(consumer))
 
     def _registered_without_owners(self, reply: Reply, consumer: str) -> None:
-        """The end of a session deletes both nodes, so if this one still exists, somebody has deleted the other."""
+        """Check for a record deleted by hand: the end of a session would have deleted the registration as well."""
         member = self._view.members.get(consumer)
         if member is None or member.state is MemberState.EVICTING:
             return

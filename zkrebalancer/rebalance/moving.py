@@ -186,11 +186,11 @@ class Moving:
         view.recorded_incarnations.update(batch.incarnations)
         view.recorded.update(batch.recorded)
         if any(map(view.is_stale, batch.incarnations)):
-            self._report(facts.Changed("topic-recreated"))  # while the transaction was under way
+            self._report(facts.Changed("topic-recreated"))  # while the transaction was in flight
         for (consumer, sent), node in zip(batch.commands, reply.results[batch.first_index :], strict=True):
             member = view.members.get(consumer)
             if member is None:
-                self._report(facts.CameAndWent(consumer))  # while the transaction was under way
+                self._report(facts.CameAndWent(consumer))  # while the transaction was in flight
                 continue
             member.refused_tries = 0
             for pending in member.pending:
@@ -240,7 +240,7 @@ class Moving:
             self.expect_readable(member)
 
     def _leave_out_for_now(self, consumer: str) -> None:
-        """Leave out for a while a consumer to which commands are refused, so that the others continue."""
+        """Leave out, for a while, a consumer whose commands ZooKeeper refuses, so that the others continue."""
         self.leave_out(consumer)
         member = self._view.members.get(consumer)
         if member is not None:
@@ -267,7 +267,7 @@ class Moving:
         self._candidates[member.consumer] = None
 
     def leave_out(self, consumer: str) -> None:
-        """Send a consumer nothing more of this plan, and no longer wait for it."""
+        """Leave a consumer out of the rest of this plan: send it nothing, and do not wait for it."""
         if self.plan is not None and self.plan.drop(consumer):
             self._serve_all(self.plan)
 
@@ -310,7 +310,7 @@ class Moving:
         if acknowledged:
             self._answered(member)
         elif before is None:
-            self.limit(member)  # nobody could tell whether it had answered
+            self.limit(member)  # until now, its answer could not be seen
         elif member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed"))  # not by any command of ours
         self._given.look()
@@ -355,10 +355,10 @@ class Moving:
         self._scheduler.wake(("command", consumer), at_us, self._look, consumer, late_us)
 
     def expect_readable(self, member: Member) -> None:
-        """Limit the time of a consumer that gets no command, because something of it cannot be read.
+        """Limit the time of a consumer that gets no command, because a node of it cannot be read.
 
-        Where ZooKeeper refuses to show it, only an answer to its commands is waited for: they vanish when answered.
-        While its record or its channel may not be read, nobody can tell, and there is no limit.
+        If ZooKeeper refuses to show a command, the limit is that of its answer, which deletes the command. While
+        ZooKeeper refuses to show its record or channel, no answer can be seen, and there is no limit.
         """
         key = ("unreadable", member.consumer)
         if member.is_readable or self._is_record_refused(member):
@@ -407,11 +407,11 @@ class Moving:
             self.drop_cancelled(consumer, late)
         elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_NODE:
             self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
-        elif isinstance(reply, Refused):  # somebody has created a node below it, so nobody can acknowledge it either
+        elif isinstance(reply, Refused):  # it has a foreign node below it, so it cannot be acknowledged either
             self._report(facts.Unanswered(consumer, f"{late.node} cannot be removed: {reply.refusal.value}", late))
 
     def drop_cancelled(self, consumer: str, late: PendingCommand) -> None:
-        """Retry after a command is gone that was never applied, unless that was the last try."""
+        """Retry a command that is gone and was never applied, unless that was the last try."""
         member = self._view.members.get(consumer)
         if member is None or late not in member.pending:
             return

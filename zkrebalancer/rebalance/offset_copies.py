@@ -1,4 +1,4 @@
-"""Removes copies of deleted offsets that are too many (`protocol/offset_copy.py`)."""
+"""Removes the oldest copies of deleted offsets if there are too many (`protocol/offset_copy.py`)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OffsetCopies:
         self._is_removing = False
 
     def reset(self) -> None:
-        """The group is read anew: the next copy causes the next look."""
+        """Forget a removal in progress, because the group is read anew; the next copy causes the next look."""
         self._is_removing = False
 
     def look(self) -> None:
-        """List the copies: another one was made."""
+        """List the copies, because another one was made."""
         self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
@@ -40,9 +40,9 @@ class OffsetCopies:
             self._scheduler.write(operations[:count], self._removed, names, count)
 
     def _removed(self, reply: Reply, names: Sequence[str], count: int) -> None:
-        """Continue with the rest, without a copy that has foreign nodes below it.
+        """Continue with the rest, and skip a copy that has foreign nodes below it.
 
-        If somebody else has removed copies, wait for the next list.
+        If another client has removed copies, wait for the next list.
         """
         self._is_removing = False
         if isinstance(reply, Done):

@@ -52,10 +52,10 @@ class GroupReader:
         self._owning: tuple[str, ...] = ()
         self._mark: bytes | None = None  # the generation up to which all that was given is recorded
         self._is_generation_known = True
-        self._seen_generation = 0  # by members
-        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer, None: the record makes no sense
-        self._refused: dict[str, set[str]] = {}  # consumer -> paths of what it has, and may not be read
-        self._without_record: list[str] = []  # registered when that was read, and afterwards without `owners`
+        self._seen_generation = 0  # the highest in members' nodes
+        self._given: dict[str, dict[TopicPartition, int] | None] = {}  # by consumer; None: the record is invalid
+        self._refused: dict[str, set[str]] = {}  # consumer -> paths of its nodes that may not be read
+        self._without_record: list[str] = []  # members whose `owners` was missing after `ids` was read
 
     def stages(self) -> list[Stage]:
         """Return what to read, in order; a stage may begin once every reply to the previous one is handled."""
@@ -249,7 +249,7 @@ class GroupReader:
             self._note_refused(consumer, node, reply)
 
     def _owners_listed(self, reply: Reply) -> None:
-        """Note the records; one whose registration is not listed later is of a dead or manually removed consumer."""
+        """Note the records. If no registration is listed later, the consumer is dead or was removed by hand."""
         self._owning = _names(reply)
 
     def _ids_listed(self, reply: Reply) -> None:
@@ -288,7 +288,7 @@ class GroupReader:
         self.channels.setdefault(consumer, [])  # its channel may be younger than the list of channels
 
     def _registered_again(self, consumer: str, reply: Reply) -> None:
-        """The end of a session deletes `ids` and `owners`; if `ids` still exists, somebody has deleted `owners`."""
+        """Check `ids` again: a session's end deletes `ids` and `owners`, so if `ids` exists, `owners` was deleted."""
         if not isinstance(reply, Content):
             self._note_death(consumer)
             return
@@ -300,7 +300,7 @@ class GroupReader:
         self._adopt_commands(member)
 
     def _adopt_commands(self, member: Member) -> None:
-        """Adopt the commands that it has to answer: all that were found, while its record may not be read."""
+        """Adopt the commands that it has to answer; if its record may not be read, all commands that were found."""
         member.adopt(_not_applied(self.channels.get(member.consumer, []), member))
         member.unreadable_commands = member.consumer in self._unreadable_channels
         member.refused = self._refused.get(member.consumer, set())
@@ -312,7 +312,7 @@ class GroupReader:
 
     def _is_recorded(self) -> bool:
         if not self._is_generation_known:
-            return self._mark is not None  # of two marks one is left
+            return self._mark is not None  # the only one of the two marks that is left
         return self._mark == cluster_nodes.encode_counter(self.view.generation)
 
     def _evicted_listed(self, reply: Reply) -> None:
@@ -329,14 +329,14 @@ class GroupReader:
             self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
 
     def _note_refused(self, consumer: str, path: str, reply: Reply) -> bool:
-        """Note that what a consumer has may not be read, if so: that is no fault of the consumer."""
+        """Note, and return, whether a consumer's node may not be read, which is no fault of the consumer."""
         is_refused = self._is_unreadable(reply, path)
         if is_refused:
             self._refused.setdefault(consumer, set()).add(path)
         return is_refused
 
     def _is_unreadable(self, reply: Reply, path: str) -> bool:
-        """Whether reading is not allowed: the node may exist."""
+        """Whether ZooKeeper refuses to read a node, which may exist; notes the problem."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
         self.problems.append(f"{path} may not be read: {reply.refusal.value}")

@@ -11,7 +11,7 @@ Refusable = Operation | Get | ListChildren
 
 REFUSED_US = 120_000_000  # a call that was not refused for this long is no longer tried
 MAX_FORGOTTEN = 100  # refusals that are forgotten at once
-MAX_REFUSED = 10_000  # paths of which it is known that they were logged
+MAX_REFUSED = 10_000  # logged paths to remember
 
 
 class Refusals:
