@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -17,9 +18,13 @@ import psutil
 
 from tests.integration.commands import command_of
 from tests.support.deadlines import WITHIN_S
+from zkrebalancer.gateway.layout import LAYOUT, decode
+from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_block, free_ports
 from zkrebalancer.localcluster.server import child_environment
+from zkrebalancer.protocol.calls import Content, Get
+from zkrebalancer.runtime.zk import BlockingZk
 
 PORTS = 4  # its own, and those of three brokers
 
@@ -111,3 +116,15 @@ class GatewayProcess:
         """Return the unexpected lines of its log."""
         signs = ("Traceback", " ERROR ", "Error:")
         return [line for line in self.log.read_text().splitlines() if any(sign in line for sign in signs)]
+
+
+def group_of(cluster: LocalCluster, gateways: list[GatewayProcess], served_by: GatewayProcess, name: str) -> str:
+    """Return the name of a group, beginning with `name`, that this one of the gateways serves."""
+    with BlockingZk(cluster.zookeeper) as zk:
+        content = zk.perform(Get(LAYOUT))
+    assert isinstance(content, Content)
+    numbers = decode(content.content).gateways
+    names = [str(numbers[one.bootstrap]) for one in gateways]
+    wanted = str(numbers[served_by.bootstrap])
+    candidates = (f"{name}-{number}" for number in itertools.count())
+    return next(one for one in candidates if gateway_of(bucket_of(one), names) == wanted)

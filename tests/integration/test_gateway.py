@@ -14,18 +14,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.commands import run
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, produce, wait_until
 from tests.integration.raw_requests import answer, request
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
-from zkrebalancer.gateway.layout import LAYOUT, decode
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
-from zkrebalancer.protocol.calls import Content, Get
-from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 6
 WAIT_S = WITHIN_S
@@ -150,13 +146,7 @@ def test_another_gateway_serves_the_groups_of_one_that_is_killed(
 ) -> None:
     second = GatewayProcess(shared_cluster, folder)
     second.start()
-    with BlockingZk(shared_cluster.zookeeper) as zk:
-        content = zk.perform(Get(LAYOUT))
-    assert isinstance(content, Content)
-    numbers = decode(content.content).gateways
-    both = [str(numbers[one.bootstrap]) for one in (gateway, second)]
-    served = (f"moved-{topic}-{number}" for number in itertools.count())
-    group = next(name for name in served if gateway_of(bucket_of(name), both) == both[1])
+    group = group_of(shared_cluster, [gateway, second], second, f"moved-{topic}")
     readers = [Reader("confluent", f"{gateway.bootstrap},{second.bootstrap}", group, topic) for _ in range(2)]
     wait_until(lambda: own_all(readers), "the partitions are not shared")
     held = [(reader.assigned, reader.revocations) for reader in readers]

@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.commands import run
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
@@ -74,10 +74,10 @@ def are_shared(lab: Lab, readers: list[Reader]) -> bool:
     )
 
 
-def committed(bootstrap: str) -> int:
+def committed(bootstrap: str, group: str = GROUP) -> int:
     """Return how many records the group's offsets cover, as a tool sees them there."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     return sum(int(one.offset) for one in answer.result(WITHIN_S).topic_partitions or ())
 
 
@@ -127,3 +127,40 @@ def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess, o
     assert committed(lab.cluster.bootstrap) == (0 if offsets == "zookeeper" else 600)
     verdict = checker.check(lab.events)
     assert verdict.overlaps == 0, verdict
+
+
+def test_another_gateway_goes_on_with_what_clients_have(lab: Lab, folder: Path) -> None:
+    options = ("--assign", "central", "--events", lab.events, "--session-timeout-ms", 3_000)
+    both = [GatewayProcess(lab.cluster, folder, *options) for _ in range(2)]
+    readers: list[Reader] = []
+    try:
+        for gateway in both:
+            gateway.start()
+        heir, served = both
+        group = group_of(lab.cluster, both, served, "inherited")
+        bootstrap = ",".join(gateway.bootstrap for gateway in both)
+        for kind in KINDS:
+            readers.append(Reader(kind, bootstrap, group, TOPIC))
+            settled(lab, readers, f"{kind} joins")
+        had = [(set(reader.assigned), reader.revocations) for reader in readers]
+        served.kill()
+        produce(lab.cluster.bootstrap, TOPIC, [f"{number}" for number in range(300)])
+        wait_until(lambda: committed(heir.bootstrap, group) == 300, "not every record is read")
+        lab.wait_for("all are registered again", lambda: owned(lab, group) == list(range(PARTITIONS)), WITHIN_S)
+        assert [(reader.assigned, reader.revocations) for reader in readers] == had
+        readers.append(Reader(KIP_848, bootstrap, group, TOPIC))
+        settled(lab, readers, "a newcomer at the other gateway")
+    finally:
+        for reader in readers:
+            reader.close()
+        for gateway in both:
+            gateway.kill()
+            assert gateway.troubles() == []
+    assert sorted(value for reader in readers for value in reader.values) == sorted(map(str, range(300)))
+    verdict = checker.check(lab.events)
+    assert verdict.overlaps == 0, verdict
+
+
+def owned(lab: Lab, group: str) -> list[int]:
+    members = lab.group(group).members
+    return sorted(number for one in members if one.owners is not None for _topic, number in one.owners.partitions)

@@ -14,16 +14,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.gateway_process import GatewayProcess
+from tests.integration.gateway_process import GatewayProcess, group_of
 from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
 from tests.integration.raw_requests import answer, request
-from zkrebalancer.gateway.layout import LAYOUT, decode
 from zkrebalancer.group_protocol.error_codes import ErrorCode
-from zkrebalancer.group_protocol.placement import bucket_of, gateway_of
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
-from zkrebalancer.protocol.calls import Content, Get
-from zkrebalancer.runtime.zk import BlockingZk
 
 PARTITIONS = 6
 WAIT_S = 30.0
@@ -36,18 +32,6 @@ def make_topic(cluster: LocalCluster) -> str:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
     return name
-
-
-def group_of(cluster: LocalCluster, gateways: list[GatewayProcess], served_by: GatewayProcess) -> str:
-    """Return the name of a group that this one of the gateways serves."""
-    with BlockingZk(cluster.zookeeper) as zk:
-        content = zk.perform(Get(LAYOUT))
-    assert isinstance(content, Content)
-    numbers = decode(content.content).gateways
-    names = [str(numbers[one.bootstrap]) for one in gateways]
-    wanted = str(numbers[served_by.bootstrap])
-    candidates = (f"served-{number}" for number in itertools.count())
-    return next(name for name in candidates if gateway_of(bucket_of(name), names) == wanted)
 
 
 def ask(client: socket.socket, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +60,7 @@ def test_a_gateway_that_wakes_after_its_session_serves_nothing_that_another_one_
 ) -> None:
     topic = make_topic(shared_cluster)
     sleeper, heir = two
-    group = group_of(shared_cluster, two, sleeper)
+    group = group_of(shared_cluster, two, sleeper, "served")
     with connected(sleeper) as client, connected(heir) as other:
         wait_until(
             lambda: ask(other, "FindCoordinator", 3, {"key": group})["port"] == sleeper.port, "nobody serves the group"
