@@ -1,4 +1,4 @@
-"""Spark settings for few rows, where compiling costs more than it saves."""
+"""Spark settings for few rows, where compiling, and planning anew after each stage, cost more than they save."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 LIGHT = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 # For PYSPARK_SUBMIT_ARGS, before `pyspark-shell`.

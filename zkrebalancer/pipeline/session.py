@@ -36,6 +36,8 @@ _FAULTS = {
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.explainMode": "simple",  # of plans that nobody sees, written anew after each stage
+    "spark.sql.maxPlanStringLength": "0",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 has shorter pauses but takes 7 % longer
 }
