@@ -93,11 +93,11 @@ class GroupRequests:
         return translation.join_group_answer(header.version, answer) if name == "JoinGroup" else answer
 
     def _error_elsewhere(self, request: requests.Request) -> ErrorCode:
-        """Refuse members of a group that has others at the brokers: newcomers try again, members give all up.
+        """Refuse clients of a group that has members at the brokers: newcomers retry, members give up all partitions.
 
-        A member hears of it by a heartbeat. One that joins again is let in before, and until it does, its heartbeats
-        and commits do not say that it is unknown: its client would forget its id in the middle of a join, and be
-        refused as a newcomer for ever, with its partitions still assigned. A cooperative one would read on.
+        Members get the error with a heartbeat. A classic member that has to join again does so first. If a heartbeat or
+        a commit said before that it is unknown, its client would forget its id while it joins, and be refused as a
+        newcomer for ever, with its partitions still assigned. A cooperative client would read on.
         """
         match request:
             case (

@@ -75,8 +75,8 @@ def _silence(quiet: ExitStack) -> None:
 def _kill_children_but(others: set[psutil.Process]) -> None:
     """Kill every process below this one, except `others` and what these have started.
 
-    Each is stopped before its children are listed, because one that runs, such as the script that starts the JVM, may
-    start another between the list and its end; that one would be nobody's child, and would stay.
+    Each is stopped before its children are listed. Otherwise it could start another one after that (as the script that
+    starts the JVM does), which would no longer be found once its parent is killed.
     """
     found: list[psutil.Process] = []
     unread = [child for child in psutil.Process().children() if child not in others]
