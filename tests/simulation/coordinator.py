@@ -65,7 +65,7 @@ class CoordinatorHost(Host):
         self.connection = Connection(ensemble, self, session_timeout_ms, self.feed)
         self._on_emit = on_emit
         self.is_checked = False  # after every step
-        self.hanging: set[str] = set()  # groups whose strategies do not come back
+        self.hanging: set[str] = set()  # groups whose strategies hang
         self.broken: set[str] = set()  # groups whose every step raises
         self.computing: Counter[str] = Counter()  # by group: a group that is read again may plan again meanwhile
 

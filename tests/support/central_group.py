@@ -1,7 +1,7 @@
-"""A rebalancer in short form, for a central group: it gives partitions to members, and hears what they hold.
+"""A short model of the rebalancer, for a central group: it gives partitions to members, which report what they hold.
 
-It keeps the rules of the real one: a partition is started when nobody owns it, and a stop is acknowledged when the
-group has stored that its client let go. `owners` survives a crash, as it does in ZooKeeper.
+It follows the rules of the real one: a partition is started when it has no owner, and a stop is acknowledged when the
+group has stored that its client gave the partitions up. `owners` survives a crash, as it does in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Named = tuple[str, int]
 
 
 class Outside:
-    """Owners and stops that are under way; `advance` handles what was reported and sends what can be sent."""
+    """Owners and pending stops; `advance` handles what was reported and sends what can be sent."""
 
     def __init__(self, coordinator: Coordinator, topic: str = "t") -> None:
         self.coordinator = coordinator
@@ -26,7 +26,7 @@ class Outside:
         self.numbers: dict[str, int] = {}  # of the last target of each member
 
     def advance(self) -> None:
-        """Acknowledge the stops that are done, forget who is gone, and greet who is new."""
+        """Acknowledge the stops that are done, forget members that are gone, and admit new ones."""
         standings = self.coordinator.standings
         for member_id in [*self.owners]:
             if member_id not in standings:
@@ -46,7 +46,7 @@ class Outside:
         self.coordinator.step(Targeted(GROUP, member_id, number, wanted))
 
     def adopt(self) -> None:
-        """Send everybody's target again, as a successor does."""
+        """Send all targets again, as a successor does."""
         self.advance()
         for member_id in self.owners:
             self.target(member_id)

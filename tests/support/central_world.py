@@ -65,7 +65,7 @@ class GatewaySession:
 
 
 class CentralWorld:
-    """A topic "t", a coordinator, a gateway, and whoever is added."""
+    """A topic "t", a coordinator, a gateway, and the clients and agents that a test adds."""
 
     def __init__(self, group: GroupSettings | None = None, partitions: int = 6) -> None:
         self.world = world_with(group or GroupSettings(), partitions=partitions)
@@ -90,7 +90,7 @@ class CentralWorld:
         self.groups.step(targeted)
 
     def restart_gateway(self, after_ms: int) -> None:
-        """Kill the gateway; when its session is over, and some time more, another one serves the group."""
+        """Kill the gateway; some time after its session is over, another one serves the group."""
         self.world.zk.kill(self.session.model)
         self.groups.unheard = []
         self.world.pass_time(after_ms)
@@ -101,7 +101,7 @@ class CentralWorld:
         self.start_gateway()
 
     def break_connection(self) -> None:
-        """Interrupt the gateway's connection; its session goes on."""
+        """Interrupt the gateway's connection; its session continues."""
         self.world.zk.disconnect(self.session.model)
         self.run()
         self.world.zk.reconnect(self.session.model)
@@ -133,7 +133,7 @@ class CentralWorld:
     # ---- time
 
     def run(self) -> None:
-        """Let everybody do what can be done without a client's or a timer's doing."""
+        """Run all actors until only clients and timers can go on."""
         moved = True
         while moved:
             moved = self.session.move()
@@ -171,7 +171,7 @@ class CentralWorld:
         return name in self.groups.standings
 
     def shares(self) -> list[set[int]]:
-        """Return what clients and agents of our own read."""
+        """Return what clients, and this project's agents, read."""
         agents = [
             {number for _topic, number in self.world.owned().get(agent.name or "", {})}
             for agent in self.world.agents.values()
@@ -183,7 +183,7 @@ class CentralWorld:
         assert len(read) == len(set(read)), f"two owners: {self.shares()}"
 
     def assert_shared(self) -> None:
-        """Assert that everything is read, and everybody has a share."""
+        """Assert that every partition is read, and every member has a share."""
         shares = self.shares()
         assert sorted(number for share in shares for number in share) == list(range(self.partitions)), shares
         assert max(map(len, shares)) - min(map(len, shares)) <= 1, shares

@@ -12,7 +12,7 @@ import psutil
 
 from zkrebalancer.localcluster.server import child_environment
 
-TOLD_LINES = 15  # of a command that failed: the verdict comes last
+TOLD_LINES = 15  # the last ones of a failed command, which have the verdict
 
 
 class WatchedCommand:

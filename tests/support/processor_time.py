@@ -57,7 +57,7 @@ def _end_others() -> list[str]:
             return killed
         if ended:
             continue
-        if time.monotonic() > give_up_at:  # the children of those that are killed come next
+        if time.monotonic() > give_up_at:  # the next turns reap the children of killed processes
             for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                 killed.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
                 os.kill(int(pid), signal.SIGKILL)

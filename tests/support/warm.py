@@ -1,4 +1,4 @@
-"""Starts a scenario's processes, and commands, from an interpreter that has imported already what they run.
+"""Starts a scenario's processes, and commands, from an interpreter that has already imported their code.
 
 A new interpreter spends 0.3 s of processor time on imports before an agent does anything. Here each process is a fork
 of one that has imported them: with its own pid, session, signals, environment and end, so it is killed, suspended and
@@ -81,7 +81,7 @@ class WarmStarter:
             )
 
     def begin(self, command: Sequence[str], out: int, err: int) -> WarmProcess:
-        """Run a module with arguments, its output going to the files `out` and `err`."""
+        """Run a module with arguments; its output goes to the files `out` and `err`."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([list(command), child_environment()]).encode()
         assert len(request) <= MAX_REQUEST_BYTES
@@ -140,7 +140,7 @@ class WarmProcess:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Fork for each request; return its command in the child. Ends the process with the end of the requests."""
+    """Fork for each request; return its command in the child. The process ends when the requests end."""
     running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> pid, who waits for its end
     poller = select.poll()
     poller.register(requests, select.POLLIN)
@@ -186,7 +186,7 @@ def _load(command: Sequence[str]) -> None:
 
 
 def _settle() -> None:
-    """Keep what is loaded in memory that forks share, but for what each imports once more as its __main__."""
+    """Keep loaded modules in memory that forks share, except those that each fork imports again as its __main__."""
     for name in COMMANDS:
         sys.modules.pop(name, None)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has only one of the threads"

@@ -298,7 +298,7 @@ class World:
         return min((at for at in deadlines if at is not None), default=None)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Run for so long, from deadline to deadline."""
+        """Run for this time, from deadline to deadline."""
         end_us = self.now_us + milliseconds * 1_000
         self.run()
         while (at_us := self.next_deadline_us()) is not None and at_us <= end_us:

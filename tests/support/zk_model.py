@@ -3,11 +3,11 @@
 Sessions see answers and watches in order, as on one connection. A test decides when each call is performed and each
 answer delivered, and whether a connection breaks before or after a call was performed.
 
-With `lagging`, every session reads from a server that is behind until its own write, a `Sync` or `follow` brings it
-up; its watches fire as its server comes along. Without, there is one server, which is always up to date.
+With `lagging`, every session reads from a server that is behind until the session's own write, a `Sync` or `follow`
+updates it; watches fire when their server is updated. Without it, there is one server, which is always up to date.
 
-`denied` stands for access control lists: who lacks which right at a node. Who may not read one is not told of
-changes. A request above `max_request_bytes` costs its sender the connection: a real server does not even read it.
+`denied` replaces access control lists: who lacks which right at a node. Without the right to read it, a session gets no
+watch events. A request above `max_request_bytes` breaks its sender's connection: a real server does not even read it.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Session:
     session_id: int
     timeout_ms: int
     server: Server
-    seen: int  # transactions that its client has seen: no server that is further behind takes it
-    notify: Callable[[], None] | None = None  # told of every answer
+    seen: int  # transactions that its client has seen: servers that are further behind refuse it
+    notify: Callable[[], None] | None = None  # called after every answer
     sent: deque[tuple[int, Call]] = field(default_factory=deque)
     inbox: deque[tuple[ZooKeeperEvent, int]] = field(default_factory=deque)
     content_watches: set[str] = field(default_factory=set)
@@ -128,7 +128,7 @@ class Session:
             self.notify()
 
     def take(self) -> ZooKeeperEvent:
-        """Deliver what came first."""
+        """Deliver the oldest message."""
         event, position = self.inbox.popleft()
         self.seen = max(self.seen, position)
         return event
@@ -148,7 +148,7 @@ class ZkModel:
         self.tree = Tree()
         self.zxid = 0
         self.log: list[tuple[Change, ...]] = []
-        self.transactions: list[tuple[Operation, ...]] = []  # those of clients that went through
+        self.transactions: list[tuple[Operation, ...]] = []  # those of clients that succeeded
         self.sessions: dict[int, Session] = {}
         self.servers: list[Server] = [] if lagging else [Server(self.tree, 0)]
         self.observe: Observer | None = None
@@ -156,7 +156,9 @@ class ZkModel:
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self.withheld = 0  # watch events that were not delivered
-        self._died_denied: set[tuple[str, Node | None]] = set()  # who could not read which nodes when they went
+        self._died_denied: set[tuple[str, Node | None]] = (
+            set()
+        )  # identities that could not read a node when it was deleted
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property
@@ -231,11 +233,11 @@ class ZkModel:
         session.answer(calls.Connected(session.session_id, session.timeout_ms))
 
     def follow(self, session: Session, transactions: int | None = None) -> None:
-        """Let the server of a session come along by so many transactions, None: all."""
+        """Let the server of a session apply so many further transactions; None: all."""
         self.follow_server(session.server, transactions)
 
     def follow_server(self, server: Server, transactions: int | None = None) -> None:
-        """Let a server come along; what its sessions watch fires."""
+        """Let a server apply transactions; watches of its sessions fire."""
         end = len(self.log) if transactions is None else min(len(self.log), server.applied + transactions)
         while server.applied < end:
             changes = self.log[server.applied]
@@ -261,7 +263,7 @@ class ZkModel:
         return session.connected and not session.expired and session.server.applied < len(self.log)
 
     def end(self, session: Session) -> None:
-        """End a session: its ephemeral nodes go."""
+        """End a session and delete its ephemeral nodes."""
         if session.expired:
             return
         session.expired = True
@@ -354,7 +356,7 @@ class ZkModel:
                 self._creations[parent(change.path)] -= 1
 
     def _operation(self, operation: Operation, session_id: int) -> tuple[str, Node | None, str | int | None]:
-        """Return the path that is concerned, what stands there afterwards, and the result of the operation."""
+        """Return the path of the operation, the node there afterwards, and the result."""
         if isinstance(operation, Create):
             return self._create(operation, session_id)
         path, node = operation.path, self.nodes.get(operation.path)
@@ -398,7 +400,7 @@ class ZkModel:
         return change
 
     def _commit(self, session_id: int, operations: tuple[Operation, ...], changes: list[Change]) -> None:
-        """Make a transaction known: to the servers that never lag, and to `observe`."""
+        """Report a transaction to servers that never lag, and to `observe`."""
         for change in changes:
             if change.after is None:
                 self._creations.pop(change.path, None)
@@ -410,13 +412,13 @@ class ZkModel:
             self.follow_server(self.servers[0])
 
     def _forget_rights(self, change: Change) -> None:
-        """A node is gone, and its access control list with it."""
+        """Forget the access control list of a deleted node."""
         gone = {denied for denied in self.denied if denied[1] == change.path}
         self._died_denied |= {(identity, change.before) for identity, _path, right in gone if right is Right.READ}
         self.denied -= gone
 
     def _tell(self, session: Session, path: str, change: Change, *, children: bool) -> None:
-        """Tell a session of a change at a path, unless it may not read the node (CVE-2024-23944)."""
+        """Send a session a watch event for a path, unless it may not read the node (CVE-2024-23944)."""
         died = path == change.path and (self.identity(session.session_id), change.before) in self._died_denied
         if died or self._lacks(session.session_id, path, Right.READ):
             self.withheld += 1
