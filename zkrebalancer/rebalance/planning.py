@@ -251,7 +251,7 @@ class Planning:
             names = view.touched.keys() | outstanding | self._outside | self._odd_holders
             names = names.union(self._fenced, self._former_names.values())
             if view.settings.frozen or transition.everything or self._reserved:
-                names |= transition.changing
+                names |= transition.changing | self._reserved.keys()
         return {name: self.admissible(name, transition) for name in sorted(names & view.members.keys())}
 
     @property

@@ -44,6 +44,21 @@ def test_rule_17_what_a_member_with_a_grace_of_its_own_had_goes_to_nobody_else()
     assert sum(map(len, world.owned().values())) == 4
 
 
+def test_rule_17_what_waits_for_a_member_that_is_there_is_given_to_it() -> None:
+    """In `Planning._shares`, leave the members out for which something is reserved."""
+    world = world_with(GroupSettings(), "b", partitions=2)
+    gateways_member(world, "c")
+    world.pass_time(1_000)
+    waiting = set(world.owned()["b-1"])
+    # As if an older life of it, which ended after this one had been given something, had owned them.
+    world.leader().machine.groups[GROUP].view.waiting_for.update(dict.fromkeys(waiting, "pod-1"))
+    world.add_agent("e")  # it would get what waits
+    world.pass_time(1_000)
+    world.kill_agent(world.agents["b"])
+    world.pass_time(10_000)
+    assert sum(map(len, world.owned().values())) == 2, "nobody gets what waits"
+
+
 def test_rule_17_a_member_that_deletes_its_record_has_left_for_good() -> None:
     """In `_deadline_written`, report `Outdated` always."""
     world = world_with(GroupSettings(), "a")
