@@ -38,6 +38,10 @@ _QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ui.explainMode": "simple",  # of plans that nobody sees, written anew after each stage
     "spark.sql.maxPlanStringLength": "0",
+    "spark.sql.ui.retainedExecutions": "10",  # a thousand fill a small heap
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "1000",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # G1 has shorter pauses but takes 7 % longer
 }
