@@ -20,7 +20,7 @@ from consumer_agent.runtime.threads import Condition, new_lock
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-MAX_ANNOUNCED_COMMITS = 10_000  # that are not over
+MAX_ANNOUNCED_COMMITS = 10_000  # of whose end the application has not been told
 COUNTERS = ("polled_records_total", "polled_batches_total", "offsets_out_of_range_total", "zookeeper_refusals_total")
 MAX_LEASE_MS = 86_400_000  # shown for a lease that never ends, because it is not checked
 _log = logging.getLogger(__name__)
@@ -389,7 +389,7 @@ class SharedState:
                 raise self._left()
             if self._is_losing:  # the consumer may have joined again, with nothing to commit
                 raise CommitFailedError("the partitions are lost; others read their records again")
-            if by_notice and len(self._announced) >= MAX_ANNOUNCED_COMMITS:
+            if by_notice and len(self._announced) + len(self._notices) >= MAX_ANNOUNCED_COMMITS:
                 raise TooManyCommitsError(f"{MAX_ANNOUNCED_COMMITS} commits are waiting; poll, or commit less often")
             if finished is None:
                 self.buffer.finish()

@@ -141,6 +141,20 @@ def test_commits_that_nobody_hears_of_are_limited(shared: SharedState) -> None:
     assert not isinstance(raised.value, CommitFailedError)  # which says that the records are read again
 
 
+def test_commits_that_are_over_count_until_the_application_is_told(
+    shared: SharedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that commits and never polls would otherwise collect callbacks without a limit."""
+    monkeypatch.setattr(shared_state, "MAX_ANNOUNCED_COMMITS", 2)
+    for token in (1, 2):
+        begin(shared, token)
+        shared.commit_finished([token], None)
+    with pytest.raises(TooManyCommitsError):
+        begin(shared, 3)
+    assert heard(shared) == [(1, True), (2, True)]
+    begin(shared, 3)
+
+
 def test_commits_that_are_over_count_no_more(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `SharedState.commit_finished`, keep the token: after so many commits in a lifetime, all are refused."""
     monkeypatch.setattr(shared_state, "MAX_ANNOUNCED_COMMITS", 2)
