@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
@@ -23,6 +25,13 @@ for _ in range(200):
     time.sleep(0.002)
 input()
 """
+
+
+@pytest.fixture(autouse=True)
+def logs_again() -> Iterator[None]:
+    """Let later tests of this process hear of what is logged: a command that is interrupted logs nothing more."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def test_a_process_that_starts_others_leaves_none(tmp_path: Path) -> None:
