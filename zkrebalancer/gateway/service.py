@@ -20,7 +20,6 @@ from gevent.ssl import SSLContext
 from zkrebalancer.gateway import endpoints, metrics
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.agents import Agents
-from zkrebalancer.gateway.complaints import Complaints
 from zkrebalancer.gateway.connection import Connection
 from zkrebalancer.gateway.dialing import Address, Dialer, LinkError, name_of, prepare
 from zkrebalancer.gateway.group_requests import GroupRequests
@@ -43,6 +42,7 @@ from zkrebalancer.kafka_protocol.codec import Header
 from zkrebalancer.kafka_protocol.schema import Versions
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Connected, Lost, Suspended
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
 
 MAX_CONNECTIONS = 20_000

@@ -23,10 +23,11 @@ from zkrebalancer.rebalance.listing import Listing
 from zkrebalancer.rebalance.obstacles import Obstacles
 from zkrebalancer.rebalance.quarantine import Quarantine
 from zkrebalancer.rebalance.rubbish import Rubbish
-from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler, Turns
+from zkrebalancer.rebalance.scheduler import OF_A_ROOT, Scheduler
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.subscriptions import Subscriptions
 from zkrebalancer.rebalance.topics import TopicListener
+from zkrebalancer.rebalance.turns import Turns
 
 OWNER = "/coordinator"  # no group has such a name
 MAX_PLANNING = 4  # strategies that compute at once; other groups wait in the queue

@@ -157,8 +157,9 @@ class Departures:
         record = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
         create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
-        # The version check keeps acknowledgements. With false claims none is needed: `given` covers all it may hold.
-        version = ANY_VERSION if member.false_claims else member.owners_version
+        # No acknowledgement may be lost, but of a consumer that may write its record again and again, to stay: one with
+        # false claims, or with an unreadable record. `given` covers all that it may hold.
+        version = ANY_VERSION if member.false_claims or member.owners is None else member.owners_version
         last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
         given = paths.given(group, consumer)
         last += [Delete(given)] if consumer in self._view.recorded and given not in self._in_the_way else []

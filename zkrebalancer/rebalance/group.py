@@ -422,7 +422,7 @@ class Group:
             try:
                 new = settings.decode(reply.content)
             except NodeContentError as error:
-                self._scheduler.warn(f"{error}; the former settings stay in force")
+                self._scheduler.complain(paths.group(self.name), f"{error}; the former settings stay in force")
                 return
             before, self.view.settings = self.view.settings, new
             self._pause.look()

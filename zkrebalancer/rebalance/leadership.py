@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zkrebalancer.rebalance.former_lives import FormerLives
-from zkrebalancer.rebalance.scheduler import Scheduler, Turns
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.turns import Turns
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ class Membership:
             return
         if isinstance(reply, Content):
             member.refused.discard(path)
-            self._warn(member.read_command(reply, path, self._view.bound()))
+            self._note(path, member.read_command(reply, path, self._view.bound()))
             self._view.refresh(consumer)
             self._report(facts.CommandsRead(member))
             self._report_broken(member)
@@ -114,7 +114,7 @@ class Membership:
     def _newcomer_read(self, reply: Reply, consumer: str) -> None:
         if isinstance(reply, Content):  # otherwise it is gone already
             member = self._newcomers[consumer] = Member(consumer)
-            self._warn(member.read_registration(reply))
+            self._note(paths.ids(self._view.group, consumer), member.read_registration(reply))
             if consumer not in self._owners_asked:
                 self._read_newcomer_owners(consumer)  # the registration could not be read at first
 
@@ -127,7 +127,7 @@ class Membership:
         if not isinstance(reply, Content) or consumer not in self._newcomers or consumer in self._view.members:
             return
         member = self._view.members[consumer] = self._newcomers.pop(consumer)
-        self._warn(member.read_owners(reply, self._view.bound()))
+        self._note(paths.owners(self._view.group, consumer), member.read_owners(reply, self._view.bound()))
         if member.registration is not None:
             self._subscriptions.add(self._view.group, member.registration)
         self._view.refresh(consumer)
@@ -145,7 +145,7 @@ class Membership:
         if not isinstance(reply, Content) or member is None:
             return  # gone already: the list of ids shows it
         before = member.registration
-        self._warn(member.read_registration(reply))
+        self._note(paths.ids(self._view.group, consumer), member.read_registration(reply))
         self._view.touch(consumer)
         self._report_broken(member)
         if member.registration != before:
@@ -165,7 +165,7 @@ class Membership:
         if isinstance(reply, Content):
             before = member.owners
             member.refused.discard(paths.owners(self._view.group, consumer))
-            self._warn(member.read_owners(reply, self._view.bound()))
+            self._note(paths.owners(self._view.group, consumer), member.read_owners(reply, self._view.bound()))
             self._report(facts.OwnersRead(member, before))
             self._report_broken(member)
             if missing is not None:
@@ -194,6 +194,7 @@ class Membership:
         if member.state in {MemberState.UNREGISTERED, MemberState.BROKEN}:
             self._report(facts.Broken(member))
 
-    def _warn(self, problem: str | None) -> None:
+    def _note(self, path: str, problem: str | None) -> None:
+        """Log why a node cannot be read; its consumer may write it again and again."""
         if problem is not None:
-            self._scheduler.warn(problem)
+            self._scheduler.complain(path, problem)

@@ -310,7 +310,8 @@ class Moving:
         if acknowledged:
             self._answered(member)
         elif before is None:
-            self.limit(member)  # until now, its answer could not be seen
+            if not self._scheduler.has_timer(("command", member.consumer)):
+                self.limit(member)  # nobody could tell whether it had answered
         elif member.owners is not None and before.partitions != member.owners.partitions:
             self._report(facts.Changed("ownership-changed"))  # not by any command of ours
         self._given.look()

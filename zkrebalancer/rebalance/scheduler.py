@@ -11,15 +11,15 @@ what is awaited is plain data: (method, arguments). Four rules hold for all part
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import filterfalse
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Check, Done, Multi, Operation, Refusal, Refused, Reply, Sync
+from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.requests import DEFAULT_LIMIT, RequestLimit
 from zkrebalancer.rebalance.effects import Effect, Emit, EventField, Now, Request, Warn
 from zkrebalancer.rebalance.refusals import Refusable, Refusals
@@ -63,6 +63,7 @@ class Scheduler:
         self._calls_of: defaultdict[str, set[int]] = defaultdict(set)  # owner -> what it awaits, and its timers
         self._timers_of: defaultdict[str, set[Hashable]] = defaultdict(set)
         self.refusals = Refusals()
+        self.complaints = Complaints()
         self.backing_off: dict[str, str] = {}  # group -> why it backs off
         self.is_news = False  # whether `refusals` or `backing_off` have changed
         self._last_call_id = 0
@@ -368,60 +369,15 @@ class PartScheduler:
         """Write one telemetry event."""
         self.do(Emit(kind, self._group, generation, cause_id, fields))
 
+    def complain(self, path: str, text: str) -> None:
+        """Write a log line about a node, or count it for a later one if the node had the same fault just now."""
+        said = self._scheduler.complaints.text(path, text, self.now.mono_us / 1e6)
+        if said is not None:
+            self.warn(said)
+
     def warn(self, text: str) -> None:
         """Write one log line."""
         self.do(Warn(text if self._group is None else f"group {self._group}: {text}"))
-
-
-class Turns:
-    """Groups that wait for their turn, each once, first come, first served, with the reason for each.
-
-    A plain dictionary would scan all removed entries, and an ordered one takes long to fill.
-    """
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._reasons: dict[str, str] = {}
-        self._order: deque[str] = deque()  # may have groups that no longer wait
-        self._in_order: set[str] = set()
-
-    def __len__(self) -> int:
-        """Return the number of waiting groups."""
-        return len(self._reasons)
-
-    def __contains__(self, group: str) -> bool:
-        """Whether a group waits."""
-        return group in self._reasons
-
-    def add(self, group: str, reason: str) -> None:
-        """Add a group; if it waits already, its turn and reason stay."""
-        self._reasons.setdefault(group, reason)
-        if group not in self._in_order:
-            self._in_order.add(group)
-            self._order.append(group)
-
-    def extend(self, groups: Sequence[str], reason: str) -> None:
-        """Add many groups: as `add`, without a step of Python for each."""
-        self._reasons = dict.fromkeys(groups, reason) | self._reasons
-        self._order.extend(filterfalse(self._in_order.__contains__, groups))
-        self._in_order.update(groups)
-
-    def remove(self, group: str) -> None:
-        """Remove a group."""
-        self._reasons.pop(group, None)
-
-    def next(self) -> tuple[str, str]:
-        """Remove and return the next group and its reason; there has to be one."""
-        while (group := self._order.popleft()) not in self._reasons:
-            self._in_order.discard(group)
-        self._in_order.discard(group)
-        return group, self._reasons.pop(group)
-
-    def become(self, groups: Iterable[str], reason: str) -> None:
-        """Replace the waiting groups."""
-        self._reasons = dict.fromkeys(groups, reason)
-        self._order = deque(self._reasons)
-        self._in_order = set(self._reasons)
 
 
 def _discard(index: defaultdict[str, set[Entry]], owner: str, entry: Entry) -> None:

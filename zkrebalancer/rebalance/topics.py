@@ -179,7 +179,8 @@ class TopicListener:
         try:
             return cluster_nodes.decode_topic(reply.content, reply.stat.created_zxid)
         except NodeContentError as error:
-            self._scheduler.warn(f"{paths.topic(name)}: {error}; the topic stays as it was until its node changes")
+            path = paths.topic(name)
+            self._scheduler.complain(path, f"{path}: {error}; the topic stays as it was until its node changes")
             return before
 
     def _read_later(self, name: str) -> None:

@@ -30,8 +30,9 @@ from zkrebalancer.rebalance.effects import Now, Request
 from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.leadership import Leadership
 from zkrebalancer.rebalance.reader import GroupReader
-from zkrebalancer.rebalance.scheduler import Scheduler, Turns
+from zkrebalancer.rebalance.scheduler import Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.turns import Turns
 from zkrebalancer.rebalance.view import GroupView, Member
 
 

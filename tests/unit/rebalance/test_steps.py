@@ -23,8 +23,9 @@ from zkrebalancer.protocol.registration import STATIC, Registration
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance import listing, planning, rubbish, scheduler
 from zkrebalancer.rebalance.effects import Now
-from zkrebalancer.rebalance.scheduler import MAX_ENDED_TIMERS, Scheduler, Turns
+from zkrebalancer.rebalance.scheduler import MAX_ENDED_TIMERS, Scheduler
 from zkrebalancer.rebalance.subscriptions import Subscriptions
+from zkrebalancer.rebalance.turns import Turns
 
 FEW, MANY = 40, 160
 TINY_WORK = 200  # of a step, so that few groups are too many for one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkrebalancer.rebalance.scheduler import Turns
+from zkrebalancer.rebalance.turns import Turns
 
 
 def taken(turns: Turns) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Warnings about peers with repeated faults: the first fault at once, then sums at growing intervals."""
+"""Warnings about peers and nodes with repeated faults: the first fault at once, then sums at growing intervals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 3_600.0  # after this time without a fault, the intervals start anew
-MAX_KEPT = 1_000  # peers and reasons that are remembered
+MAX_KEPT = 10_000  # peers that are remembered
+MAX_REASONS = 8  # of one peer; its further reasons count as one
 MAX_REASON = 300  # characters of a reason that are logged
+_FURTHER = ""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -20,11 +22,11 @@ class _Row:
 
 
 class Complaints:
-    """Decides which faults of peers are logged."""
+    """Decides which faults of peers, or of nodes that somebody writes again and again, are logged."""
 
     def __init__(self) -> None:
         """Start without faults."""
-        self._rows: dict[tuple[str, str], _Row] = {}
+        self._rows: dict[str, dict[str, _Row]] = {}  # by peer and reason
 
     def text(self, peer: str, reason: str, now_s: float) -> str | None:
         """Return the text to log now, or None if this fault is only counted for a later line.
@@ -32,16 +34,17 @@ class Complaints:
         Reasons that differ only in numbers are the same.
         """
         shown = reason[:MAX_REASON]
-        key = peer, _DIGITS.sub("#", shown)
-        row = self._rows.pop(key, None)
-        if row is not None and now_s >= row.until_s + LONGEST_PAUSE_S:
-            row = None
+        rows = self._rows.pop(peer, {})
         while len(self._rows) >= MAX_KEPT:
             del self._rows[next(iter(self._rows))]
-        if row is None:
-            self._rows[key] = _Row(now_s + FIRST_PAUSE_S, FIRST_PAUSE_S)
+        self._rows[peer] = rows
+        key = _DIGITS.sub("#", shown)
+        if key not in rows and len(rows) >= MAX_REASONS - 1:
+            key = _FURTHER
+        row = rows.get(key)
+        if row is None or now_s >= row.until_s + LONGEST_PAUSE_S:
+            rows[key] = _Row(now_s + FIRST_PAUSE_S, FIRST_PAUSE_S)
             return shown
-        self._rows[key] = row
         if now_s < row.until_s:
             row.unsaid += 1
             return None

@@ -1,11 +1,11 @@
-"""A client that reconnects for ever with the same fault must not fill the log."""
+"""A client that reconnects for ever with the same fault, or a node that is written again and again, fills no log."""
 
 from __future__ import annotations
 
 import pytest
 
-from zkrebalancer.gateway import complaints
-from zkrebalancer.gateway.complaints import FIRST_PAUSE_S, LONGEST_PAUSE_S, Complaints
+from zkrebalancer.protocol import complaints
+from zkrebalancer.protocol.complaints import FIRST_PAUSE_S, LONGEST_PAUSE_S, Complaints
 
 
 def lines(found: Complaints, peer: str, begin_s: float, seconds: int) -> list[str]:

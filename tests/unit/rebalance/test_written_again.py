@@ -1,0 +1,72 @@
+"""A node that is written again and again fills no log, and puts nothing off."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, SESSION_MS, World
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.calls import Done, Multi, SetContent
+from zkrebalancer.protocol.settings import GroupSettings
+
+TIMEOUT_MS = 10_000
+JUNK = (b"junk", b'{"version":2}', *(b'{"version":"%c"}' % letter for letter in b"abcdefghijkl"))
+
+
+def write(world: World, path: str, content: bytes) -> None:
+    assert isinstance(world.zk.perform(Multi((SetContent(path, content),))), Done)
+
+
+@pytest.mark.parametrize(
+    "path", [paths.owners(GROUP, "b-1"), paths.ids(GROUP, "b-1"), paths.group(GROUP), paths.topic("t")]
+)
+def test_what_is_wrong_with_a_node_is_logged_a_few_times_however_often_it_is_written(path: str) -> None:
+    """In `PartScheduler.complain`, warn each time."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=600_000), "a", "b")
+    world.agents["b"].silent = True
+    before = len(world.warnings)
+    for second in range(280):
+        write(world, path, JUNK[second % len(JUNK)])
+        world.pass_time(100)
+    assert 2 <= len(world.warnings) - before <= 30
+    assert "times since the last such line" in world.warnings[-1]
+
+
+def test_a_record_that_is_readable_now_and_then_puts_the_end_of_a_stop_not_off() -> None:
+    """In `Moving.owners_read`, limit the time of a command anew whenever the record can be read again."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a")
+    world.agents["a"].silent = True
+    path = paths.owners(GROUP, "a-1")
+    content = world.zk.nodes[path].content
+    world.add_agent("b")
+    for _ in range(2 * TIMEOUT_MS // 1_000):
+        for each in (b"junk", content):
+            if path in world.zk.nodes:
+                write(world, path, each)
+            world.pass_time(500)
+    world.pass_time(SESSION_MS)
+    assert world.owned().keys() == {"b-1"}
+    world.assert_converged()
+
+
+def test_a_record_that_is_always_another_one_does_not_put_its_eviction_off() -> None:
+    """In `Departures._channel_listed`, delete an unreadable record at the version that was read."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a", "b")
+    world.agents["b"].silent = True
+    path = paths.owners(GROUP, "b-1")
+    write(world, path, b"junk")
+    world.pass_time(TIMEOUT_MS - 1)
+    world.now_us += 1_000
+    world.tick()
+    process = world.leader()
+    for _ in range(200):
+        if path not in world.zk.nodes:
+            break
+        write(world, path, b"junk")
+        if process.session.sent:
+            world.zk.perform_next(process.session)
+        elif process.session.inbox:
+            world.deliver(process)
+    else:
+        raise AssertionError("it is a member still")
