@@ -391,10 +391,15 @@ def _garbage_record(cluster: Cluster, draw: Random) -> None:
 
 
 def _delete_registration(cluster: Cluster, draw: Random) -> None:
-    """Delete a registration, preferably of an agent with a pending command."""
+    """Delete a registration, preferably of an agent with a pending command.
+
+    An agent whose record was deleted keeps it: without both, its session looks over, as the docs say.
+    """
     zk = cluster.ensemble.zk
     registered = [
-        (agent.settings.group, agent.consumer) for agent in cluster.living_agents() if agent.consumer is not None
+        (agent.settings.group, agent.consumer)
+        for agent in cluster.living_agents()
+        if agent.consumer is not None and paths.owners(agent.settings.group, agent.consumer) in zk.nodes
     ]
     busy = [key for key in registered if paths.channel(*key) in zk.nodes and zk.children(paths.channel(*key))]
     if registered:

@@ -348,8 +348,10 @@ def _add_rogue(cluster: Cluster, draw: Random, group: str, count: int, record: b
 
 
 def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Delete an ownership record, mostly of a member that will not notice soon."""
-    if target.agent is not None and target.agent.consumer is not None:
+    """Delete an ownership record, mostly of a member that will not notice soon; not if its registration was deleted."""
+    if target.agent is None or target.agent.consumer is None:
+        return
+    if paths.ids(target.group, target.agent.consumer) in cluster.ensemble.zk.nodes:
         if draw.random() < 0.7 and target.agent.connection is not None:
             target.agent.connection.cut_link(CUT_US)
         cluster.schedule.tell("FAULT", f"the record of {target.agent.consumer} is deleted")

@@ -39,8 +39,7 @@ class OffsetInvariants:
             log = self._brokers.logs.get((parts[4], int(parts[5])))
             incarnation = log.incarnation if log is not None else ""
             if change.after is not None:
-                mark = self._ensemble.zk.nodes[change.path.rpartition("/")[0]].content.decode(errors="replace")
-                self._written.setdefault(change.path, self._life(mark) or incarnation)
+                self._written.setdefault(change.path, self._named(parts[2], parts[4]) or incarnation)
                 continue
             written = self._written.pop(change.path, "")
             is_coordinator = isinstance(self._ensemble.hosts.get(session_id), CoordinatorHost)
@@ -48,6 +47,12 @@ class OffsetInvariants:
                 raise BrokenPromiseError("offset deleted", f"{change.path}, and {parts[4]} is what it was")
             if is_coordinator and not _is_copied(change, changes):
                 raise BrokenPromiseError("offset deleted", f"{change.path}, and no copy has it")
+
+    def _named(self, group: str, topic: str) -> str:
+        """Return the incarnation that the mark of the offsets names, or the record if the mark names none."""
+        stored = (paths.offsets(group, topic), paths.incarnations(group, topic))
+        found = [self._ensemble.zk.nodes[path].content for path in stored if path in self._ensemble.zk.nodes]
+        return next(filter(None, (self._life(content.decode(errors="replace")) for content in found)), "")
 
 
 def _is_copied(deleted: Change, changes: tuple[Change, ...]) -> bool:

@@ -11,9 +11,10 @@ from tests.simulation.run import run
 from tests.simulation.shrink import shrink
 
 SEEDS = 20
+STALLED = 2276  # a returned member was to get back a topic whose offsets were to be reset first: nothing was awaited
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", [*range(SEEDS), STALLED])
 def test_every_promise_holds_in_a_hostile_world(seed: int) -> None:
     _result, failure = run(make_plan(seed, HOSTILE_WEIGHTS))
 

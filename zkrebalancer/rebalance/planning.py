@@ -287,7 +287,8 @@ class Planning:
             wanted.update({tp: thread for tp, thread in held.items() if view.topics.get(tp[0]) is UNREAD})
         if self._reserved:
             wanted = {tp: thread for tp, thread in wanted.items() if self._reserved_for.get(tp, consumer) == consumer}
-            wanted.update({tp: 0 for tp in self._reserved.get(consumer, {}) if view.exists(tp)})
+            back = (tp for tp in self._reserved.get(consumer, {}) if view.exists(tp) and not view.is_stale(tp[0]))
+            wanted.update(dict.fromkeys(back, 0))
         if not view.settings.frozen:
             return wanted
         result = {tp: thread for tp, thread in wanted.items() if not view.holders(tp)}
