@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zkrebalancer.localcluster.jars import LOCK_DEADLINE_S, JarSource
-from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.cached import make_once
+from zkrebalancer.localcluster.jars import JarSource
 
 FRANZ_GO = "v1.22.2"
 RDKAFKA_SYS = "4.10.0+2.12.1"
@@ -52,17 +52,13 @@ class Suite:
     def built(self, report: Callable[[str], None]) -> Path:
         """Return the folder in which it was built; build it if it is missing. Raises BuildError."""
         source = JarSource.of(None, None, report)
-        source.cache.mkdir(parents=True, exist_ok=True)
         folder = source.cache / f"conformance-{self.name}-{self.version}"
-        if not folder.is_dir():
-            with locked(source.cache / f"conformance-{self.name}.lock", LOCK_DEADLINE_S, report):
-                if not folder.is_dir():
-                    report(f"building {self.name}'s tests, once")
-                    partial = folder.with_name(f"{folder.name}.partial")
-                    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
-                    partial.mkdir()
-                    self.build(partial)
-                    partial.rename(folder)
+
+        def make(partial: Path) -> None:
+            report(f"building {self.name}'s tests, once")
+            self.build(partial)
+
+        make_once(folder, source.cache / f"conformance-{self.name}.lock", make, report)
         return folder
 
 

@@ -7,15 +7,14 @@ reads a broker's counters. `java -m jdk.compiler` compiles them, so one Java doe
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
-from zkrebalancer.localcluster.locks import locked
 
 _SOURCES = Path(__file__).parent / "java"
 COMPILE_DEADLINE_S = 120.0
@@ -61,22 +60,19 @@ def compiled(files: list[Path], class_path: str, java: str, source: jars.JarSour
     """
     digest = hashlib.sha256(b"\0".join([class_path.encode(), *(file.read_bytes() for file in files)])).hexdigest()
     folder = source.cache / f"{files[-1].stem}-{digest[:16]}"
-    if folder.is_dir():  # before the lock: somebody may fetch jars for minutes
-        return folder
     try:
-        source.cache.mkdir(parents=True, exist_ok=True)
-        with locked(source.cache / "lock", jars.LOCK_DEADLINE_S, source.report):
-            if not folder.is_dir():
-                _compile(files, class_path, java, folder)
+        make_once(
+            folder,
+            source.cache / "lock",
+            lambda partial: _compile(files, class_path, java, partial, folder.name),
+            source.report,
+        )
     except OSError as error:
         raise LocalClusterError(f"the cache folder {source.cache} cannot be used: {error}") from None
     return folder
 
 
-def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> None:
-    """Compile into a temporary folder, then rename it."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
+def _compile(files: list[Path], class_path: str, java: str, folder: Path, name: str) -> None:
     command = [
         java,
         "-XX:TieredStopAtLevel=1",
@@ -87,13 +83,12 @@ def _compile(files: list[Path], class_path: str, java: str, folder: Path) -> Non
         "-nowarn",
         "-proc:none",
     ]
-    command += ["-d", str(partial), "-cp", class_path, *map(str, files)]
+    command += ["-d", str(folder), "-cp", class_path, *map(str, files)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
-        raise LocalClusterError(f"{java} did not compile {folder.name} within {COMPILE_DEADLINE_S:g} s") from None
+        raise LocalClusterError(f"{java} did not compile {name} within {COMPILE_DEADLINE_S:g} s") from None
     if "jdk.compiler not found" in done.stdout + done.stderr:
         raise MissingToolError(f"{java} is a JRE and cannot compile: install a JDK and set JAVA_HOME to it")
     if done.returncode != 0:
-        raise LocalClusterError(f"{folder.name} does not compile: {(done.stdout + done.stderr).strip()}")
-    partial.rename(folder)
+        raise LocalClusterError(f"{name} does not compile: {(done.stdout + done.stderr).strip()}")

@@ -7,13 +7,12 @@ archive that does not fit, so a missing or outdated archive only costs time.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zkrebalancer.localcluster.jars import LOCK_DEADLINE_S, JarSource
-from zkrebalancer.localcluster.locks import locked
+from zkrebalancer.localcluster.cached import make_once
+from zkrebalancer.localcluster.jars import JarSource
 
 STOP_DEADLINE_S = 120.0  # a JVM writes its archive when it ends
 _SILENT = "-Xlog:cds=off,cds+dynamic=off"
@@ -54,18 +53,9 @@ class ClassArchives:
             OSError: the cache folder cannot be written.
 
         """
-        if self.folder.is_dir():
-            return
-        source.cache.mkdir(parents=True, exist_ok=True)
-        with locked(source.cache / "lock", LOCK_DEADLINE_S, source.report):
-            if self.folder.is_dir():
-                return
+
+        def make(partial: Path) -> None:
             source.report("recording the classes of Kafka and ZooKeeper, once, so that they start faster")
-            partial = self.folder.with_name(f"{self.folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
-            partial.mkdir()
-            try:
-                record(ClassArchives(partial, is_recording=True))
-                partial.rename(self.folder)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+            record(ClassArchives(partial, is_recording=True))
+
+        make_once(self.folder, source.cache / "lock", make, source.report)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zkrebalancer.localcluster import maven
+from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import JarError, LocalClusterError, MissingToolError
-from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.protocol.errors import ConfigurationError
 
 KAFKA_3 = "3.9.1"  # the last release line with ZooKeeper mode; includes ZooKeeper itself
@@ -28,7 +28,6 @@ KAFKA_4 = "4.1.0"
 OLD_CLIENT = "1.1.1"  # the last version of the old consumers, which rebalance through ZooKeeper
 SCALA = {KAFKA_3: "2.13", KAFKA_4: "2.13", OLD_CLIENT: "2.12"}
 LOGGING_BINDING = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # Kafka's jars contain only the logging interface
-LOCK_DEADLINE_S = 900.0
 FETCH_DEADLINE_S = 600.0
 _JAR_NAME_PATTERN = "[organisation]-[artifact]-[revision](-[classifier]).[ext]"
 _FAILURE = re.compile(r"\bfailed: |\[FAILED|: not found$")
@@ -91,14 +90,12 @@ def fetched(name: str, module: str, sums: Mapping[str, str], java: str, source: 
     """
     cache, report = source.cache, source.report
     folder = cache / name.lower().replace(" ", "-")
-    if not folder.is_dir():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with locked(cache / "lock", LOCK_DEADLINE_S, report):
-                if not folder.is_dir():
-                    _fetch(name, module, sums, java, folder, report, hint)
-        except OSError as error:
-            raise LocalClusterError(f"the cache folder {cache} cannot be used: {error}") from None
+    try:
+        make_once(
+            folder, cache / "lock", lambda partial: _fetch(name, module, sums, java, partial, report, hint), report
+        )
+    except OSError as error:
+        raise LocalClusterError(f"the cache folder {cache} cannot be used: {error}") from None
     verify(folder, sums)
     return folder
 
@@ -134,27 +131,23 @@ def verify(folder: Path, sums: Mapping[str, str]) -> None:
 
 
 def _fetch(name: str, module: str, sums: Mapping[str, str], java: str, folder: Path, report: Report, hint: str) -> None:
-    """Fetch the jars into a partial folder, check them, and rename the folder into place."""
+    """Fetch the jars into an empty folder, and check them."""
     ivy_jars = _pyspark_jars()
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
-    (partial / "jars").mkdir(parents=True)
-    try:
-        file = partial / "ivy.xml"
-        file.write_text(module)
-        command = [java, "-cp", f"{ivy_jars}/*", "org.apache.ivy.Main", "-m2compatible", "-types", "jar", "bundle"]
-        command += ["-cache", str(partial / "ivy"), "-ivy", str(file)]
-        command += ["-retrieve", str(partial / "jars" / _JAR_NAME_PATTERN)]
-        mirror = maven.mirror_of_central(maven.user_settings())
-        if mirror is not None:
-            settings = partial / "ivysettings.xml"
-            settings.write_text(maven.ivy_settings(mirror))
-            command += ["-settings", str(settings)]
-        _run_ivy(command, name, "Maven Central" if mirror is None else mirror, len(sums), report, hint)
-        verify(partial / "jars", sums)
-        (partial / "jars").rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    work = folder / "ivy"
+    work.mkdir()
+    file = work / "ivy.xml"
+    file.write_text(module)
+    command = [java, "-cp", f"{ivy_jars}/*", "org.apache.ivy.Main", "-m2compatible", "-types", "jar", "bundle"]
+    command += ["-cache", str(work / "cache"), "-ivy", str(file)]
+    command += ["-retrieve", str(folder / _JAR_NAME_PATTERN)]
+    mirror = maven.mirror_of_central(maven.user_settings())
+    if mirror is not None:
+        settings = work / "ivysettings.xml"
+        settings.write_text(maven.ivy_settings(mirror))
+        command += ["-settings", str(settings)]
+    _run_ivy(command, name, "Maven Central" if mirror is None else mirror, len(sums), report, hint)
+    verify(folder, sums)
+    shutil.rmtree(work)
 
 
 def _run_ivy(command: list[str], name: str, origin: str, total: int, report: Report, hint: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zkrebalancer.experiments import java_programs
-from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster import cached
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.jars import JarSource
 from zkrebalancer.localcluster.java import find_java
@@ -55,8 +55,8 @@ def test_what_is_compiled_already_waits_for_nobody(
 ) -> None:
     program = tmp_path / "Program.java"
     program.touch()
-    monkeypatch.setattr(java_programs, "_compile", lambda _files, _path, _java, folder: folder.mkdir())
-    monkeypatch.setattr(jars, "LOCK_DEADLINE_S", 0.0)
+    monkeypatch.setattr(java_programs, "_compile", lambda *_arguments: None)
+    monkeypatch.setattr(cached, "LOCK_DEADLINE_S", 0.0)
     folder = java_programs.compiled([program], "", "java", source)
     with locked(source.cache / "lock", 0.0):  # somebody fetches jars, which takes minutes
         assert java_programs.compiled([program], "", "java", source) == folder
