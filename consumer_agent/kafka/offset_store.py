@@ -91,7 +91,7 @@ class KafkaOffsetStore:
         self._request("alter_consumer_group_offsets", partitions, timeout_s, answered)
 
     def read(self, partitions: Collection[TopicPartition], answer: Found) -> None:
-        """Read stored offsets with their metadata; the answer is None if any part of it is missing."""
+        """Read stored offsets with their metadata; `answer` gets None if any of them cannot be read."""
 
         def answered(future: Future[Any]) -> None:
             error = _error(future)

@@ -244,7 +244,7 @@ class Frontend:
         self.subscribe(replace(self._subscription, threads=threads), self._callbacks)
 
     def callback(self, notice: Notice) -> Callable[[], object] | None:
-        """Return the application's callback for a notice; None if there is none."""
+        """Return the application's callback for a notice, or None."""
         if notice.tell is Tell.COMMITTED:
             on_commit = self._commit_callbacks.get(notice.token)  # None: its `commit_async` was interrupted
             return None if on_commit is None else lambda: on_commit(notice.error)

@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What the application has finished of a partition: the offset after it, and the record's generation if known."""
+    """Where the application has finished a partition's records: the next offset, and the generation, if known."""
 
     offset: int
     generation: int | None = None  # of the record that the application named

@@ -46,9 +46,8 @@ class SharedState:
         self._record_reset = record_reset
         self._emit_until_ms = 0
         self._notices: deque[Notice] = deque()  # one REVOKE at a time, ASSIGNED are merged: a handful, besides commits
-        self._view: frozenset[TopicPartition] = (
-            frozenset()
-        )  # what the application knew when its poll began, or learned since
+        # What the application knew when its poll began, or learned since.
+        self._view: frozenset[TopicPartition] = frozenset()
         self.in_hand: Notice | None = None  # what `next_notice` returned, until its callback is over
         self.taken: list[Run] | None = None  # by a poll that has not returned yet
         self._known: frozenset[TopicPartition] = frozenset()  # `on_assign` has begun, and they are not given up

@@ -21,8 +21,8 @@ RDKAFKA_SYS = "4.10.0+2.12.1"
 KAFKA_VERSION = "3.9.1"  # what librdkafka's tests are told: some of them ask for a version
 
 
-# Not with `--assign central`: the first one asks for an internal topic, which the coordinator assigns to nobody. The
-# others test rounds in which all members rejoin and a leader assigns, and central groups have neither.
+# Not run with `--assign central`. The first one subscribes to an internal topic, which the coordinator never assigns.
+# The others expect all members to rejoin together and a leader to assign, which central groups do not do.
 NOT_CENTRAL = frozenset({"Test848RegexBrokerResolves", "0102", "0113", "0132"})
 
 

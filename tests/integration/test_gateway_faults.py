@@ -87,7 +87,7 @@ def test_a_gateway_that_wakes_after_its_session_serves_nothing_that_another_one_
 
         psutil.Process(sleeper.pid).send_signal(signal.SIGSTOP)
         wait_until(lambda: ask(other, "Heartbeat", 2, member)["error_code"] == ErrorCode.NONE, "nobody takes over")
-        # What the sleeper finds when it wakes was sent to it while another one served the group.
+        # These requests wait for the suspended gateway; meanwhile the other one serves the group.
         offsets[0]["partitions"] = [{"partition_index": 0, "committed_offset": 3}]
         client.sendall(request("Heartbeat", 2, member))
         client.sendall(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.support.world import GROUP, Agent, CoordinatorProcess, World
 from zkrebalancer.protocol import command, offset_copy, paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
@@ -40,23 +42,37 @@ def copies(world: World) -> list[offset_copy.OffsetCopy]:
     return [offset_copy.decode(world.zk.nodes[f"{above}/{name}"].content) for name in sorted(world.zk.children(above))]
 
 
+def answer_one(world: World, process: CoordinatorProcess) -> bool:
+    """Perform one call of a coordinator to ZooKeeper, or else deliver one answer; return whether there was any."""
+    if process.session.sent:
+        world.zk.perform_next(process.session)
+    elif process.session.inbox:
+        world.deliver(process)
+    else:
+        return False
+    return True
+
+
+def require_eviction_despite(world: World, consumer: str, write: Callable[[], None]) -> None:
+    """Let the leader evict a consumer whose record is written before each step; it has to succeed."""
+    for _ in range(200):
+        if paths.owners(GROUP, consumer) not in world.zk.nodes:
+            return
+        write()
+        answer_one(world, world.leader())
+    raise AssertionError("it is a member still")
+
+
 def run_until_commands_are_sent(world: World, process: CoordinatorProcess) -> None:
     """Run one coordinator until a transaction of commands is sent but not performed."""
     while not any(
         isinstance(call, Multi) and isinstance(call.operations[-1], Create) for _id, call in process.session.sent
     ):
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        elif process.session.inbox:
-            world.deliver(process)
-        else:
+        if not answer_one(world, process):
             world.compute(process)
 
 
 def deliver_until_idle(world: World, process: CoordinatorProcess) -> None:
     """Answer one coordinator's calls to ZooKeeper; leave computations waiting."""
-    while process.session.sent or process.session.inbox:
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        else:
-            world.deliver(process)
+    while answer_one(world, process):
+        pass

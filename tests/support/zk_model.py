@@ -156,9 +156,8 @@ class ZkModel:
         self.identity: Callable[[int], str] = _nameless  # of a session, as access control lists name it
         self.denied: set[tuple[str, str, Right]] = set()  # identity, path, right
         self.withheld = 0  # watch events that were not delivered
-        self._died_denied: set[tuple[str, Node | None]] = (
-            set()
-        )  # identities that could not read a node when it was deleted
+        # Identities that could not read a node when it was deleted.
+        self._died_denied: set[tuple[str, Node | None]] = set()
         self._creations: dict[str, int] = {}  # children that were ever created: the next sequence number
 
     @property

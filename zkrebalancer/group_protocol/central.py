@@ -115,14 +115,12 @@ class CentralTargets:
         """Expect the first target of a newcomer, for a limited time."""
         if member.member_id in self._given or member.member_id in self._newcomers:
             return
-        self._newcomers[member.member_id] = self._group.scheduler.now_ms + session_timeout_ms * 3 // 4
-        self._limit_wait(member.member_id, MAX_FIRST_TARGET_MS)
+        self._wait_for(member.member_id, min(MAX_FIRST_TARGET_MS, session_timeout_ms * 3 // 4))
 
-    def _limit_wait(self, member_id: str, at_most_ms: int) -> None:
-        now_ms = self._group.scheduler.now_ms
-        until_ms = self._newcomers[member_id] = min(self._newcomers[member_id], now_ms + at_most_ms)
+    def _wait_for(self, member_id: str, delay_ms: int) -> None:
+        self._newcomers[member_id] = self._group.scheduler.now_ms + delay_ms
         key = (self._group.group_id, FIRST_TARGET, member_id)
-        self._group.scheduler.start_timer(key, until_ms - now_ms, lambda: self._waited_in_vain(member_id))
+        self._group.scheduler.start_timer(key, delay_ms, lambda: self._waited_in_vain(member_id))
 
     def _admit(self, member_id: str) -> None:
         self._newcomers.pop(member_id, None)
@@ -152,7 +150,8 @@ class CentralTargets:
         ready = [one.member_id for one in members if one.target and all(map(roster.is_free_for(one), one.target))]
         if ready and self._is_more_to_come():
             for member_id in ready:
-                self._limit_wait(member_id, MAX_REST_MS)
+                if self._newcomers[member_id] > self._group.scheduler.now_ms + MAX_REST_MS:
+                    self._wait_for(member_id, MAX_REST_MS)
             return []
         for member_id in ready:
             self._admit(member_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.groups import require_eviction_despite
 from tests.support.world import GROUP, SESSION_MS, Agent, World
 from zkrebalancer.protocol import cluster_nodes, command, ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, Multi, Operation, Refusal, Refused, Reply, SetContent
@@ -109,17 +110,7 @@ def test_a_claim_that_is_written_again_and_again_does_not_put_the_eviction_off()
     world = served()
     rogue = world.agents["b"]
     claim(world, rogue, ALL)
-    for _ in range(200):
-        if paths.owners(GROUP, rogue.name) not in world.zk.nodes:
-            break
-        claim(world, rogue, ALL)
-        process = world.leader()
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        elif process.session.inbox:
-            world.deliver(process)
-    else:
-        raise AssertionError("it is a member still")
+    require_eviction_despite(world, str(rogue.name), lambda: claim(world, rogue, ALL))
 
 
 @pytest.mark.parametrize("with_failover", [False, True], ids=["same leader", "new leader"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import world_with
+from tests.support.groups import require_eviction_despite, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
@@ -59,14 +59,4 @@ def test_a_record_that_is_always_another_one_does_not_put_its_eviction_off() -> 
     world.pass_time(TIMEOUT_MS - 1)
     world.now_us += 1_000
     world.tick()
-    process = world.leader()
-    for _ in range(200):
-        if path not in world.zk.nodes:
-            break
-        write(world, path, b"junk")
-        if process.session.sent:
-            world.zk.perform_next(process.session)
-        elif process.session.inbox:
-            world.deliver(process)
-    else:
-        raise AssertionError("it is a member still")
+    require_eviction_despite(world, "b-1", lambda: write(world, path, b"junk"))
