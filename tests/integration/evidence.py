@@ -138,4 +138,4 @@ def _group(zk: BlockingZk, report: GroupReport) -> Iterator[str]:
             f", {member.pending_commands} pending commands"
         )
     yield from (f"  {each.kind}: {each.text}" for each in inspection.read_obstacles(zk, report))
-    yield from (f"  problem: {problem}" for problem in report.problems)
+    yield from (f"  problem: {problem}" for problem in report.problems.lines())

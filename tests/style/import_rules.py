@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "zkrebalancer.observe": (
         "zkrebalancer.protocol",
         "zkrebalancer.runtime",
+        "zkrebalancer.rebalance.problems",
         "zkrebalancer.rebalance.reader",
         "zkrebalancer.rebalance.view",
     ),

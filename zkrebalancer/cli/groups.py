@@ -27,6 +27,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.runtime.zk import BlockingZk
 
+MAX_NAMES_SHOWN = 20  # in one cell of a table
 FIRST_KAFKA_YEAR = 1970  # its times are milliseconds since then
 
 
@@ -135,7 +136,7 @@ def describe(
         console().print(_members_table(report))
     else:
         console().print(_partitions_table(report, offsets, lag))
-    for problem in report.problems:
+    for problem in report.problems.lines():
         click.echo(f"problem: {problem}", err=True)
 
 
@@ -259,7 +260,8 @@ def _summary(report: GroupReport) -> dict[str, object]:
         "generation": report.generation,
         "mode": report.settings.mode,
         "strategy": report.settings.strategy,
-        "problems": report.problems,
+        "problems": report.problems.lines(),
+        "problem_counts": dict(report.problems.counts),
     }
 
 
@@ -292,11 +294,16 @@ def _document(report: GroupReport, lag: Mapping[fields.TopicPartition, Partition
 
 def _state_table(report: GroupReport) -> Table:
     table = Table("property", "value")
-    shown = {**_summary(report), **asdict(report.settings), "evicted": ", ".join(report.evicted) or "-"}
+    shown = {**_summary(report), **asdict(report.settings), "evicted": _some(report.evicted)}
     for key, value in shown.items():
-        if key != "problems":
+        if key not in {"problems", "problem_counts"}:
             table.add_row(key, str(value))
     return table
+
+
+def _some(names: list[str]) -> str:
+    more = [f"{len(names) - MAX_NAMES_SHOWN} more"] if len(names) > MAX_NAMES_SHOWN else []
+    return ", ".join([*names[:MAX_NAMES_SHOWN], *more]) or "-"
 
 
 def _members_table(report: GroupReport) -> Table:

@@ -18,6 +18,7 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.problems import Problems
 from zkrebalancer.rebalance.reader import GroupReader, expected_refusals
 from zkrebalancer.rebalance.view import GroupView
 from zkrebalancer.runtime.zk import BlockingZk
@@ -48,7 +49,7 @@ class GroupReport:
     view: GroupView
     members: list[MemberReport]
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
 
     @property
     def settings(self) -> GroupSettings:
@@ -156,7 +157,7 @@ def read_obstacles(zk: BlockingZk, report: GroupReport) -> list[Obstacle]:
         try:
             epoch, found, more = obstacles.decode(node.content)
         except NodeContentError as error:
-            report.problems.append(str(error))
+            report.problems.add("coordinator_obstacles", str(error))
         else:
             is_current = leader is not None and epoch == leader.epoch
             published = [each for each in found if is_current and each.group in {None, report.name}]
@@ -171,7 +172,7 @@ def read_offsets(zk: BlockingZk, report: GroupReport) -> None:
         try:
             report.offsets[partition] = cluster_nodes.decode_counter(f"offset of {partition}", content)
         except NodeContentError as error:
-            report.problems.append(str(error))
+            report.problems.add("stored offsets", str(error))
 
 
 def offset_nodes(zk: BlockingZk, group: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, bytes]]:

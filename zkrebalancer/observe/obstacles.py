@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +14,15 @@ from zkrebalancer.protocol.registration import stop_limit_ms
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.rebalance.view import GroupView, Member
 
+MAX_SHOWN = 20  # of each kind
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """One reason, as a line for people and as values; `until_ms`: when it ends at the latest, since the epoch."""
+    """One reason, as a line for people and as values.
+
+    `until_ms`: when it ends at the latest, since the epoch; `more`: how many reasons of its kind it stands for.
+    """
 
     kind: str
     text: str
@@ -24,24 +30,36 @@ class Obstacle:
     path: str | None = None
     right: str | None = None
     until_ms: int | None = None
+    more: int = 0
 
 
 def find_obstacles(
     view: GroupView, *, is_led: bool, published: Sequence[PublishedObstacle], unpublished: int
 ) -> list[Obstacle]:
-    """Return why a group is stuck; empty if it is not.
+    """Return why a group is stuck; empty if it is not. Of each kind, the first reasons, and how many more there are.
 
     `published`: the leader's reasons for this group and for all; `unpublished`: how many more it has, for any group.
     """
     more = f"{unpublished} more reasons, of this group or of others, are not published; the leader's log has them"
-    return [
+    return _bounded(
         *([] if is_led else [Obstacle("no-coordinator", "no coordinator leads; nothing is rebalanced until one does")]),
         *map(_published, published),
         *([Obstacle("unpublished", more)] if unpublished else []),
         *_of_settings(view.settings),
         *(obstacle for name in sorted(view.members) for obstacle in _of_member(view.members[name], view.settings)),
         *(_of_lease(name, record) for name, record in sorted(view.evicted.items())),
-    ]
+    )
+
+
+def _bounded(*obstacles: Obstacle) -> list[Obstacle]:
+    counts: Counter[str] = Counter()
+    shown = []
+    for each in obstacles:
+        counts[each.kind] += 1
+        if counts[each.kind] <= MAX_SHOWN:
+            shown.append(each)
+    more = {kind: count - MAX_SHOWN for kind, count in counts.items() if count > MAX_SHOWN}
+    return [*shown, *(Obstacle(kind, f"{count} more of this kind", more=count) for kind, count in more.items())]
 
 
 def _published(obstacle: PublishedObstacle) -> Obstacle:

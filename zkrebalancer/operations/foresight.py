@@ -98,7 +98,7 @@ def _read_problem(
 ) -> tuple[GroupView, Planning, Problem, list[str]]:
     """Return the group under these settings, the coordinator's problem as far as it can be read, and notes."""
     strategy(settings.strategy)
-    subscriptions, notes = _read_topics(zk), list(report.problems)
+    subscriptions, notes = _read_topics(zk), report.problems.lines()
     view = replace(report.view, topics=subscriptions.topics, settings=settings, touched=OrderedDict())
     planning = Planning(view, subscriptions, notes.append)
     planning.begin()

@@ -191,10 +191,10 @@ class Group:
 
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, adopt pending commands and the nodes of departed consumers, and request a rebalance."""
-        for problem in reader.problems[:MAX_PROBLEMS_LOGGED]:
+        for problem in reader.problems.shown[:MAX_PROBLEMS_LOGGED]:
             self._scheduler.warn(problem)
-        if len(reader.problems) > MAX_PROBLEMS_LOGGED:
-            self._scheduler.warn(f"{len(reader.problems) - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
+        if (count := reader.problems.counts.total()) > MAX_PROBLEMS_LOGGED:
+            self._scheduler.warn(f"{count - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
         view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
         self._vacancies.keep_unheld(new)
         for consumer in sorted(view.members.keys() - new.members.keys()):

@@ -18,9 +18,13 @@ from zkrebalancer.protocol.errors import CommandError, NodeContentError
 from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import OwnersRecord
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.problems import Problems
 from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 OF_ONE = ("ids", "owners", "channel", "evicted")  # below these, every node belongs to one consumer
+PLACE = 4  # the position in a path of the name below the group's node
+ANY_REFUSAL = frozenset(Refusal)
+ONLY_MISSING = frozenset({Refusal.NO_NODE})
 
 Path = Callable[..., str]  # a function of `paths`, whose first argument is a group
 Read = tuple[ListChildren | Get, Callable[[Reply], None]]  # a call, and the method that handles its reply
@@ -31,7 +35,7 @@ Stage = Callable[[], list[LazyRead]]
 class GroupReader:
     """One reading of a group; the caller performs the calls, stage by stage.
 
-    `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: a line per unreadable node;
+    `view` is what was read; `commands`: paths of the commands of each consumer; `problems`: its unreadable nodes;
     `exists`: whether the group's node was there.
     """
 
@@ -43,7 +47,7 @@ class GroupReader:
         self._known = known if known is not None else GroupSettings()
         self._watch = watch
         self.view = GroupView(group, topics)
-        self.problems: list[str] = []
+        self.problems = Problems()
         self.exists = True
         self.channels: dict[str, list[PendingCommand]] = {}
         self.commands: dict[str, list[str]] = {}
@@ -164,7 +168,7 @@ class GroupReader:
                 self.view.settings = settings.decode(reply.content)
             except NodeContentError as error:
                 self.view.settings = self._known
-                self.problems.append(f"{error}; the former settings stay in force")
+                self.problems.add("settings", f"{error}; the former settings stay in force")
         else:
             self.exists = False
 
@@ -176,7 +180,7 @@ class GroupReader:
             except NodeContentError as error:
                 self._is_generation_known = False
                 self.view.generation = reply.stat.modified_zxid  # above all former ones, each of which had a write
-                self.problems.append(f"{error}; counting on from {self.view.generation}")
+                self.problems.add("generation", f"{error}; counting on from {self.view.generation}")
 
     def _channels_listed(self, reply: Reply) -> None:
         self.channels = {consumer: [] for consumer in _names(reply)}
@@ -202,7 +206,7 @@ class GroupReader:
                 self._given[consumer] = dict.fromkeys(ownership.decode_given(reply.content, self._bound()), 0)
             except NodeContentError as error:
                 self._given[consumer] = None
-                self.problems.append(f"{consumer}: {error}; what it claims is believed")
+                self.problems.add("given", f"{consumer}: {error}; what it claims is believed")
 
     def _commands_listed(self, consumer: str, reply: Reply) -> None:
         channel = paths.channel(self._group, consumer)
@@ -214,14 +218,14 @@ class GroupReader:
             try:
                 self.view.incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
-                self.problems.append(f"topic {topic}: {error}; the record in `incarnations` counts")
+                self.problems.add("offsets", f"topic {topic}: {error}; the record in `incarnations` counts")
 
     def _recorded_incarnation_read(self, topic: str, reply: Reply) -> None:
         if isinstance(reply, Content):
             try:
                 self.view.recorded_incarnations[topic] = cluster_nodes.decode_mark(reply.content)
             except NodeContentError as error:
-                self.problems.append(f"topic {topic}: record: {error}; the mark of the offsets counts")
+                self.problems.add("incarnations", f"topic {topic}: record: {error}; the mark of the offsets counts")
         else:
             self.view.recorded_incarnations.pop(topic, None)
 
@@ -234,7 +238,7 @@ class GroupReader:
                 )
             except NodeContentError as error:
                 self.view.unreadable_statics.add(instance)
-                self.problems.append(f"static member {instance}: {error}; replaced when it is started again")
+                self.problems.add("static", f"static member {instance}: {error}; replaced when it is started again")
 
     def _command_read(self, consumer: str, node: str, reply: Reply) -> None:
         if isinstance(reply, Content):
@@ -244,7 +248,7 @@ class GroupReader:
                 self._note_generation(found.generation, reply.stat)
             except CommandError as error:
                 self._unreadable_channels.add(consumer)
-                self.problems.append(f"{node}: {error}; its consumer has to refuse it")
+                self.problems.add("channel", f"{node}: {error}; its consumer has to refuse it")
         else:
             self._note_refused(consumer, node, reply)
 
@@ -260,7 +264,7 @@ class GroupReader:
     def _registration_read(self, consumer: str, reply: Reply) -> None:
         member = self.view.members[consumer]
         if isinstance(reply, Content):
-            self._note(member.read_registration(reply))
+            self._note("ids", member.read_registration(reply))
         elif self._is_unreadable(reply, paths.ids(self._group, consumer)):
             member.is_registration_refused = True
         else:
@@ -270,7 +274,7 @@ class GroupReader:
         if isinstance(reply, Content):
             member = self.view.members[consumer]
             member.given = self._given_to(consumer)
-            self._note(member.read_owners(reply, self._bound()))
+            self._note("owners", member.read_owners(reply, self._bound()))
             if member.owners is not None:
                 self._note_generation(member.owners.generation, reply.stat)
             self._adopt_commands(member)
@@ -326,7 +330,7 @@ class GroupReader:
         try:
             self.view.evicted[consumer] = ownership.decode_eviction(reply.content, self._bound())
         except NodeContentError as error:
-            self.problems.append(f"{consumer}: {error}; holds everything until its lease ends")
+            self.problems.add("evicted", f"{consumer}: {error}; holds everything until its lease ends")
 
     def _note_refused(self, consumer: str, path: str, reply: Reply) -> bool:
         """Note, and return, whether a consumer's node may not be read, which is no fault of the consumer."""
@@ -339,22 +343,22 @@ class GroupReader:
         """Whether ZooKeeper refuses to read a node, which may exist; notes the problem."""
         if not isinstance(reply, Refused) or reply.refusal is Refusal.NO_NODE:
             return False
-        self.problems.append(f"{path} may not be read: {reply.refusal.value}")
+        self.problems.add(path.split("/")[PLACE], f"{path} may not be read: {reply.refusal.value}")
         return True
 
     def _bound(self) -> Bound | None:
         """Return a bound for the coordinator, which must not be blocked; tools may not know the topics."""
         return self.view.bound() if self._watch else None
 
-    def _note(self, problem: str | None) -> None:
+    def _note(self, place: str, problem: str | None) -> None:
         if problem is not None:
-            self.problems.append(problem)
+            self.problems.add(place, problem)
 
 
 def expected_refusals(call: ListChildren | Get) -> frozenset[Refusal]:
     """Return the refusals that the reader handles: any for a node of one consumer, else only NO_NODE."""
-    _, *names = call.path.split("/")
-    return frozenset(Refusal) if len(names) > 4 and names[3] in OF_ONE else frozenset({Refusal.NO_NODE})
+    names = call.path.split("/")
+    return ANY_REFUSAL if len(names) > PLACE + 1 and names[PLACE] in OF_ONE else ONLY_MISSING
 
 
 def _command_path(_group: str, _consumer: str, node: str) -> str:

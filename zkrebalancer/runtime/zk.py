@@ -157,6 +157,7 @@ class ZkClient:
         self._on_event = on_event
         self._in_flight: set[int] = set()
         self._waiting: deque[tuple[int, Call]] = deque()
+        self._is_sending = False  # calls that waited
         self._session_log = _SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
         self._usable = False
@@ -199,7 +200,7 @@ class ZkClient:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
         elif isinstance(call, Multi) and not self.request_limit.fits(call.operations):
             self._refuse_size(call_id, call)
-        elif len(self._in_flight) >= MAX_IN_FLIGHT:
+        elif self._waiting or len(self._in_flight) >= MAX_IN_FLIGHT:
             self._waiting.append((call_id, call))
         else:
             self._send(call_id, call)
@@ -250,12 +251,24 @@ class ZkClient:
     def _finish(self, call_id: int, reply: Reply) -> None:
         self._in_flight.discard(call_id)
         self._reply(call_id, reply)
-        while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
-            next_id, call = self._waiting.popleft()
-            if self._usable:
-                self._send(next_id, call)
-            else:
-                self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
+        if self._waiting and not self._is_sending:
+            self._is_sending = True
+            gevent.spawn(self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        """Send calls that wait, in a greenlet: kazoo writes a byte per call to a socket, which may block.
+
+        In the hub, it could not block: kazoo would report the call as failed, send it later, and a later call never.
+        """
+        try:
+            while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
+                next_id, call = self._waiting.popleft()
+                if self._usable:
+                    self._send(next_id, call)
+                else:
+                    self._reply(next_id, Refused(Refusal.CONNECTION_LOST))
+        finally:
+            self._is_sending = False
 
     def _reply(self, call_id: int, reply: Reply) -> None:
         self._on_event(calls.Replied(call_id, reply))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import cast
 
@@ -15,6 +16,7 @@ from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress, encode_coord
 from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.refusals import require_expected
+from zkrebalancer.rebalance.problems import MAX_SHOWN
 from zkrebalancer.runtime.zk import BlockingZk
 
 
@@ -67,7 +69,7 @@ def test_offset_nodes_without_a_partition_number_are_ignored() -> None:
     report = inspection.read_group(cast("BlockingZk", client), "g")
     inspection.read_offsets(cast("BlockingZk", client), report)
     assert report.offsets == {}
-    assert len(report.problems) == 1  # partition 0 is empty
+    assert report.problems.counts == {"stored offsets": 1}  # partition 0 is empty
 
 
 def test_a_group_that_is_not_there_is_named() -> None:
@@ -107,7 +109,7 @@ def test_a_lease_that_no_calendar_has_is_a_problem_and_not_the_end(key: str, rec
     client.create(paths.evicted("g"))
     client.perform(Multi((Create(paths.evicted("g", "gone"), encode_eviction(record)),)))
     report = inspection.read_group(cast("BlockingZk", client), "g")
-    assert any(key in problem for problem in report.problems)
+    assert any(key in problem for problem in report.problems.lines())
     (lease,) = [each for each in inspection.read_obstacles(cast("BlockingZk", client), report) if each.kind == "lease"]
     assert "cannot be read" in lease.text
 
@@ -126,3 +128,24 @@ def test_what_the_leader_does_not_publish_is_mentioned() -> None:
     (found,) = inspection.read_obstacles(cast("BlockingZk", client), report)
     assert found.kind == "unpublished"
     assert found.text.startswith("7 more reasons")
+
+
+def test_of_many_foreign_nodes_a_few_of_each_place_are_named_and_the_rest_is_counted() -> None:
+    """In `Problems.add`, keep every text; in `obstacles._bounded`, show every reason."""
+    client, count = with_groups("g"), MAX_SHOWN + 5
+    for place in ("evicted", "ids", "owners", "static"):
+        above = f"{paths.group('g')}/{place}"
+        client.create(above, *(f"{above}/foreign-{number}" for number in range(count)))
+    report = inspection.read_group(cast("BlockingZk", client), "g")
+    obstacles = inspection.read_obstacles(cast("BlockingZk", client), report)
+
+    assert report.problems.counts == dict.fromkeys(("evicted", "ids", "owners", "static"), count)
+    lines = report.problems.lines()
+    assert len(lines) == 4 * (MAX_SHOWN + 1)
+    assert set(lines) >= {f"{place}: 5 more problems" for place in report.problems.counts}
+    kinds = Counter(each.kind for each in obstacles)
+    assert kinds == {"no-coordinator": 1, "unreadable": MAX_SHOWN + 1, "lease": MAX_SHOWN + 1}
+    assert {each.kind: each.more for each in obstacles if each.more} == {
+        "lease": 5,
+        "unreadable": 2 * count - MAX_SHOWN,
+    }

@@ -83,14 +83,14 @@ def as_zk(client: Recording) -> BlockingZk:
 def list_groups(zk: BlockingZk) -> Iterable[str]:
     reports, refused = inspection.read_groups(zk)
     assert len(reports) + len(refused) == 1
-    return [*(str(error) for error in refused), *(line for report in reports for line in report.problems)]
+    return [*(str(error) for error in refused), *(line for report in reports for line in report.problems.lines())]
 
 
 def describe(zk: BlockingZk) -> Iterable[str]:
     report = inspection.read_group(zk, GROUP)
     inspection.read_obstacles(zk, report)
     inspection.read_offsets(zk, report)
-    return report.problems
+    return report.problems.lines()
 
 
 def plan(zk: BlockingZk) -> Iterable[str]:

@@ -188,7 +188,7 @@ def test_what_may_not_be_read_is_told_with_its_path() -> None:
     reader = GroupReader(GROUP, {})
     reader.view.evicted = {"dead": None}
     reader._eviction_read("dead", Refused(Refusal.NO_AUTH))
-    assert reader.problems == [f"{paths.evicted(GROUP, 'dead')} may not be read: no permission"]
+    assert reader.problems.lines() == [f"{paths.evicted(GROUP, 'dead')} may not be read: no permission"]
 
 
 @pytest.mark.parametrize("until", ["waits", "is read", "has been read"])
