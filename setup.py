@@ -56,6 +56,7 @@ setup(
         "msgpack",
         "numpy",
         "prometheus-client",
+        "pure-sasl",  # kazoo's SASL
         "rich",
     ],
     extras_require={

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from consumer_agent.membership.offset_books import Storage
 from consumer_agent.runtime.record_buffer import Fairness, Prefetch
-from zkrebalancer.protocol import addresses, paths
+from zkrebalancer.protocol import addresses, paths, zookeeper_security
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError
 from zkrebalancer.protocol.fields import write_document
 from zkrebalancer.protocol.registration import (
@@ -27,6 +27,7 @@ from zkrebalancer.protocol.registration import (
     STATIC,
     WHITE_LIST,
 )
+from zkrebalancer.protocol.zookeeper_security import DIGEST, SASL, ZooKeeperSecurity
 
 KafkaSetting = str | int | float | bool
 MAX_POLL_RECORDS = 100_000
@@ -68,6 +69,15 @@ class ConsumerSettings(TypedDict, total=False):
     """The keyword arguments of a consumer, for editors and type checkers: fields of `ConsumerConfig`, with checks."""
 
     zookeeper: Annotated[str, _address(addresses.zookeeper_fault)]
+    zookeeper_tls: Annotated[bool, _boolean]
+    zookeeper_tls_ca: Annotated[str | None, _optional(text_fault)]
+    zookeeper_tls_certificate: Annotated[str | None, _optional(text_fault)]
+    zookeeper_tls_key: Annotated[str | None, _optional(text_fault)]
+    zookeeper_tls_key_password_file: Annotated[str | None, _optional(text_fault)]
+    zookeeper_auth: Annotated[str, choice(SASL, DIGEST)]
+    zookeeper_user: Annotated[str | None, _optional(text_fault)]
+    zookeeper_password_file: Annotated[str | None, _optional(text_fault)]
+    zookeeper_password: Annotated[str | None, _optional(_secret)]
     bootstrap: Annotated[str, _address(addresses.servers_fault)]
     group: Annotated[str, _name]
     client_id: Annotated[str, _client_id]
@@ -141,11 +151,35 @@ class ConsumerConfig:
     """Folder to write telemetry events to."""
     kafka_config: Mapping[str, KafkaSetting] = field(default_factory=dict, repr=False)  # contains passwords
     """Further librdkafka settings, such as `security.protocol`."""
+    zookeeper_tls: bool = False
+    """Use TLS to ZooKeeper. Implied by the other settings of TLS."""
+    zookeeper_tls_ca: str | None = None
+    """File with the certificates of the authorities that sign the servers' certificates. Default: the system's."""
+    zookeeper_tls_certificate: str | None = None
+    """File with the client's certificate."""
+    zookeeper_tls_key: str | None = None
+    """File with the key of the client's certificate. Default: the certificate's file."""
+    zookeeper_tls_key_password_file: str | None = None
+    """File with the password of the key."""
+    zookeeper_auth: str = SASL
+    """How `zookeeper_user` logs in: `sasl` (DIGEST-MD5) or `digest`."""
+    zookeeper_user: str | None = None
+    """The user to log in to ZooKeeper as."""
+    zookeeper_password_file: str | None = None
+    """File with the password of `zookeeper_user`."""
+    zookeeper_password: str | None = field(default=None, repr=False)
+    """The password itself; `zookeeper_password_file` keeps it out of programs and environments."""
 
     @property
     def registered_stop_timeout_ms(self) -> int:
         """How long a stop may take, as registered: by default the longest time between polls, at most an hour."""
         return self.stop_timeout_ms or min(self.max_poll_interval_ms, MAX_STOP_TIMEOUT_MS)
+
+    @property
+    def zookeeper_security(self) -> ZooKeeperSecurity | None:
+        """How to connect to ZooKeeper, None if nothing is set here: then the environment decides."""
+        security = _security({entry.name: getattr(self, entry.name) for entry in fields(self)})
+        return None if security == zookeeper_security.PLAIN else security
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -205,10 +239,21 @@ def _refuse(faults: list[Fault]) -> None:
 
 def _value_faults(values: Mapping[str, Any]) -> list[Fault]:
     found = ((key, check(values[key])) for key, check in _CHECKS.items() if key in values)
+    faults = [Fault(key, text) for key, text in found if text is not None]
+    if not any(fault.key.startswith(zookeeper_security.PREFIX) for fault in faults):
+        try:
+            _security(values)
+        except ConfigurationError as error:
+            faults.append(Fault("zookeeper_user" if "password" in str(error) else "zookeeper_tls_key", str(error)))
     kafka = values.get("kafka_config")
-    return [Fault(key, text) for key, text in found if text is not None] + [
+    return faults + [
         Fault("kafka_config", text) for text in (kafka_config_faults(kafka) if isinstance(kafka, Mapping) else [])
     ]
+
+
+def _security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
+    keys = {name: f"{zookeeper_security.PREFIX}{name}" for name in zookeeper_security.NAMES}
+    return ZooKeeperSecurity(**{name: values[key] for name, key in keys.items() if key in values})
 
 
 # ---- one check for each setting: returns what is wrong with its value, None if it is valid
@@ -286,6 +331,10 @@ def _offset_reset(value: object) -> str | None:
 
 def _path(value: object) -> str | None:
     return None if isinstance(value, str | Path) and "\0" not in str(value) else f"must be a path, not {value!r:.80}"
+
+
+def _secret(value: object) -> str | None:
+    return None if text_fault(value) is None else "must be a text"  # not quoted
 
 
 def _kafka_config(value: object) -> str | None:

@@ -34,6 +34,7 @@ WITH_MODULE_FIXTURES = {
         "refusals",
         "reset_offsets",
         "secured_kafka",
+        "secured_zookeeper",
         "zk_model",
         "zk_refusals",
     )

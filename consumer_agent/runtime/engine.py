@@ -72,7 +72,7 @@ class Engine:
             storage=storage,
             begins_anywhere=config.auto_offset_reset != "none",
             max_poll_interval_ms=config.max_poll_interval_ms,
-            request_limit=request_limit(config.zookeeper),
+            request_limit=request_limit(config.zookeeper, config.zookeeper_security),
         )
         machine = StateMachine(MachineSettings(member, registration(config, wanted), config.zookeeper))
         self.machine_thread = MachineThread(config, machine, shared, self.fetcher, telemetry, store)

@@ -240,7 +240,8 @@ class MachineThread:
                 self._events.append(event)
                 self._flag.set()
 
-        client = ZkClient(self._config.zookeeper, self._config.session_timeout_ms, take)
+        config = self._config
+        client = ZkClient(config.zookeeper, config.session_timeout_ms, take, config.zookeeper_security)
         self._client = client
         client.start()
 

@@ -36,11 +36,21 @@ from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, RebalancerError
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 from zkrebalancer.protocol.settings import GroupSettings, decode
+from zkrebalancer.protocol.zookeeper_security import FLAGS
 from zkrebalancer.runtime.zk import BlockingZk
 
 POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
 _log = logging.getLogger(__name__)
 RecordPrinter = Callable[[Record], None]
+
+
+def zookeeper_security_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of TLS and of the login, which all commands share."""
+    for name, metavar, text in reversed(FLAGS):
+        command = click.option(f"--zookeeper-{name.replace('_', '-')}", metavar=metavar or "true|false", help=text)(
+            command
+        )
+    return command
 
 
 class FaultsError(ConfigurationError):
@@ -66,6 +76,7 @@ def consumer_agent() -> None:
 @consumer_agent.command()
 @click.option("--config", metavar="FILE", help="Settings in TOML; the environment and flags override them.")
 @click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="The ZooKeeper servers; or ZKREBALANCER_ZOOKEEPER.")
+@zookeeper_security_options
 @click.option("--bootstrap", metavar="HOST:PORT[,…]", help="The Kafka brokers.")
 @click.option("--group", metavar="NAME", help="The consumer group.")
 @click.option("--topic", "topics", multiple=True, metavar="NAME[:THREADS]", help="A topic to read; repeatable.")
@@ -147,6 +158,9 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
     own = settings.group_of(SidecarSettings)
     with_child = "exec" in settings.values
     config = ConsumerConfig(**settings.group_of(ConsumerConfig), enable_auto_finish=not with_child)
+    if config.zookeeper_security is not None:
+        with BlockingZk(config.zookeeper, security=config.zookeeper_security):
+            pass  # fails at once on a refused login, instead of waiting for the connection
     consumer = Consumer(config)
     on_poll = _JoinAnnouncement(consumer, config.group)
     with _served(settings.values.get("http"), consumer, config, run_counts):
@@ -168,7 +182,7 @@ def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
 
     If there is no group, or its settings are invalid, the defaults apply, as for the coordinator.
     """
-    with BlockingZk(config.zookeeper) as zk:
+    with BlockingZk(config.zookeeper, security=config.zookeeper_security) as zk:
         reply = zk.perform(Get(paths.group(config.group)), ABSENT)
     group = GroupSettings()
     with contextlib.suppress(NodeContentError):

@@ -23,6 +23,8 @@ from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST, stop_limi
 
 PREFIX = "CONSUMER_AGENT_"
 KAFKA_PREFIX = f"{PREFIX}KAFKA_"
+SHARED_PREFIX = "ZKREBALANCER_"  # of the settings of ZooKeeper, which all commands share
+MASKED = frozenset({"zookeeper_password"})
 NO_SETTINGS = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}FAILPOINT"})  # our variables that are no settings
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MASK = "********"
@@ -93,8 +95,10 @@ def _read_file(settings: Settings, path: str) -> None:
 
 
 def _read_environment(settings: Settings, environment: Mapping[str, str]) -> None:
-    if "ZKREBALANCER_ZOOKEEPER" in environment:
-        settings.put("zookeeper", environment["ZKREBALANCER_ZOOKEEPER"], "ZKREBALANCER_ZOOKEEPER")
+    for key in KINDS:
+        name = f"{SHARED_PREFIX}{key.upper()}"
+        if key.startswith("zookeeper") and environment.get(name):
+            settings.put(key, _typed(key, environment[name]), name)
     for name, text in sorted(environment.items()):
         key = name.removeprefix(PREFIX).lower()
         if name.startswith(KAFKA_PREFIX):
@@ -236,6 +240,8 @@ def effective(settings: Settings) -> dict[str, tuple[Any, str]]:
     for name, value in shown.pop("kafka_config", ({}, ""))[0].items():
         key = f"kafka_config.{name}"
         shown[key] = (MASK if configuration.is_secret(name) else value, settings.origins[key])
+    for key in MASKED & settings.values.keys():
+        shown[key] = (MASK, settings.origins[key])
     if "exec" not in settings.values:
         shown = {key: shown[key] for key in shown if key not in {entry.name for entry in fields(SidecarSettings)}}
     return {key: shown[key] for key in shown if shown[key][0] is not None}

@@ -112,7 +112,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }
 ONLY_IN: dict[str, str] = {  # library -> the only package that may import it
-    "kazoo": "zkrebalancer.runtime.zk",
+    "kazoo": "zkrebalancer.runtime",
     "pyspark": "zkrebalancer.pipeline",
     "numpy": "zkrebalancer.assignment",
 }

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from zkrebalancer.protocol import addresses
+from zkrebalancer.protocol import addresses, zookeeper_security
 from zkrebalancer.protocol.addresses import KAFKA_VARIABLES
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -42,15 +42,53 @@ KAFKA_PAIRS = f"{__name__}.kafka"  # the key under which click keeps the values 
 
 
 def zookeeper_option(command: Command) -> Command:
-    """Add `--zookeeper`."""
+    """Add `--zookeeper`, and the flags of TLS and of the login (`--zookeeper-user`, …).
+
+    The latter become environment variables, which the clients of this process and of its children read.
+    """
+    for name, metavar, text in reversed(zookeeper_security.FLAGS):
+        shown = {"is_flag": True, "default": None} if metavar is None else {"metavar": metavar}
+        command = click.option(
+            f"--{zookeeper_security.PREFIX}{name}".replace("_", "-"),
+            envvar=zookeeper_security.VARIABLES + name.upper(),
+            is_eager=True,  # it is processed before `--zookeeper`, which checks the whole
+            expose_value=False,
+            callback=_export,
+            help=text,
+            **shown,
+        )(command)
     return click.option(
         "--zookeeper",
         required=True,
         type=ZOOKEEPER,
         envvar="ZKREBALANCER_ZOOKEEPER",
         show_envvar=True,
+        callback=_check_security,
         help="The ZooKeeper servers, with the chroot that Kafka uses.",
     )(command)
+
+
+def _export(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Set the variable of a flag while the command runs."""
+    variable = str(param.envvar)
+    before = os.environ.get(variable)
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if text == (before or ""):
+        return
+    os.environ[variable] = text
+    ctx.call_on_close(lambda: _set_variable(variable, before))
+
+
+def _set_variable(variable: str, text: str | None) -> None:
+    if text is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = text
+
+
+def _check_security(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    zookeeper_security.from_variables(os.environ)
+    return value
 
 
 def kafka_options(

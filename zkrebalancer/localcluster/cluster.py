@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -55,6 +55,7 @@ class LocalCluster:
         tick_ms: int = 200,
         zookeeper_properties: Mapping[str, str] | None = None,
         kafka_properties: Mapping[str, str] | None = None,
+        zookeeper_options: Sequence[str] = (),
         zookeeper_heap_mb: int = 256,
         kafka_heap_mb: int = 1024,
         mirror: bool = True,
@@ -69,9 +70,10 @@ class LocalCluster:
         `broker`: "kafka-3.9" keeps its metadata in ZooKeeper, in the same chroot; "kafka-4" runs in KRaft mode, with a
         topic mirror if `mirror` is true; "none" starts ZooKeeper only. `directory` must not exist yet; the default is a
         temporary folder. `tick_ms`: the shortest session timeout is two ticks. The two `…_properties` add or override
-        properties of the servers. `zookeeper_port` (the first of three in an ensemble) and `broker_port`: by default
-        free ports. Jars come from `kafka_home` (default: the environment's KAFKA_HOME), or else the folder `cache`
-        (default: the user's). `report` receives progress lines.
+        properties of the servers; `zookeeper_options` are further options of ZooKeeper's JVM. `zookeeper_port` (the
+        first of three in an ensemble) and `broker_port`: by default free ports. Jars come from `kafka_home` (default:
+        the environment's KAFKA_HOME), or else the folder `cache` (default: the user's). `report` receives progress
+        lines.
 
         Raises:
             ConfigurationError: a setting is out of range.
@@ -90,6 +92,7 @@ class LocalCluster:
         self._wanted_directory = directory
         self._tick_ms = tick_ms
         self._zookeeper_properties = dict(zookeeper_properties or {})
+        self._zookeeper_options = tuple(zookeeper_options)
         self._kafka_properties = dict(kafka_properties or {})
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
@@ -219,7 +222,11 @@ class LocalCluster:
 
     def _start_servers(self, factory: ProgramFactory) -> None:
         self.zookeeper_servers = factory.zookeepers(
-            self._ensemble_size, self._tick_ms, self._zookeeper_heap_mb, self._zookeeper_properties
+            self._ensemble_size,
+            self._tick_ms,
+            self._zookeeper_heap_mb,
+            self._zookeeper_properties,
+            self._zookeeper_options,
         )
         self._programs = [*self.zookeeper_servers]
         hosts = ",".join(f"{HOST}:{server.port}" for server in self.zookeeper_servers)

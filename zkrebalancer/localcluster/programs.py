@@ -53,8 +53,10 @@ class ProgramFactory:
         (directory / "tmp").mkdir()  # native libraries that the servers unpack
         return cls(directory, java, class_paths, on_spawn, ports, archives)
 
-    def zookeepers(self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str]) -> list[Server]:
-        """Return the servers of one ensemble."""
+    def zookeepers(
+        self, count: int, tick_ms: int, heap_mb: int, extra: Mapping[str, str], options: Sequence[str] = ()
+    ) -> list[Server]:
+        """Return the servers of one ensemble; `options` are for their JVMs."""
         members = [zookeeper.EnsembleMember(*self.ports[at : at + 3]) for at in range(2, 2 + 3 * count, 3)]
         servers = []
         for index, member in enumerate(members):
@@ -63,7 +65,8 @@ class ProgramFactory:
             data.mkdir()
             (data / "myid").write_text(str(index + 1))
             config = self._config(name, zookeeper.render_config(members, index, data, tick_ms, extra))
-            command = self._java_command(jars.KAFKA_3, heap_mb, zookeeper.MAIN_CLASS, config)
+            java, *rest = self._java_command(jars.KAFKA_3, heap_mb, zookeeper.MAIN_CLASS, config)
+            command = [java, *options, *rest]
             servers.append(self._server(name, command, member.client_port, zookeeper.ServingProbe(member.client_port)))
         return servers
 

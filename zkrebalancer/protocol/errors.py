@@ -52,6 +52,10 @@ class ZooKeeperUnavailableError(RebalancerError):
     retriable = True
 
 
+class ZooKeeperLoginError(RebalancerError):
+    """No ZooKeeper server accepts the login or the certificate, or has a certificate that is accepted."""
+
+
 class ZooKeeperRefusedError(RebalancerError):
     """ZooKeeper refused a call for a reason that the caller does not expect, such as a missing right."""
 

@@ -18,15 +18,19 @@ MIN_REQUEST_BYTES = 100_000  # enough for one command with the checks of its tra
 _LENGTH_BYTES = 4  # before each string, buffer and list
 _REQUEST_BYTES = 8 + 9  # the request's header and the end mark of the transaction
 _OPERATION_BYTES = 9 + _LENGTH_BYTES + 4  # the operation's header, the length of its path, its version or flags
-_ACL_BYTES = 4 + 4 + _LENGTH_BYTES + len("world") + _LENGTH_BYTES + len("anyone")
+OPEN_ACL_BYTES = 4 + 4 + _LENGTH_BYTES + len("world") + _LENGTH_BYTES + len("anyone")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimit:
-    """The largest request to send, in bytes; `chroot_bytes` is the length of the chroot, a prefix of every path."""
+    """The largest request to send, in bytes.
+
+    `chroot_bytes` is the length of the chroot, a prefix of every path; `acl_bytes` that of a new node's rights.
+    """
 
     max_bytes: int = MAX_REQUEST_BYTES
     chroot_bytes: int = 0
+    acl_bytes: int = OPEN_ACL_BYTES
 
     def size(self, operations: Iterable[Operation]) -> int:
         """Return the size of a transaction as a request, in bytes."""
@@ -37,7 +41,7 @@ class RequestLimit:
         size = _OPERATION_BYTES + self.chroot_bytes + len(operation.path.encode())
         if isinstance(operation, Create | SetContent):
             size += _LENGTH_BYTES + len(operation.content)
-        return size + _ACL_BYTES if isinstance(operation, Create) else size
+        return size + self.acl_bytes if isinstance(operation, Create) else size
 
     def fits(self, operations: Iterable[Operation]) -> bool:
         """Whether these operations fit into one transaction."""

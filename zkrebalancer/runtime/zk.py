@@ -10,11 +10,9 @@ watch.
 
 from __future__ import annotations
 
-import atexit
 import encodings.idna  # noqa: F401  # imported early, so that the first connection does not pay for it
 import logging
 import os
-import select
 from collections import deque
 from collections.abc import Callable, Collection
 from types import TracebackType
@@ -22,27 +20,34 @@ from typing import Any, Protocol, Self, cast
 
 import gevent
 import gevent.resolver.thread  # imported early, as above
-import gevent.select
 import gevent.threadpool  # imported early, as above
 from gevent.event import AsyncResult
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.gevent import SequentialGeventHandler
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from zkrebalancer.protocol import calls
 from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, ZooKeeperEvent
-from zkrebalancer.protocol.errors import ChrootMissingError, RequestTooLargeError, ZooKeeperUnavailableError
+from zkrebalancer.protocol.errors import (
+    ChrootMissingError,
+    RequestTooLargeError,
+    ZooKeeperLoginError,
+    ZooKeeperUnavailableError,
+)
 from zkrebalancer.protocol.numbers import number_setting
 from zkrebalancer.protocol.refusals import require_expected
-from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, RequestLimit
+from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, OPEN_ACL_BYTES, RequestLimit
+from zkrebalancer.protocol.rights import MAX_ACL_BYTES
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_variables
+from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog
+from zkrebalancer.runtime.zk_login import Login
+from zkrebalancer.runtime.zk_rights import TreeRights
 
 MAX_IN_FLIGHT = 2_000
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
-CONNECT_TRIES = 3  # per session timeout
-RECONNECT_PAUSE_S = 0.05
+LOGIN_PAUSE_S = 5.0  # after a refused login; the password in the file may be a new one by then
 REQUEST_VARIABLE = "ZKREBALANCER_MAX_REQUEST_BYTES"
 MAX_JUTE_MAXBUFFER = 1 << 30
 
@@ -73,61 +78,6 @@ class _Answer(Protocol):
     def get(self) -> Any: ...  # noqa: ANN401  # kazoo's results have a type per call
 
 
-class _SessionLog(logging.Logger):
-    """Reads the granted session timeout from kazoo's log, because kazoo's public API does not offer it."""
-
-    granted_session_timeout_ms = 0
-
-    def log(self, level: int, msg: object, *args: object, **_options: object) -> None:
-        if isinstance(msg, str) and msg.startswith("Session created") and isinstance(args[2], int):
-            self.granted_session_timeout_ms = args[2]
-        elif level >= logging.WARNING:
-            _log.info(msg, *args)  # not a warning: we report session changes ourselves
-
-    def handle(self, record: logging.LogRecord) -> None:
-        _log.info("%s", record.getMessage())  # from warning() and the like; the same applies
-
-
-class _Handler(SequentialGeventHandler):
-    """kazoo's gevent handler with a cheaper `select`, which runs several times per reply, mostly with data ready."""
-
-    _has_connected = False
-
-    def start(self) -> None:
-        """Start without kazoo's `atexit` stop, which waits for greenlets of a thread that may have ended by then."""
-        super().start()
-        atexit.unregister(self.stop)
-
-    def create_connection(self, *args: object, **options: object) -> Any:  # noqa: ANN401  # a socket, or one with TLS
-        """Connect; pause before a reconnect, because many clients may have lost their connection at the same time."""
-        if self._has_connected:
-            gevent.sleep(RECONNECT_PAUSE_S)
-        self._has_connected = True
-        return super().create_connection(*args, **options)  # type: ignore[misc]  # missing in kazoo's types
-
-    def select(
-        self, rlist: list[Any], wlist: list[Any], _xlist: list[Any], timeout: float | None = None
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Poll the kernel without waiting; wait on the hub only if nothing is ready.
-
-        gevent's own `select` cannot be used: it begins with select(2), which accepts no descriptor above 1,023, and a
-        process with a hundred consumers has more.
-        """
-        asked = [(waiting, select.POLLIN) for waiting in rlist] + [(waiting, select.POLLOUT) for waiting in wlist]
-        ready = _polled(select.poll(), asked, 0)
-        if not ready:
-            ready = _polled(gevent.select.poll(), asked, None if timeout is None else 1_000 * timeout)
-        readable = [waiting for waiting in rlist if ready.get(waiting.fileno(), 0) & ~select.POLLOUT]
-        return readable, [waiting for waiting in wlist if ready.get(waiting.fileno(), 0) & select.POLLOUT], []
-
-
-def _polled(poll: Any, asked: list[tuple[Any, int]], timeout_ms: float | None) -> dict[int, int]:  # noqa: ANN401  # either poll
-    """Return descriptor -> events for the descriptors that are ready."""
-    for waiting, event in asked:
-        poll.register(waiting.fileno(), event)
-    return dict(poll.poll(timeout_ms))
-
-
 def patient_hosts(hosts: str) -> str:
     """Repeat the servers of `hosts` ("HOST:PORT[,…][/CHROOT]") so that kazoo tries at least three within one session.
 
@@ -140,30 +90,55 @@ def patient_hosts(hosts: str) -> str:
     return ",".join(named * -(-CONNECT_TRIES // len(named))) + slash + chroot
 
 
-def request_limit(hosts: str) -> RequestLimit:
+def request_limit(hosts: str, security: ZooKeeperSecurity | None = None) -> RequestLimit:
     """Return the request limit for `hosts`, from ZKREBALANCER_MAX_REQUEST_BYTES if set; raises ConfigurationError."""
+    acl_bytes = OPEN_ACL_BYTES if (security or from_variables(os.environ)).is_plain else MAX_ACL_BYTES
     chroot = "/" + hosts.partition("/")[2].rstrip("/")
     largest = number_setting(
         REQUEST_VARIABLE, os.environ.get(REQUEST_VARIABLE), MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, MAX_JUTE_MAXBUFFER
     )
-    return RequestLimit(largest, 0 if chroot == "/" else len(chroot.encode()))
+    return RequestLimit(largest, 0 if chroot == "/" else len(chroot.encode()), acl_bytes)
 
 
 class ZkClient:
     """A ZooKeeper client with one session at a time. Create, start and use it on one gevent hub."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int, on_event: Callable[[ZooKeeperEvent], None]) -> None:
-        """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event."""
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        on_event: Callable[[ZooKeeperEvent], None],
+        security: ZooKeeperSecurity | None = None,
+        on_refused: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        """Prepare a client for `hosts` ("HOST:PORT[,…][/CHROOT]"); `on_event` must only enqueue its event.
+
+        `security`: None for that of the environment. `on_refused` gets the reason if no server accepts the login or the
+        certificate, or has an acceptable one; the client tries again.
+
+        Raises:
+            ConfigurationError: settings contradict each other, or a file cannot be used.
+
+        """
         self._on_event = on_event
+        self._on_refused = on_refused
+        security = from_variables(os.environ) if security is None else security
+        self._login = None if security.is_plain else Login(security)
+        self._hosts = hosts
+        self._failures = 0  # of TLS, since the last connection
+        self._shown: set[str] = set()  # reasons that were logged
+        self._told: str | None = None  # the last state that became an event
+        self._is_closed = False
         self._in_flight: set[int] = set()
         self._waiting: deque[tuple[int, Call]] = deque()
         self._is_sending = False  # calls that waited
-        self._session_log = _SessionLog("kazoo", logging.WARNING)
+        self._session_log = SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
+        self._session_log.when_tls_failed = self._tls_failed
         self._usable = False
-        self.request_limit = request_limit(hosts)
+        self.request_limit = request_limit(hosts, security)
         self._was_too_large = False
-        handler = _Handler()
+        handler = Handler(self._login)
         self._kazoo = KazooClient(
             hosts=patient_hosts(hosts),
             timeout=session_timeout_ms / 1000,
@@ -176,7 +151,10 @@ class ZkClient:
                 sleep_func=handler.sleep_func,
             ),
             logger=self._session_log,
+            sasl_options=None if self._login is None else self._login.sasl_options,
+            auth_data=None if self._login is None else self._login.credentials,
         )
+        self._rights = None if self._login is None else TreeRights(self._kazoo, self._login)
         self._kazoo.add_listener(self._session_changed)
 
     def start(self) -> None:
@@ -186,6 +164,7 @@ class ZkClient:
     def close(self) -> None:
         """Close the session, if a server can be reached, and stop."""
         self._usable = False
+        self._is_closed = True
         self._kazoo.stop()
         self._kazoo.close()
 
@@ -237,9 +216,9 @@ class ZkClient:
         transaction = self._kazoo.transaction()
         for operation in call.operations:
             if isinstance(operation, calls.Create):
-                transaction.create(
-                    operation.path, operation.content, ephemeral=operation.ephemeral, sequence=operation.sequence
-                )
+                acl = None if self._rights is None else self._rights.acl(operation.path)
+                is_ephemeral, is_sequence = operation.ephemeral, operation.sequence
+                transaction.create(operation.path, operation.content, acl, is_ephemeral, is_sequence)
             elif isinstance(operation, calls.SetContent):
                 transaction.set_data(operation.path, operation.content, operation.version)
             elif isinstance(operation, calls.Delete):
@@ -274,12 +253,52 @@ class ZkClient:
         self._on_event(calls.Replied(call_id, reply))
 
     def _session_changed(self, state: str) -> None:
-        self._usable = state == KazooState.CONNECTED
-        if state == KazooState.CONNECTED:
-            session_id, _password = self._kazoo.client_id
-            self._on_event(calls.Connected(session_id, self._session_log.granted_session_timeout_ms))
-        else:
-            self._on_event(calls.Lost() if state == KazooState.LOST else calls.Suspended())
+        self._usable = False
+        if state != KazooState.CONNECTED:
+            self._tell(state, calls.Lost() if state == KazooState.LOST else calls.Suspended())
+            if self._kazoo.client_state == KeeperState.AUTH_FAILED:
+                self._login_refused()
+        elif self._rights is None:
+            self._become_usable()
+        else:  # kazoo reports this before it logs in
+            self._rights.read(self._become_usable)
+
+    def _become_usable(self) -> None:
+        self._usable = True
+        self._failures = 0
+        self._shown.clear()
+        session_id, _password = self._kazoo.client_id
+        timeout_ms = self._session_log.granted_session_timeout_ms
+        self._tell(KazooState.CONNECTED, calls.Connected(session_id, timeout_ms))
+
+    def _tell(self, state: str, event: ZooKeeperEvent) -> None:
+        """Report a change, unless it is the end of a session of which nobody has heard."""
+        if state == KazooState.CONNECTED or self._told is not None:
+            self._told = None if state == KazooState.LOST else state
+            self._on_event(event)
+
+    def _login_refused(self) -> None:
+        """Connect again after a while, because kazoo does not."""
+        security = self._login.security if self._login is not None else None
+        self._refused(f"refuses the login of {security.user if security is not None else None}")
+        gevent.spawn_later(LOGIN_PAUSE_S, self._restart)
+
+    def _restart(self) -> None:
+        if not self._is_closed:
+            self._kazoo.stop()
+            self._kazoo.start_async()
+
+    def _tls_failed(self, reason: str) -> None:
+        self._failures += 1
+        if self._failures > self._hosts.count(","):
+            self._refused(f"cannot be reached with TLS: {reason}")
+
+    def _refused(self, reason: str) -> None:
+        text = f"ZooKeeper at {self._hosts} {reason}"
+        if text not in self._shown:
+            self._shown.add(text)
+            _log.warning("%s", text)
+        self._on_refused(text)
 
     def _content_changed(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:
@@ -293,10 +312,12 @@ class ZkClient:
 class BlockingZk:
     """A ZooKeeper client for commands and tests: each method waits for its replies. A context manager."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int = 10_000) -> None:
-        """Connect to `hosts` ("HOST:PORT[,…][/CHROOT]").
+    def __init__(self, hosts: str, session_timeout_ms: int = 10_000, security: ZooKeeperSecurity | None = None) -> None:
+        """Connect to `hosts` ("HOST:PORT[,…][/CHROOT]"); `security`: None for that of the environment.
 
         Raises:
+            ConfigurationError: the security settings contradict each other, or a file cannot be used.
+            ZooKeeperLoginError: the servers refuse the login or the certificate, or have no acceptable one.
             ZooKeeperUnavailableError: no server answered within CONNECT_TIMEOUT_S.
             ChrootMissingError: the chroot does not exist.
 
@@ -306,7 +327,7 @@ class BlockingZk:
         self._hosts = hosts
         self._connected: AsyncResult[calls.Connected] = AsyncResult()
         self._answers: dict[int, AsyncResult[Reply]] = {}
-        self._client = ZkClient(hosts, session_timeout_ms, self._handle)
+        self._client = ZkClient(hosts, session_timeout_ms, self._handle, security, self._refused)
         self._next_id = 0
         self._client.start()
         try:
@@ -318,7 +339,7 @@ class BlockingZk:
             raise ZooKeeperUnavailableError(
                 f"no ZooKeeper answered at {hosts} within {CONNECT_TIMEOUT_S:g} s"
             ) from None
-        except ChrootMissingError:
+        except (ChrootMissingError, ZooKeeperLoginError):
             self.close()
             raise
 
@@ -369,6 +390,10 @@ class BlockingZk:
                 raise RequestTooLargeError(f"a transaction of more than {limit} bytes is not sent ({REQUEST_VARIABLE})")
             require_expected(call, reply, expected)
         return replies
+
+    def _refused(self, reason: str) -> None:
+        if not self._connected.ready():
+            self._connected.set_exception(ZooKeeperLoginError(reason))
 
     def _handle(self, event: ZooKeeperEvent) -> None:
         if isinstance(event, calls.Connected) and not self._connected.ready():

@@ -190,3 +190,33 @@ def test_a_local_cluster_ignores_settings_for_another_kafka(monkeypatch: pytest.
     for name, text in VARIABLES.items():
         monkeypatch.setenv(name, text)
     assert not VARIABLES.keys() & child_environment().keys()
+
+
+@click.command()
+@zookeeper_option
+def connect(zookeeper: str) -> None:
+    click.echo(
+        json.dumps([zookeeper, {name: text for name, text in child_environment().items() if "OOKEEPER_" in name}])
+    )
+
+
+def test_the_flags_of_zookeepers_security_reach_children_and_end_with_the_command(tmp_path: Path) -> None:
+    word = tmp_path / "word"
+    word.write_text("w")
+    arguments = ["--zookeeper", "h:1", "--zookeeper-user", "u", "--zookeeper-password-file", str(word)]
+    variables = {"ZKREBALANCER_ZOOKEEPER_USER": "of the environment", "ZKREBALANCER_ZOOKEEPER_TLS_CA": "ca"}
+    result = CliRunner(env=variables).invoke(connect, [*arguments, "--zookeeper-tls"])
+    _, seen = json.loads(result.stdout)
+    assert seen == {
+        "ZKREBALANCER_ZOOKEEPER_USER": "u",
+        "ZKREBALANCER_ZOOKEEPER_PASSWORD_FILE": str(word),
+        "ZKREBALANCER_ZOOKEEPER_TLS": "true",
+        "ZKREBALANCER_ZOOKEEPER_TLS_CA": "ca",
+    }
+    assert not [name for name in child_environment() if "OOKEEPER_" in name]
+
+
+def test_a_password_without_a_user_is_refused() -> None:
+    result = CliRunner(env={"ZKREBALANCER_ZOOKEEPER_PASSWORD": "hidden"}).invoke(connect, ["--zookeeper", "h:1"])
+    assert result.exit_code != 0
+    assert "hidden" not in result.output + str(result.exception)

@@ -5,6 +5,9 @@ class KazooState:
     LOST: str
     SUSPENDED: str
 
+class KeeperState:
+    AUTH_FAILED: str
+
 class EventType:
     CREATED: str
     DELETED: str

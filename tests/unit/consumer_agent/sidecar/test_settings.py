@@ -10,6 +10,7 @@ import pytest
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.sidecar.settings import KINDS, Settings, as_toml, effective, find_faults, fit_revoke_timeout, gather
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 
 FLAGS: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "group": "g", "topics": ["t"]}
 
@@ -267,3 +268,24 @@ def test_unless_it_is_given_it_follows_what_the_coordinator_allows_and_is_no_lon
         (20_000, []),
         (20_000, []),
     ]
+
+
+def test_zookeepers_security_comes_from_variables_that_all_commands_share() -> None:
+    environment = {
+        "ZKREBALANCER_ZOOKEEPER_USER": "u",
+        "ZKREBALANCER_ZOOKEEPER_PASSWORD": "hidden",
+        "ZKREBALANCER_ZOOKEEPER_TLS": "true",
+        "CONSUMER_AGENT_ZOOKEEPER_USER": "v",
+    }
+    settings = gather(None, environment, FLAGS)
+    assert not find_faults(settings)
+    config = ConsumerConfig(**settings.group_of(ConsumerConfig))
+    assert config.zookeeper_security == ZooKeeperSecurity(tls=True, user="v", password="hidden")  # noqa: S106  # of this test
+    assert "hidden" not in repr(config) + as_toml(effective(settings))
+
+
+def test_security_settings_that_contradict_each_other_are_one_fault() -> None:
+    assert faults(**FLAGS, zookeeper_user="u") == [
+        "--zookeeper-user: zookeeper_user needs zookeeper_password_file, or a password in the environment"
+    ]
+    assert len(faults(**FLAGS, zookeeper_auth="kerberos", zookeeper_user="u")) == 1

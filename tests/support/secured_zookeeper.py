@@ -1,0 +1,61 @@
+"""One ZooKeeper with TLS and passwords; its port also accepts plain connections, so that both can be compared."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from zkrebalancer.localcluster.cluster import LocalCluster
+from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
+
+TLS = Path(__file__).parent / "tls"
+CA = str(TLS / "ca.pem")
+CERTIFICATE = str(TLS / "localhost.pem")
+PASSWORDS = {
+    "coordinator": "coordinators-word",
+    "operator": "operators-word",
+    "gateway": "gateways-word",
+    "orders": "orders-word",
+    "payments": "payments-word",
+}
+_AUTH = "org.apache.zookeeper.server.auth"
+PROPERTIES = {
+    "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+    "client.portUnification": "true",
+    "ssl.keyStore.location": CERTIFICATE,
+    "ssl.keyStore.type": "PEM",
+    "ssl.trustStore.location": CA,
+    "ssl.trustStore.type": "PEM",
+    "ssl.clientAuth": "want",
+    "authProvider.1": f"{_AUTH}.SASLAuthenticationProvider",
+    "authProvider.x509": f"{_AUTH}.X509AuthenticationProvider",
+}
+
+
+@contextmanager
+def secured_zookeeper(chroot: str = "", properties: Mapping[str, str] | None = None) -> Iterator[LocalCluster]:
+    """Start one server that knows the users of PASSWORDS."""
+    with tempfile.TemporaryDirectory(prefix="zkrebalancer-jaas-") as folder:
+        jaas = Path(folder) / "jaas.conf"
+        users = "".join(f'  user_{name}="{word}"\n' for name, word in PASSWORDS.items())
+        jaas.write_text(f"Server {{\n  {_AUTH}.DigestLoginModule required\n{users};\n}};\n".replace('"\n;', '";'))
+        with LocalCluster(
+            broker="none",
+            chroot=chroot,
+            zookeeper_properties={**PROPERTIES, **(properties or {})},
+            zookeeper_options=[f"-Djava.security.auth.login.config={jaas}"],
+        ) as cluster:
+            yield cluster
+
+
+def over_tls(hosts: str) -> str:
+    """Return the address with the name that is in the server's certificate."""
+    return hosts.replace("127.0.0.1", "localhost")
+
+
+def security_of(user: str | None, *, tls: bool = False, password: str | None = None) -> ZooKeeperSecurity:
+    """Return the settings of one of the users, by default with the right password."""
+    word = password or (PASSWORDS[user] if user is not None else None)
+    return ZooKeeperSecurity(tls_ca=CA if tls else None, user=user, password=word)

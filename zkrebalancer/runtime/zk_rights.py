@@ -1,0 +1,106 @@
+"""Reads who is who in a secured tree, on one session, and returns the access control list of each new node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.security import ACL, Id, Permissions
+
+from zkrebalancer.protocol import rights
+from zkrebalancer.protocol.errors import NodeContentError
+from zkrebalancer.protocol.rights import Principals, Rights
+from zkrebalancer.runtime.zk_login import Login
+
+_log = logging.getLogger(__name__)
+_PERMISSIONS = {
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "a": Permissions.ADMIN,
+}
+
+
+class TreeRights:
+    """Keeps `/consumers/security` as read last; reads it again when it changes."""
+
+    def __init__(self, kazoo: KazooClient, login: Login) -> None:
+        """Know nothing yet."""
+        self._kazoo = kazoo
+        self._login = login
+        self._has_own = False  # whether this session has the credential that only this client knows
+        self._who: Principals | None = None
+        self._round = 0  # an answer to an earlier one is dropped
+
+    def read(self, when_read: Callable[[], None]) -> None:
+        """Read the node; `when_read` runs once its content is known, and never if the connection breaks before."""
+        self._round += 1
+        found = partial(self._found, self._round, when_read)
+        self._kazoo.exists_async(rights.SECURITY, watch=self._changed).rawlink(found)
+
+    def acl(self, path: str) -> list[ACL] | None:
+        """Return the access control list of a new node, None for an open one."""
+        if self._who is None:
+            return None
+        wanted = rights.rights_of(path, self._who, f"digest:{self._login.own_identity}")
+        return None if wanted is None else to_acl(wanted)
+
+    def _changed(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            self.read(lambda: None)
+
+    def _found(self, number: int, when_read: Callable[[], None], result: Any) -> None:  # noqa: ANN401  # kazoo's IAsyncResult
+        if number != self._round or result.exception is not None:
+            return
+        if result.get() is None:
+            self._who = None
+            when_read()
+        else:
+            self._kazoo.get_async(rights.SECURITY).rawlink(partial(self._read, number, when_read))
+
+    def _read(self, number: int, when_read: Callable[[], None], result: Any) -> None:  # noqa: ANN401  # as above
+        if number != self._round:
+            return
+        if isinstance(result.exception, NoNodeError):
+            self.read(when_read)
+        elif isinstance(result.exception, NoAuthError):
+            _log.error("%s may not be read (right READ is missing); nothing is written", rights.SECURITY)
+        elif result.exception is None:
+            self._decode(result.get()[0], when_read)
+
+    def _decode(self, content: bytes, when_read: Callable[[], None]) -> None:
+        try:
+            self._who = rights.decode(content)
+        except NodeContentError as error:
+            _log.error("%s; nothing is written until it is repaired", error)
+            return
+        if self._has_own:
+            when_read()
+        else:  # kazoo repeats it after each reconnect
+            self._has_own = True
+            self._kazoo.add_auth_async("digest", self._login.own).rawlink(lambda _result: when_read())
+
+
+def to_acl(wanted: Rights) -> list[ACL]:
+    """Return rights as kazoo's access control list."""
+    found = []
+    for principal, letters in wanted.items():
+        scheme, _, name = principal.partition(":")
+        found.append(ACL(sum(_PERMISSIONS[letter] for letter in letters), Id(scheme, name)))
+    return found
+
+
+def from_acl(acl: list[ACL]) -> Rights:
+    """Return kazoo's access control list as rights."""
+    found: Rights = {}
+    for permissions, (scheme, name) in acl:
+        principal = f"{scheme}:{name}"
+        both = {letter for letter, bit in _PERMISSIONS.items() if permissions & bit} | {*found.get(principal, "")}
+        found[principal] = "".join(letter for letter in rights.ALL if letter in both)
+    return found
