@@ -97,10 +97,7 @@ class LocalCluster:
         self._zookeeper_heap_mb = zookeeper_heap_mb
         self._kafka_heap_mb = kafka_heap_mb
         self._mirror = mirror
-        first = zookeeper_port
-        self._ports = FixedPorts(() if first is None else tuple(range(first, first + zookeepers)), broker_port)
-        if broker_port in self._ports.zookeepers:
-            raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {broker_port}")
+        self._ports = _fixed_ports(zookeeper_port, zookeepers, broker_port)
         self._source = jars.JarSource.of(cache, kafka_home, report)
         self._directory: Path | None = None
         self._broker: Server | None = None
@@ -306,6 +303,14 @@ class _Recorder(LocalCluster):
 
     def _class_archives(self, java: str, class_path: str) -> ClassArchives | None:  # noqa: ARG002  # the overridden one's
         return self._archives
+
+
+def _fixed_ports(first: int | None, zookeepers: int, broker: int | None) -> FixedPorts:
+    """Return the ports of the servers, as far as they are given; raises ConfigurationError if two are the same."""
+    ports = FixedPorts(() if first is None else tuple(range(first, first + zookeepers)), broker)
+    if broker in ports.zookeepers:
+        raise ConfigurationError(f"ZooKeeper and the broker cannot both listen on port {broker}")
+    return ports
 
 
 def normal_chroot(chroot: str) -> str:
