@@ -87,6 +87,7 @@ class Member:
             reported = self.owned
             answer = wire.ask(HEARTBEAT, fields)
             if answer["error_code"] in TRANSIENT:
+                reported = None  # a client repeats what may not have arrived
                 gevent.sleep(RETRY_S)
                 continue
             if answer["error_code"]:

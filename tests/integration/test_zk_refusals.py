@@ -9,16 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 
+import gevent
 import pytest
+from gevent.event import Event
+from gevent.queue import Queue
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id, Permissions
 
+from tests.support.deadlines import WITHIN_S
 from tests.support.zk_model import Right, ZkModel
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol.calls import (
     Call,
     Check,
+    Connected,
+    Content,
     Create,
     Delete,
     Done,
@@ -28,10 +34,12 @@ from zkrebalancer.protocol.calls import (
     Operation,
     Refusal,
     Refused,
+    Replied,
     Reply,
     SetContent,
+    ZooKeeperEvent,
 )
-from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
 ROOT = "/model_refusals"
 BITS = {
@@ -42,6 +50,7 @@ BITS = {
 }
 NODE, LEAF, MISSING, ORPHAN = "/node", "/node/leaf", "/none", "/none/leaf"  # in the tree of a call
 OTHER_VERSION = 7
+BURST = 1_000
 
 
 def _each(kind: Callable[[str], Operation | Get | ListChildren], *names: str) -> dict[str, Callable[[str], Call]]:
@@ -147,3 +156,29 @@ def test_the_model_refuses_what_a_real_server_refuses(
 def _outcome(reply: Reply) -> Reply | type[Reply]:
     """Return the refusal, or the answer without the server's transaction ids and times."""
     return reply if isinstance(reply, Refused | Done) else type(reply)
+
+
+def _ask(client: ZkClient, numbers: range) -> None:
+    for number in numbers:
+        client.request(number, Get("/"))
+
+
+def test_a_thousand_calls_of_one_callback_are_all_answered(agent_cluster: LocalCluster) -> None:
+    """In `runtime.zk`, raise MAX_IN_FLIGHT to 2,000: calls are answered as lost, and all later ones wait for others."""
+    connected, replies = Event(), Queue[Reply]()
+
+    def handle(event: ZooKeeperEvent) -> None:
+        if isinstance(event, Replied):
+            replies.put(event.reply)
+        elif isinstance(event, Connected):
+            connected.set()
+
+    client = ZkClient(agent_cluster.zookeeper, 10_000, handle)
+    client.start()
+    try:
+        assert connected.wait(WITHIN_S)
+        for numbers in (range(BURST), range(1)):
+            gevent.get_hub().loop.run_callback(_ask, client, numbers)
+            assert {type(replies.get(timeout=WITHIN_S)) for _ in numbers} == {Content}
+    finally:
+        client.close()

@@ -40,13 +40,14 @@ from zkrebalancer.group_protocol.effects import (
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.machine import Machine
 from zkrebalancer.group_protocol.placement import BUCKETS, bucket_of, gateway_of
-from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, Request
+from zkrebalancer.group_protocol.requests import ConsumerGroupHeartbeatRequest, OneGroup, Request
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.group_protocol.stored import StoredGroup
 from zkrebalancer.protocol.calls import Check
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime import clock
 
+HOLD_S = 1.0  # longest time for which a request waits until its group is served; clients ask again ten times a second
 CLAIM_RETRY_S = 0.2  # while another gateway has yet to give up the bucket
 MAX_WAIT_MS = 60_000
 _log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Groups:
         self._is_stepping = False
         self._tickets = itertools.count(1)
         self._waiting: dict[int, Callable[[Answer], None]] = {}
+        self._held: dict[int, list[Received]] = {}  # bucket -> requests that wait until it is served
         self._failures = Pauses()
         self._too_large = Pauses()
         self._awaited_ms = 0  # when the timers' greenlet wakes up
@@ -101,7 +103,31 @@ class Groups:
             self._want_topics()
         ticket = next(self._tickets)
         self._waiting[ticket] = when_answered
-        self.step(Received(ticket, request, api_version, *client, uuid.uuid4().hex))
+        received = Received(ticket, request, api_version, *client, uuid.uuid4().hex)
+        if isinstance(request, OneGroup) and self._is_served_soon(bucket_of(request.group_id)):
+            self._hold(received, bucket_of(request.group_id))
+        else:
+            self.step(received)
+
+    def _is_served_soon(self, bucket: int) -> bool:
+        """Whether this gateway is about to serve the bucket, as far as it knows."""
+        return bucket in self._claiming or (bucket not in self._claims and not self._is_placed)
+
+    def _hold(self, received: Received, bucket: int) -> None:
+        """Handle a request once its bucket is served, and after HOLD_S in any case.
+
+        Clients repeat what is refused without a rest. Thousands of them would keep this process so busy that it could
+        not renew its lease, and they would be refused for ever.
+        """
+        held = self._held.setdefault(bucket, [])
+        held.append(received)
+        if len(held) == 1:
+            gevent.spawn_later(HOLD_S, self._release, bucket, held)
+
+    def _release(self, bucket: int, held: list[Received]) -> None:
+        if self._held.get(bucket) is held:
+            for received in self._held.pop(bucket):
+                self.step(received)
 
     def step(self, event: effects.Event) -> None:
         """Handle an event, or queue it if another one is being handled."""
@@ -210,6 +236,8 @@ class Groups:
 
     def lose_all(self) -> None:
         """Stop serving, because the session or the lease is over. `when_lost` has to arrange for a call of `serve`."""
+        if self._claims:
+            _log.warning("no group is served until the ZooKeeper session is renewed")
         self._wanted, self._is_placed = set(), False
         for bucket in [*self._claims]:
             self._lose(bucket)
@@ -242,6 +270,7 @@ class Groups:
                     self.step(BucketLoaded(bucket, groups))
                     if self._agents is not None:
                         self._agents.loaded(bucket, groups)
+                    self._release(bucket, self._held.get(bucket, []))
                     return
                 gevent.sleep(CLAIM_RETRY_S)
             self.step(BucketLost(bucket))

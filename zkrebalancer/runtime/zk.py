@@ -44,7 +44,10 @@ from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLo
 from zkrebalancer.runtime.zk_login import Login
 from zkrebalancer.runtime.zk_rights import TreeRights
 
-MAX_IN_FLIGHT = 2_000
+# kazoo wakes its connection with one byte per call, through a pair of sockets whose buffer takes 278 such bytes by
+# default. Where it is full, a call made by a callback of the hub would be answered as lost and still be sent, and from
+# then on the connection would always be one call behind.
+MAX_IN_FLIGHT = 200
 MAX_RECONNECT_DELAY_S = 0.5
 CONNECT_TIMEOUT_S = 10.0
 LOGIN_PAUSE_S = 5.0  # after a refused login; the password in the file may be a new one by then

@@ -132,6 +132,38 @@ def test_a_deadline_that_is_sooner_than_what_is_waited_for_wakes_the_timers(sess
     assert answer.error_code is ErrorCode.NONE
 
 
+def asked(groups: Groups) -> AsyncResult[Answer]:
+    answered: AsyncResult[Answer] = AsyncResult()
+    join = JoinGroupRequest("g", "", 30_000, "consumer", (JoinGroupProtocol("range", b""),))
+    groups.receive(join, 4, ("c", "h"), answered.set)
+    return answered
+
+
+def error_of(answered: AsyncResult[Answer]) -> ErrorCode:
+    answer = answered.get(timeout=WAIT_S)
+    assert isinstance(answer, JoinGroupAnswer)
+    return answer.error_code
+
+
+def test_requests_wait_until_their_group_is_served(session: ModelSession) -> None:
+    """In `Groups.receive`, refuse them at once: clients would repeat them without a rest."""
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    early = asked(groups)
+    groups.serve(0, [0])
+    late = asked(groups)
+    assert not early.ready()
+    assert not late.ready()
+    assert [error_of(early), error_of(late)] == [ErrorCode.MEMBER_ID_REQUIRED] * 2
+
+
+def test_requests_wait_for_a_limited_time(session: ModelSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Groups._hold`, start no timer: clients would wait for ever while there is no session."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 0.01)
+    groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
+    assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
+    assert error_of(asked(groups)) is ErrorCode.NOT_COORDINATOR
+
+
 @pytest.mark.parametrize("is_coordinator", [False, True])
 def test_groups_are_not_listed_before_they_are_known(session: ModelSession, *, is_coordinator: bool) -> None:
     """In `GroupRequests.answer`, return an empty list: a client would believe that there are no groups."""
