@@ -107,7 +107,7 @@ class Batch:
         registration = self._view.members[consumer].registration
         if registration is None or registration.instance_id is None or not isinstance(wanted, StartFetcher):
             return None
-        record = static_members.record(self.plan, consumer, wanted, registration.static_grace_ms)
+        record = static_members.record(self._view, self.plan, consumer, wanted, registration.static_grace_ms)
         return registration.instance_id, record
 
     def _given_record(self, consumer: str, wanted: StartFetcher) -> Operation:

@@ -197,7 +197,8 @@ class Group:
             self._scheduler.warn(f"{count - MAX_PROBLEMS_LOGGED} more nodes cannot be read")
         view, new, now_us = self.view, reader.view, self._scheduler.now.mono_us
         self._vacancies.keep_unheld(new)
-        for consumer in sorted(view.members.keys() - new.members.keys()):
+        gone = [view.members[consumer] for consumer in sorted(view.members.keys() - new.members.keys())]
+        for consumer in (member.consumer for member in gone):
             self._vacancies.note(consumer, (tp for tp in view.held_by(consumer) if not new.holders(tp)), now_us)
         view.become(new)
         for member in view.members.values():
@@ -207,7 +208,7 @@ class Group:
         self._end_plan("superseded")
         self._moving.adopt()
         self._departures.adopt(reader.dead_channels())
-        self._static_members.adopt()
+        self._static_members.adopt(gone)
         self._pause.look()
         self.request(self._load_trigger)
         self._queue()

@@ -108,6 +108,12 @@ def _as_it_was(
     return ProblemMember(threads, owned, instance_id=instance, rack=known.rack, capacity=known.capacity)
 
 
+def _had(member: Member) -> frozenset[TopicPartition]:
+    """Return what the clients of a member with a grace of its own may read after its session has ended."""
+    known = member.registration
+    return frozenset(member.held()) if known is not None and known.static_grace_ms is not None else frozenset()
+
+
 def _instances_present(view: GroupView) -> set[str]:
     return {member.instance for member in view.members.values() if member.instance is not None}
 
@@ -115,9 +121,17 @@ def _instances_present(view: GroupView) -> set[str]:
 # What is stored -------------------------------------------------------------------------------------------------------
 
 
-def record(plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
-    """Return the record of what a static member has after acknowledging a start, to be stored with the start."""
-    return StaticMember(consumer, frozenset(plan.share(consumer)) | frozenset(start.partitions), None, grace_ms)
+def record(view: GroupView, plan: Plan, consumer: str, start: StartFetcher, grace_ms: int | None) -> StaticMember:
+    """Return the record of what a static member has after acknowledging a start, to be stored with the start.
+
+    With a grace of its own, it also names what its fenced former lives have, for a leader that does not see them end.
+    """
+    partitions = {*plan.share(consumer), *start.partitions}
+    if grace_ms is not None:
+        for older in plan.fenced:
+            if older in view.members and view.members[older].instance == view.members[consumer].instance:
+                partitions |= view.held_by(older).keys()
+    return StaticMember(consumer, frozenset(partitions), None, grace_ms)
 
 
 def stores(view: GroupView, instance: str, member: StaticMember) -> Operation:
@@ -133,27 +147,36 @@ class StaticMembers:
     def __init__(self, scheduler: PartScheduler, view: GroupView, report: Callable[[facts.Fact], None]) -> None:
         """Set no timer yet; loading reads the records into the view."""
         self._until_us: dict[str, tuple[int, int]] = {}  # instance -> the deadline that this leader saw, and its end
+        self._has_read = False  # whether this leader has read the group before
         self._scheduler = scheduler
         self._view = view
         self._report = report
 
-    def adopt(self) -> None:
-        """After loading, await the deadlines of members that are away, and set those of members that left meanwhile."""
+    def adopt(self, gone: Iterable[Member]) -> None:
+        """After loading, await the deadlines of members that are away, and set those of members that left meanwhile.
+
+        `gone`: the members that this leader knew and that are gone now. Under a former leader, there may be others.
+        """
         view = self._view
         present = _instances_present(view)
         view.waiting_for = {tp: name for tp, name in view.waiting_for.items() if name in view.statics}
         for instance, (record, _version) in sorted(view.statics.items()):
-            if record.grace_ms is not None and record.consumer not in view.members:
-                self._wait_for(instance, record)
+            if record.grace_ms is not None and (record.consumer not in view.members or not self._has_read):
+                self._wait_for(instance, record.partitions)
             if instance not in present:
                 self._await_return(instance, record)
+        self._has_read = True
+        for member in gone:
+            if member.instance in view.statics:
+                self._wait_for(member.instance, _had(member))
 
     def left(self, member: Member) -> None:
         """Set a deadline for the return of a static member whose session is over.
 
         A member that returned, and left before it was given anything, leaves the record of its former consumer behind:
         its deadline still applies, and may have passed without effect while the member was present. The record has none
-        if nobody led when that consumer ended.
+        if nobody led when that consumer ended. A former life with a grace of its own may end after that record was
+        replaced by its successor's: what it had still waits for the instance.
         """
         instance = member.instance
         known = self._view.statics.get(instance) if instance is not None else None
@@ -163,12 +186,20 @@ class StaticMembers:
         if record.consumer == member.consumer:
             self._view.away[instance] = member
             if record.grace_ms is not None:  # exactly what it had, because the record may name more
-                record = replace(record, partitions=record.partitions & member.held().keys())
-                self._wait_for(instance, record)
+                lives = [member, *(other for other in self._view.members.values() if other.instance == instance)]
+                had = frozenset(tp for life in lives for tp in _had(life))
+                record = replace(record, partitions=record.partitions & had)
+                self._wait_for(instance, record.partitions)
             self._set_deadline(instance, record)
-        elif instance not in _instances_present(self._view):
+            return
+        had = _had(member)
+        self._wait_for(instance, had)
+        if instance not in _instances_present(self._view):
             self._view.away[instance] = member
-            self._await_return(instance, record)
+            if had:
+                self._set_deadline(instance, record)
+            else:
+                self._await_return(instance, record)
 
     def _await_return(self, instance: str, record: StaticMember) -> None:
         if record.deadline_ms is None:
@@ -185,9 +216,9 @@ class StaticMembers:
         self._scheduler.write([write], self._deadline_written, instance)
         self._await_deadline(instance, deadline_ms)
 
-    def _wait_for(self, instance: str, record: StaticMember) -> None:
+    def _wait_for(self, instance: str, partitions: Iterable[TopicPartition]) -> None:
         view = self._view
-        view.waiting_for.update((tp, instance) for tp in record.partitions if not view.holders(tp))
+        view.waiting_for.update((tp, instance) for tp in partitions if not view.holders(tp))
 
     def _grace_ms(self, record: StaticMember) -> int:
         return record.grace_ms or self._view.settings.static_grace_ms

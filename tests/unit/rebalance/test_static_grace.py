@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support import world as world_module
-from tests.support.groups import events, world_with
+from tests.support.groups import events, owner_of, world_with
 from tests.support.world import GROUP, Agent, World
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Delete, Multi
@@ -110,3 +112,73 @@ def test_rule_17_no_clock_ends_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatc
         world.tick()
     world.pass_time(3_000)
     assert len(world.owned()["b-1"]) == 4
+
+
+def served_first(world: World, told: int) -> tuple[object, object]:
+    """Return who was told something first since so many commands, and what."""
+    first = events(world, "command_sent")[told]
+    return first["member"], first["option"]
+
+
+@pytest.mark.parametrize("how", ["seen", "seen by another leader", "read"])
+def test_rule_17_a_former_life_that_ends_after_its_successor_was_given_something(how: str) -> None:
+    """In `StaticMembers.left`, wait only for what the record's consumer had; in `record`, leave former lives out.
+
+    In `adopt`, ignore `gone`.
+    """
+    world = world_with(GroupSettings(strategy="range", static_grace_ms=1_000), "b", partitions=2)
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    assert world.owned()["c-1"].keys() == {("t", 0)}
+    member.silent = True
+    gateways_member(world, "d")
+    world.set_topic("t", 6)
+    world.pass_time(2_000)
+    for client in "aef":
+        world.add_agent(client, instance_id=client)
+    world.pass_time(2_000)
+    assert ("t", 0) not in world.owned()["d-1"]
+    told = len(events(world, "command_sent"))
+    if how == "seen by another leader":
+        world.kill_coordinator(world.leader())
+    elif how == "read":
+        world.leader().machine.groups[GROUP].load("outdated")
+    world.kill_agent(member)
+    if how == "seen by another leader":
+        world.add_coordinator()
+    world.tick()
+    world.pass_time(2_000)
+    assert served_first(world, told) == ("d-1", "start-fetcher")
+    assert owner_of(world, ("t", 0)) == "a-1"  # afterwards
+    world.assert_converged()
+
+
+def test_rule_17_a_former_life_that_ends_last_has_a_whole_grace() -> None:
+    """In `StaticMembers.left`, let the deadline of the life that ended first apply, or store only what that one had."""
+    group = GroupSettings(static_grace_ms=1_000)
+    world = world_with(group, "b", partitions=2)
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    (had,) = world.owned()["c-1"]
+    member.silent = True
+    successor = gateways_member(world, "d")
+    world.pass_time(500)
+    world.set_topic("t", 6)
+    world.pass_time(3_000)
+    assert world.owned()["d-1"]
+    world.configure(settings.encode(replace(group, starts_paused=True)))  # the former life gets nothing more
+    world.pass_time(100)
+    world.kill_agent(successor)
+    world.pass_time(GRACE_MS // 2)
+    world.kill_agent(member)
+    world.pass_time(100)
+    world.configure(settings.encode(group))
+    world.pass_time(GRACE_MS - 2_000)
+    assert owner_of(world, had) is None
+    world.kill_coordinator(world.leader())
+    world.add_coordinator()
+    world.add_agent("a")  # it would get what waits
+    world.pass_time(GRACE_MS - 2_000)
+    assert owner_of(world, had) is None
+    world.pass_time(4_000)
+    world.assert_converged()
