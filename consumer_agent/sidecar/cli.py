@@ -19,8 +19,10 @@ from consumer_agent.consumer import Consumer
 from consumer_agent.records import Record
 from consumer_agent.sidecar.dead_letters import open_dead_letters
 from consumer_agent.sidecar.frames import record_document
+from consumer_agent.sidecar.health import Watch
 from consumer_agent.sidecar.run_counts import RunCounts
 from consumer_agent.sidecar.settings import (
+    KINDS,
     LOG_LEVELS,
     Settings,
     as_toml,
@@ -37,6 +39,8 @@ from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, R
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST
 from zkrebalancer.protocol.settings import GroupSettings, decode
 from zkrebalancer.protocol.zookeeper_security import FLAGS
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
 POLL_TIMEOUT_S = 0.2  # how soon a signal is noticed
@@ -91,7 +95,7 @@ def consumer_agent() -> None:
 @click.option("--max-in-flight-bytes", metavar="N", help="Most unacknowledged bytes. Default: 16 MiB.")
 @click.option("--revoke-timeout-ms", metavar="N", help="Time for CMD to release partitions. Default: 20000.")
 @click.option("--drain-timeout-ms", metavar="N", help="Time for CMD to finish when the agent stops. Default: 5000.")
-@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /metrics and /assignment at this address.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /liveness, /readiness, /metrics, /assignment here.")
 @click.option("--events", "events_directory", metavar="DIR", help="Write telemetry events to this folder.")
 @click.option("--client-id", metavar="NAME", help="First part of the member's name. Default: the host name.")
 @click.option("--instance-id", "group_instance_id", metavar="NAME", help="Makes this a static member.")
@@ -142,7 +146,7 @@ def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, *
         _log.warning("%s is not a setting and is ignored", name)
     printer = _silent if quiet else _print_json if as_json else _print_line
     run_counts = RunCounts()
-    _run(settings, printer, run_counts)
+    _run(settings, lambda: gather(config, os.environ, given), printer, run_counts)
     if quiet or "exec" in settings.values:
         counts = {"records": run_counts.records, "partitions": len(run_counts.partitions)}
         click.echo(
@@ -152,8 +156,9 @@ def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, *
         )
 
 
-def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> None:
-    signals = _Signals()
+def _run(
+    settings: Settings, gather_again: Callable[[], Settings], printer: RecordPrinter, run_counts: RunCounts
+) -> None:
     subscribe = subscription_arguments(settings.values)
     own = settings.group_of(SidecarSettings)
     with_child = "exec" in settings.values
@@ -162,8 +167,19 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
         with BlockingZk(config.zookeeper, security=config.zookeeper_security):
             pass  # fails at once on a refused login, instead of waiting for the connection
     consumer = Consumer(config)
-    on_poll = _JoinAnnouncement(consumer, config.group)
-    with _served(settings.values.get("http"), consumer, config, run_counts):
+    signals = _Signals()
+    vitals = Vitals(config.session_timeout_ms, Notifier(), config.max_poll_interval_ms / 1_000)
+    watch = Watch(consumer, vitals, lambda: click.echo(f"joined group {config.group}", err=True))
+
+    def on_poll() -> None:
+        watch()
+        wishes = signals.take_wishes()
+        if signal.SIGHUP in wishes:
+            _read_again(settings, gather_again)
+        if signal.SIGUSR1 in wishes:
+            watch.log_state()
+
+    with _served(settings.values.get("http"), consumer, config, run_counts, vitals):
         if not with_child:
             _read(consumer, subscribe, printer, run_counts, signals, on_poll)
             return
@@ -175,6 +191,20 @@ def _run(settings: Settings, printer: RecordPrinter, run_counts: RunCounts) -> N
             Sidecar(sidecar_settings, consumer, letters, lambda: signals.count, run_counts, on_poll).run(subscribe)
         except StoppedInFlightError as error:
             click.echo(f"warning: {error}", err=True)
+
+
+def _read_again(settings: Settings, gather_again: Callable[[], Settings]) -> None:
+    """After SIGHUP, use the new log level; warn of other settings that have changed, which need a restart."""
+    new = gather_again()
+    faults = find_faults(new)
+    if faults:
+        _log.warning("the former settings stay in force: %s", "; ".join(faults))
+        return
+    level = new.values.get("log_level", "warning")
+    logging.getLogger().setLevel(level.upper())
+    changed = [key for key in KINDS if new.values.get(key) != settings.values.get(key) and key != "log_level"]
+    if changed:
+        _log.warning("a restart is needed for the new values of %s", ", ".join(changed))
 
 
 def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
@@ -194,13 +224,14 @@ def _revoke_timeout_ms(settings: Settings, config: ConsumerConfig) -> int:
 
 
 def _served(
-    address: str | None, consumer: Consumer, config: ConsumerConfig, run_counts: RunCounts
+    address: str | None, consumer: Consumer, config: ConsumerConfig, run_counts: RunCounts, vitals: Vitals
 ) -> AbstractContextManager[object]:
     if address is None:
         return contextlib.nullcontext()
-    from consumer_agent.sidecar.http_endpoints import Endpoints, serving  # noqa: PLC0415  # only this needs prometheus_client
+    from consumer_agent.sidecar.http_endpoints import Endpoints  # noqa: PLC0415  # only this needs prometheus_client
 
-    return serving(address, Endpoints(consumer, run_counts, {"group": config.group, "client_id": config.client_id}))
+    labels = {"group": config.group, "client_id": config.client_id}
+    return Endpoints(consumer, run_counts, labels, vitals).serving(address)
 
 
 def main() -> NoReturn:
@@ -238,29 +269,28 @@ def _error_line(line: str) -> str:
 
 
 class _Signals:
-    """Counts SIGTERM and SIGINT; loops check the count from time to time."""
+    """Counts SIGTERM and SIGINT, and notes SIGHUP and SIGUSR1; loops look from time to time."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._wishes: set[int] = set()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, self._wish)
+
+    def take_wishes(self) -> set[int]:
+        """Return the signals that ask for something, once."""
+        if not self._wishes:
+            return self._wishes
+        wishes, self._wishes = self._wishes, set()
+        return wishes
+
+    def _wish(self, number: int, _frame: object) -> None:
+        self._wishes.add(number)
 
     def _note(self, _number: int, _frame: object) -> None:
         self.count += 1
-
-
-class _JoinAnnouncement:
-    """Called after each poll; prints a line to stderr once the consumer has become a member."""
-
-    def __init__(self, consumer: Consumer, group: str) -> None:
-        self._consumer = consumer
-        self._group = group
-        self._is_made = False
-
-    def __call__(self) -> None:
-        if not self._is_made and self._consumer.metrics()["lease_ms"] > 0:
-            self._is_made = True
-            click.echo(f"joined group {self._group}", err=True)
 
 
 def _read(

@@ -1,46 +1,43 @@
-"""`--http`: the agent's health, metrics and partitions.
-
-A separate thread serves one request at a time and cuts off slow clients.
-"""
+"""`--http`: the agent's health, metrics and partitions; and what systemd is told of its progress."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from consumer_agent.consumer import Consumer
+from consumer_agent.sidecar.health import faults_of
 from consumer_agent.sidecar.run_counts import RunCounts
-from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime.http_server import Pages, serving_in_a_thread
+from zkrebalancer.runtime.vitals import Health, Vitals
 
-MAX_SINCE_POLL_MS = 60_000  # an agent that has not polled for longer is unhealthy
-CLIENT_TIMEOUT_S = 2.0
-END_TIMEOUT_S = 3.0
-JSON = "application/json"
-Answer = tuple[HTTPStatus, str, bytes]
-
-
-def health(metrics: Mapping[str, float]) -> tuple[bool, dict[str, Any]]:
-    """Check that an agent has its lease and polls, and that its child, if any, runs."""
-    faults = []
-    if metrics["lease_ms"] <= 0:
-        faults.append("it has no lease: it is not registered, or cannot reach ZooKeeper")
-    if metrics["since_poll_ms"] > MAX_SINCE_POLL_MS:
-        faults.append(f"it has not polled for {metrics['since_poll_ms'] / 1_000:.0f} s")
-    if not metrics.get("child_running", 1):
-        faults.append("its child is not running")
-    shown = {key: metrics[key] for key in ("lease_ms", "since_poll_ms", "assigned_partitions")}
-    return not faults, {"healthy": not faults, **shown, "faults": faults}
+PREFIX = "consumer_agent"
+HELP = {
+    "polled_records_total": "Records that polls have returned.",
+    "polled_batches_total": "Batches that polls have returned.",
+    "assign_partitions_total": "Partitions that were assigned.",
+    "revoke_partitions_total": "Partitions that were revoked.",
+    "lost_partitions_total": "Partitions that were lost with the session, or by an eviction.",
+    "assigned_partitions": "Partitions that are assigned now.",
+    "paused_partitions": "Those of them that are paused.",
+    "unpositioned_partitions": "Those of them without a position.",
+    "retained_records": "Records that were fetched and not returned yet.",
+    "offsets_out_of_range_total": "Positions that Kafka did not have.",
+    "zookeeper_refusals_total": "Calls that ZooKeeper has refused, see the log.",
+    "lease_ms": "Time left to return records without an answer of ZooKeeper; 0 without a lease.",
+    "since_poll_ms": "Time since the last poll.",
+    "longest_since_poll_ms": "Longest time between two polls so far.",
+    "child_running": "1 if the child runs.",
+    "child_restarts_total": "Children that have ended by themselves and were started again.",
+    "in_flight_records": "Records that the child has and has not acknowledged.",
+    "failures_total": "Failures that the child has reported.",
+    "dead_letters_total": "Records that were given up as dead letters.",
+}
 
 
 def numbers(consumer: Consumer, run_counts: RunCounts) -> dict[str, float]:
@@ -57,105 +54,58 @@ def numbers(consumer: Consumer, run_counts: RunCounts) -> dict[str, float]:
     return found
 
 
+def families(found: Mapping[str, float], labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Return the numbers as Prometheus wants them: times in seconds."""
+    for name, value in found.items():
+        family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        is_time = name.endswith("_ms")
+        shown = f"{name.removesuffix('_ms')}_seconds" if is_time else name
+        metric = family(f"{PREFIX}_{shown}", HELP[name], labels=list(labels))
+        metric.add_metric(list(labels.values()), value / 1_000 if is_time else float(value))
+        yield metric
+
+
 class _Numbers(Collector):
-    def __init__(self, read: Callable[[], dict[str, float]], labels: Mapping[str, str]) -> None:
-        self._read = read
+    def __init__(self, consumer: Consumer, run_counts: RunCounts, labels: Mapping[str, str]) -> None:
+        self._consumer = consumer
+        self._run_counts = run_counts
         self._labels = dict(labels)
 
     def collect(self) -> Iterator[Metric]:
-        for name, value in self._read().items():
-            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            text = name.removesuffix("_total").replace("_", " ")
-            metric = family(f"consumer_agent_{name}", f"{text} of this agent", labels=list(self._labels))
-            metric.add_metric(list(self._labels.values()), value)
-            yield metric
+        yield from families(numbers(self._consumer, self._run_counts), self._labels)
 
 
 class Endpoints:
-    """The answers of the paths."""
+    """The answers of an agent's paths."""
 
-    def __init__(self, consumer: Consumer, run_counts: RunCounts, labels: Mapping[str, str]) -> None:
+    def __init__(self, consumer: Consumer, run_counts: RunCounts, labels: Mapping[str, str], vitals: Vitals) -> None:
         """Prepare the answers for one agent."""
         self._consumer = consumer
         self._run_counts = run_counts
+        self._vitals = vitals
         self._registry = CollectorRegistry()
-        self._registry.register(_Numbers(self._numbers, labels))
+        self._registry.register(_Numbers(consumer, run_counts, labels))
+        ProcessCollector(registry=self._registry)
 
-    def answer(self, path: str) -> Answer:
-        """Return status, content type and content."""
-        match path.partition("?")[0]:
-            case "/healthz":
-                is_well, document = health(self._numbers())
-                status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-                return status, JSON, _document(document)
-            case "/metrics":
-                return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
-            case "/assignment":
-                return HTTPStatus.OK, JSON, _document(self._assignment())
-            case _:
-                known = "unknown path; try /healthz, /metrics or /assignment"
-                return HTTPStatus.NOT_FOUND, JSON, _document({"error": known})
+    def _health(self) -> Health:
+        found = numbers(self._consumer, self._run_counts)
+        facts = {key: found[key] for key in ("lease_ms", "since_poll_ms", "assigned_partitions")}
+        return Health(self._vitals.death(), faults_of(found), leads=False, facts=facts)
 
-    def _numbers(self) -> dict[str, float]:
-        return numbers(self._consumer, self._run_counts)
+    def _healthz(self) -> tuple[bool, Mapping[str, Any]]:
+        health = self._health()
+        return not health.faults, {"healthy": not health.faults, **health.facts, "faults": health.faults}
 
-    def _assignment(self) -> dict[str, Any]:
+    def _assignment(self) -> tuple[bool, Mapping[str, Any]]:
         positions = self._consumer.position()
         partitions = [
             {"topic": topic, "partition": number, "position": positions.get((topic, number))}
             for topic, number in self._consumer.assignment()
         ]
-        return {"partitions": partitions}
+        return True, {"partitions": partitions}
 
-
-@contextlib.contextmanager
-def serving(address: str, endpoints: Endpoints) -> Iterator[int]:
-    """Serve at HOST:PORT inside the `with` block; yield the port, which the system chooses if it is 0.
-
-    Raises:
-        ConfigurationError: the address cannot be served.
-
-    """
-    server = _bound(address, endpoints)
-    thread = threading.Thread(target=server.serve_forever, name="consumer-agent-http", daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(END_TIMEOUT_S)
-
-
-def _bound(address: str, endpoints: Endpoints) -> HTTPServer:
-    host, _, port = address.rpartition(":")
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = CLIENT_TIMEOUT_S
-
-        def do_GET(self) -> None:  # http.server's name for it
-            status, content_type, content = endpoints.answer(self.path)
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            with contextlib.suppress(OSError):  # the client has gone
-                self.wfile.write(content)
-
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing: probes come all the time."""
-
-    class Server(HTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def handle_error(self, *_arguments: object) -> None:
-            """Log nothing: a client disconnected during its request."""
-
-    try:
-        return Server((host.strip("[]"), int(port)), Handler)
-    except OSError as error:
-        raise ConfigurationError(f"http: {address} cannot be served: {error.strerror}") from None
-
-
-def _document(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode() + b"\n"
+    def serving(self, address: str) -> AbstractContextManager[int]:
+        """Serve at HOST:PORT inside the `with` block, from a thread; raises ConfigurationError."""
+        host, _, port = address.rpartition(":")
+        pages = Pages(self._health, self._registry, {"/healthz": self._healthz, "/assignment": self._assignment})
+        return serving_in_a_thread((host.strip("[]"), int(port)), pages)

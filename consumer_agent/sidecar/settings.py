@@ -20,6 +20,7 @@ from consumer_agent.sidecar.sidecar import SidecarSettings
 from zkrebalancer.protocol import addresses, paths
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.registration import BLACK_LIST, WHITE_LIST, stop_limit_ms
+from zkrebalancer.protocol.suggestions import unknown
 
 PREFIX = "CONSUMER_AGENT_"
 KAFKA_PREFIX = f"{PREFIX}KAFKA_"
@@ -91,7 +92,7 @@ def _read_file(settings: Settings, path: str) -> None:
         elif key in KINDS:
             settings.put(key, value, f"{path}: {key}")
         else:
-            settings.faults.append(f"{path}: {key}: there is no such setting; known are {', '.join(KINDS)}")
+            settings.faults.append(f"{path}: {unknown(key, KINDS)}")
 
 
 def _read_environment(settings: Settings, environment: Mapping[str, str]) -> None:

@@ -95,6 +95,8 @@ def test_http(stage: Stage, tmp_path: Path) -> None:
     assert (status, json.loads(text)) == (200, {"partitions": [{"topic": stage.topic, "partition": 0, "position": 5}]})
     status, text = ask(port, "metrics")
     assert status == 200
+    assert f'consumer_agent_lease_seconds{{client_id="{client_id(text)}"' in text
+    assert [ask(port, path)[0] for path in ("liveness", "readiness", "leader")] == [200, 200, 503]
     assert f'consumer_agent_polled_records_total{{client_id="{client_id(text)}",group="{stage.group}"}} 5.0' in text
     assert ask(port, "unheard-of")[0] == 404
     wait_until(lambda: ask(port, "healthz")[0] == 200, "health")

@@ -75,6 +75,8 @@ def test_brokers_come_hang_die_and_come_back(cluster: LocalCluster, tmp_path: Pa
     try:
         wait_until(lambda: 3 in nodes(gateway.bootstrap), "a broker that hangs holds newcomers up")
         assert gateway.get("/readiness")["ready"]
+        assert gateway.get("/liveness")["alive"]
+        assert gateway.get("/leader")["buckets"] > 0
     finally:
         first.send_signal(signal.SIGCONT)
     others[0].spawn()

@@ -11,7 +11,8 @@ from consumer_agent.membership import state_machine
 from consumer_agent.membership.state_machine import StateMachine
 from zkrebalancer.rebalance import states
 from zkrebalancer.rebalance.states import GroupState, MemberState
-from zkrebalancer.rebalance.view import Member, Story
+from zkrebalancer.rebalance.story import Story
+from zkrebalancer.rebalance.view import Member
 
 
 @contextmanager

@@ -108,6 +108,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *AGENT_SURFACE,
         "consumer_agent.kafka.client",  # dead letters go to a topic with the same settings
         "zkrebalancer.protocol",
+        "zkrebalancer.runtime.http_server",
+        "zkrebalancer.runtime.notify",
+        "zkrebalancer.runtime.vitals",
         "zkrebalancer.runtime.zk",
     ),
 }

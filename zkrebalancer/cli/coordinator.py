@@ -12,10 +12,12 @@ import gevent
 
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.cli import options
+from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S
-from zkrebalancer.coordinator.service import CoordinatorService
+from zkrebalancer.coordinator.service import CoordinatorService, Shown
 from zkrebalancer.observe.events import EventLog, JsonValue
 from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.zk import BlockingZk
 
 MIN_SESSION_TIMEOUT_MS = 100
@@ -41,7 +43,7 @@ class AnnouncingLog(EventLog):
         super().write(kind, group=group, generation=generation, cause_id=cause_id, mono_us=mono_us, **fields)
 
 
-@click.command()
+@click.command(cls=ConfiguredCommand)
 @options.zookeeper_option
 @click.option(
     "--broker-id",
@@ -69,6 +71,8 @@ class AnnouncingLog(EventLog):
 @options.kafka_options(
     "Kafka brokers, to read lag and rates for `balanced`; without it, all partitions weigh the same."
 )
+@options.http_option
+@click.option("--metrics-per-group", is_flag=True, help="With --http: also metrics with a label for each group.")
 @options.events_option
 @options.log_level_option
 def coordinator(
@@ -78,11 +82,17 @@ def coordinator(
     session_timeout_ms: int,
     plan_timeout_s: int,
     kafka: Mapping[str, str] | None,
+    http: tuple[str, int] | None,
+    metrics_per_group: bool,
     events_directory: Path | None,
 ) -> None:
     """Run one coordinator: it leads, or is a standby until the leader is gone.
 
-    On SIGTERM and Ctrl-C it resigns, and a standby leads at once.
+    On SIGTERM and Ctrl-C it resigns, and a standby leads at once. SIGHUP reads the settings again: --log-level,
+    --plan-timeout-s and --metrics-per-group can change. SIGUSR1 writes the state of all groups to the log.
+
+    Each option can also come from a file (`broker_id = 1`; librdkafka's settings in its table `kafka`) or a variable
+    (ZKREBALANCER_COORDINATOR_BROKER_ID).
 
     \b
     Example:
@@ -92,9 +102,14 @@ def coordinator(
         pass  # fails on a wrong address or chroot, instead of waiting for it for ever
     event_log = AnnouncingLog(events_directory, f"coordinator-{broker_id}")
     click.echo(f"coordinator {broker_id} is running")
+    shown = Shown(http, Notifier(), metrics_per_group)
+    identity = Identity(broker_id, host, None if http is None else f"{host}:{http[1]}")
     service = CoordinatorService(
-        zookeeper, Identity(broker_id, host), session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s
+        zookeeper, identity, session_timeout_ms, STRATEGIES, event_log, kafka, plan_timeout_s, shown
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, service.stop)
+    changes = {"plan_timeout_s": service.limit_plans, "metrics_per_group": service.monitor.show_groups}
+    gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), changes))
+    gevent.signal_handler(signal.SIGUSR1, service.monitor.log_state)
     service.run()

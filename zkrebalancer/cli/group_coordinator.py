@@ -10,6 +10,7 @@ import click
 import gevent
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.configuration import ConfiguredCommand, Reload
 from zkrebalancer.cli.coordinator import MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS
 from zkrebalancer.gateway import security
 from zkrebalancer.gateway.addresses import MAX_SLOTS
@@ -17,17 +18,12 @@ from zkrebalancer.gateway.service import Gateway, GatewayConfig
 from zkrebalancer.group_protocol.settings import GroupProtocolSettings
 from zkrebalancer.protocol import addresses
 from zkrebalancer.runtime.kafka import BOOTSTRAP
+from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.zk import BlockingZk
 
 ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # they are refused as an address for clients
 CENTRAL_HEARTBEAT_MS, CENTRAL_URGENT_HEARTBEAT_MS = 1_000, 200  # a client learns of a command with its next heartbeat
 FILE = click.Path(path_type=Path)
-SERVER = options.Address("HOST:PORT", addresses.server_fault)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _bracketed(host: str) -> str:
@@ -62,7 +58,7 @@ def group_settings(
 
 def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
     """Return where to listen, and the host for clients."""
-    where = _address(listen)
+    where = options.split_address(listen)
     announced = where[0] if advertise is None else advertise
     if announced in ANY_HOST:
         raise click.UsageError(f"--listen {listen}: set the host name for clients with --advertise")
@@ -74,8 +70,10 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
     return where, announced
 
 
-@click.command(name="group-coordinator")
-@click.option("--listen", required=True, type=SERVER, help="Where clients bootstrap; brokers get the ports after it.")
+@click.command(name="group-coordinator", cls=ConfiguredCommand)
+@click.option(
+    "--listen", required=True, type=options.SERVER, help="Where clients bootstrap; brokers get the ports after it."
+)
 @options.kafka_options("The Kafka brokers, at least one of them.", required=True, option="--upstream")
 @click.option("--tls-certificate", type=FILE, help="Serve TLS: a PEM file with the certificate and its chain.")
 @click.option("--tls-key", type=FILE, help="PEM file with the certificate's key.  [default: the same file]")
@@ -98,7 +96,7 @@ def _places(listen: str, advertise: str | None) -> tuple[tuple[str, int], str]:
     help="Keeps the groups' offsets: upstream, the brokers, as Kafka does, or zookeeper, where agents keep theirs.",
 )
 @options.events_option
-@click.option("--http", type=SERVER, help="Serve /liveness, /readiness and /metrics here.")
+@options.http_option
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS),
@@ -137,7 +135,7 @@ def group_coordinator(
     assign: str,
     offsets: str,
     events_directory: Path | None,
-    http: str | None,
+    http: tuple[str, int] | None,
     session_timeout_ms: int,
     initial_rebalance_delay_ms: int,
     consumer_heartbeat_interval_ms: int | None,
@@ -148,7 +146,11 @@ def group_coordinator(
     Everything but the requests of consumer groups is relayed. Each broker gets a port of its own, from the one after
     --listen on. Groups use Kafka's own protocols, classic and KIP-848. With `--assign central`,
     `zkrebalancer coordinator` decides about their clients' partitions, as about those of agents, with which they may
-    share a group. SIGTERM and Ctrl-C end it; clients continue at another gateway, or when it returns.
+    share a group. SIGTERM and Ctrl-C end it; clients continue at another gateway, or when it returns. SIGHUP reads the
+    settings again: --log-level can change. SIGUSR1 writes the state of all groups to the log.
+
+    Each option can also come from a file (`session_timeout_ms = 6000`; librdkafka's settings in its table `kafka`) or
+    a variable (ZKREBALANCER_GROUP_COORDINATOR_SESSION_TIMEOUT_MS).
 
     \b
     Example:
@@ -163,24 +165,28 @@ def group_coordinator(
         assign,
         consumer_heartbeat_interval_ms,
     )
-    tls = security.listener(tls_certificate, tls_key, tls_client_ca)
-    brokers = kafka.pop(BOOTSTRAP).split(",")
-    upstream = security.upstream(kafka)
     with BlockingZk(zookeeper):
         pass  # fails on a wrong address or chroot, instead of waiting for it for ever
     config = GatewayConfig(
         zookeeper,
         where,
         announced,
-        [_address(one) for one in brokers],
-        None if http is None else _address(http),
+        [options.split_address(one) for one in kafka[BOOTSTRAP].split(",")],
+        http,
         session_timeout_ms,
         events_directory,
-        tls,
+        tls=security.listener(tls_certificate, tls_key, tls_client_ca),
         keeps_offsets=offsets == "zookeeper",
-        security=upstream,
+        security=security.upstream({name: text for name, text in kafka.items() if name != BOOTSTRAP}),
+        notifier=Notifier(),
     )
     gateway = Gateway(config, settings)
+    _follow_signals(gateway)
+    gateway.run(lambda: click.echo(f"gateway at {listen} is running"))
+
+
+def _follow_signals(gateway: Gateway) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, gateway.stop)
-    gateway.run(lambda: click.echo(f"gateway at {listen} is running"))
+    gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), {}))
+    gevent.signal_handler(signal.SIGUSR1, gateway.log_state)

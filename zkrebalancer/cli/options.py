@@ -39,6 +39,9 @@ class Address(click.ParamType[str]):
 ZOOKEEPER = Address("HOST:PORT[,…][/CHROOT]", addresses.zookeeper_fault)
 KAFKA = Address("HOST:PORT[,…]", addresses.servers_fault)
 KAFKA_PAIRS = f"{__name__}.kafka"  # the key under which click keeps the values of `--kafka` for `--bootstrap`
+KAFKA_FILE = f"{__name__}.kafka_file"  # and those of the table `kafka` of a file
+KAFKA_PARAMETER = "kafka_pairs"
+SERVER = Address("HOST:PORT", addresses.server_fault)
 
 
 def zookeeper_option(command: Command) -> Command:
@@ -104,7 +107,7 @@ def kafka_options(
     def add(command: Command) -> Command:
         note = click.option(
             "--kafka",
-            "kafka_pairs",
+            KAFKA_PARAMETER,
             multiple=True,
             metavar="KEY=VALUE",
             is_eager=True,  # it is processed before `option`, which uses it
@@ -141,6 +144,22 @@ def log_level_option(command: Command) -> Command:
         callback=_set_up_logging,
         help="The least severe messages to log, on stderr.",
     )(command)
+
+
+def http_option(command: Command) -> Command:
+    """Add `--http`, as (host, port), None without it."""
+    return click.option(
+        "--http",
+        type=SERVER,
+        callback=lambda _ctx, _param, value: None if value is None else split_address(value),
+        help="Serve /liveness, /readiness, /leader and /metrics here.",
+    )(command)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Return host and port; brackets of an IPv6 address are removed."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def json_option(command: Command) -> Command:
@@ -212,22 +231,32 @@ def _note_kafka_pairs(ctx: click.Context, param: click.Parameter, pairs: tuple[s
 
 def _gather_kafka(ctx: click.Context, param: click.Parameter, bootstrap: str | None) -> dict[str, str] | None:
     pairs: tuple[str, ...] = ctx.meta[KAFKA_PAIRS]
-    if bootstrap is None and pairs:
+    table: Mapping[str, tuple[str, str]] = ctx.meta.get(KAFKA_FILE, {})
+    if bootstrap is None and (pairs or table):
         raise click.UsageError(f"--kafka has no meaning without {param.opts[0]}")
     if bootstrap is None:
         return None
     variables = {name: text for name, text in sorted(os.environ.items()) if name.startswith(KAFKA_VARIABLES)}
-    given = _kafka_settings(variables, pairs) if variables or pairs else {}
+    given = _kafka_settings(table, variables, pairs) if table or variables or pairs else {}
     return {**given, "bootstrap.servers": bootstrap}
 
 
-def _kafka_settings(variables: Mapping[str, str], pairs: Iterable[str]) -> dict[str, str]:
-    """Return librdkafka's settings; flags override environment variables."""
+def _kafka_settings(
+    table: Mapping[str, tuple[str, str]], variables: Mapping[str, str], pairs: Iterable[str]
+) -> dict[str, str]:
+    """Return librdkafka's settings; flags override environment variables, which override the `table` of a file.
+
+    `table`: key -> (value, file).
+    """
     from consumer_agent import config  # noqa: PLC0415  # most commands do not use Kafka
     from zkrebalancer.runtime import kafka  # noqa: PLC0415
 
-    origins = {config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}
-    settings = {key: variables[name] for key, name in origins.items()}
+    by_variable = {config.kafka_key(name.removeprefix(KAFKA_VARIABLES)): name for name in variables}
+    origins = {key: f"kafka in {path}" for key, (_text, path) in table.items()} | by_variable
+    settings = {
+        **{key: text for key, (text, _path) in table.items()},
+        **{key: variables[name] for key, name in by_variable.items()},
+    }
     flags = dict(pair.split("=", maxsplit=1) for pair in pairs)
     settings |= flags
     origins |= {key: f"--kafka {key}" for key in flags}
@@ -245,4 +274,5 @@ def _make_directory(_ctx: click.Context, param: click.Parameter, value: Path | N
 
 
 def _set_up_logging(_ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    logging.basicConfig(level=value.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger().setLevel(value.upper())

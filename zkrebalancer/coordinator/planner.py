@@ -57,7 +57,7 @@ class Planner:
         """Start no thread yet; `limit_s` is for one plan."""
         self._strategies = strategies
         self._take = take
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._pool = ThreadPool(MAX_PLANNING + MAX_LATE)
         self._late: dict[str, Late] = {}
 
@@ -75,7 +75,7 @@ class Planner:
         began = time.monotonic_ns()
         pending: AsyncResult[Answer] | None = None
         try:
-            with gevent.Timeout(self._limit_s):
+            with gevent.Timeout(self.limit_s):
                 pending = self._pool.spawn(task.run)
                 result = pending.get()
         except gevent.Timeout:
@@ -98,7 +98,7 @@ class Planner:
     def _note_late(self, effect: Compute, question: Question, pending: AsyncResult[Answer]) -> None:
         before = self._late.pop(effect.group, None)
         tries = before.tries + 1 if before is not None and before.question == question else 1
-        text = f"strategy {effect.strategy} has not answered within {self._limit_s:g} s; retried at growing intervals"
+        text = f"strategy {effect.strategy} has not answered within {self.limit_s:g} s; retried at growing intervals"
         pause_s = min(MAX_QUARANTINE_S, MIN_QUARANTINE_S * 2 ** min(tries - 1, 10))
         late = Late(question, text, tries, time.monotonic() + pause_s)
         pending.rawlink(lambda _ended: setattr(late, "has_ended", True))

@@ -10,7 +10,8 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
@@ -20,6 +21,7 @@ from zkrebalancer.assignment import WEIGHING
 from zkrebalancer.assignment.columns import Strategy
 from zkrebalancer.coordinator.failpoints import VARIABLE, Failpoint
 from zkrebalancer.coordinator.load_reader import LoadReader
+from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.planner import PLAN_TIMEOUT_S, Planner
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Multi
@@ -39,6 +41,8 @@ from zkrebalancer.rebalance.effects import (
 )
 from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
 from zkrebalancer.runtime.zk import ZkClient, request_limit
 
 SHUT_DOWN_TIMEOUT_S = 5.0  # for resigning; then a coordinator stops even without an answer of ZooKeeper
@@ -49,6 +53,15 @@ MAX_COLLECT_DELAY_S = 600.0  # some group may back off for ever
 NEVER = 2**31 - 1  # of younger collections
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a coordinator shows of itself: where (None: no HTTP), to systemd or not, and each group or only totals."""
+
+    http: tuple[str, int] | None = None
+    notifier: Notifier = field(default_factory=lambda: Notifier({}))
+    is_per_group: bool = False
 
 
 class CoordinatorService:
@@ -63,11 +76,13 @@ class CoordinatorService:
         event_log: EventLog,
         kafka: Mapping[str, str] | None = None,
         plan_timeout_s: float = PLAN_TIMEOUT_S,
+        shown: Shown | None = None,
     ) -> None:
         """Prepare to connect to `zookeeper` ("HOST:PORT[,…][/CHROOT]"), and to Kafka for strategies that weigh lag.
 
         `kafka`: librdkafka's settings, with `bootstrap.servers` among them.
         """
+        shown = shown or Shown()
         self.coordinator = Coordinator(
             identity, WEIGHING if kafka is not None else frozenset(), request_limit(zookeeper)
         )
@@ -78,6 +93,10 @@ class CoordinatorService:
         self._event_log = event_log
         self._failpoint = Failpoint(os.environ.get(VARIABLE))
         self._stopped = False
+        self._shown = shown
+        vitals = Vitals(session_timeout_ms, shown.notifier)
+        self.monitor = Monitor(self.coordinator, vitals)
+        self.monitor.is_per_group = shown.is_per_group
 
     def run(self) -> None:
         """Run until `stop` has been called and the leadership is given up."""
@@ -85,18 +104,34 @@ class CoordinatorService:
         # A full collection examines every partition of every group, which takes 0.2 s for half a million: it runs from
         # time to time while nothing moves, and never during a rebalance.
         gc.set_threshold(*gc.get_threshold()[:2], NEVER)
-        collector = gevent.spawn(self._collect_garbage)
+        http = self._shown.http
+        stop_serving = None if http is None else self._serve(http)
+        workers = [gevent.spawn(self._collect_garbage)]
+        if http is not None or self._shown.notifier.is_used:
+            workers.append(gevent.spawn(self._beat))
         self._zk.start()
         try:
             while not self._stopped:
-                for effect in self.coordinator.step(self._next_event(), _now()):
+                event = self._next_event()
+                self.monitor.handling(event)
+                for effect in self.coordinator.step(event, _now()):
                     self._perform(effect)
         finally:
-            collector.kill()
+            gevent.killall(workers)
+            if stop_serving is not None:
+                stop_serving()
             if self._load_reader is not None:
                 self._load_reader.close()
             self._zk.close()
             self._event_log.close()
+
+    def _serve(self, http: tuple[str, int]) -> Callable[[], None]:
+        from zkrebalancer.coordinator.exposure import serve  # noqa: PLC0415  # only --http needs prometheus_client
+
+        return serve(http, self.monitor, lambda: self._zk.queued_count, self._events.qsize)
+
+    def _beat(self) -> None:
+        self.monitor.beat(self._events.put, self._zk.request)
 
     def _collect_garbage(self) -> None:
         while True:
@@ -107,8 +142,13 @@ class CoordinatorService:
                 postponed_s += MAX_WAIT_S
             gc.collect()
 
+    def limit_plans(self, plan_timeout_s: float) -> None:
+        """Change the longest time to compute a plan."""
+        self._planner.limit_s = plan_timeout_s
+
     def stop(self) -> None:
         """Resign and end; callable from a signal handler of gevent."""
+        self.monitor.vitals.stopping()
         self._events.put(ShutDown())
         gevent.spawn_later(SHUT_DOWN_TIMEOUT_S, self._give_up)
 
@@ -138,6 +178,7 @@ class CoordinatorService:
             if self._load_reader is not None:
                 self._load_reader.read(effect)
         elif isinstance(effect, Emit):
+            self.monitor.emitted(effect)
             self._write_down(effect)
             self._failpoint.passed(effect.kind)
         elif isinstance(effect, Warn):

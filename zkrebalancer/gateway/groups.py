@@ -22,7 +22,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.pauses import FIRST_S, Pauses
 from zkrebalancer.gateway.session import Session
 from zkrebalancer.group_protocol import effects
-from zkrebalancer.group_protocol.answers import Answer
+from zkrebalancer.group_protocol.answers import Answer, ListedGroup
 from zkrebalancer.group_protocol.effects import (
     BucketLoaded,
     BucketLoading,
@@ -301,6 +301,10 @@ class Groups:
     def group_count(self) -> int:
         """Return the number of groups that this gateway knows."""
         return len(self._machine.group_names())
+
+    def listed(self) -> list[ListedGroup]:
+        """Return every group that this gateway knows, with its state and type."""
+        return self._machine.listed()
 
 
 def now_ms() -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 PREFIX = "zkrebalancer_gateway"
+LAG_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 
 
 @dataclass(slots=True)
@@ -21,38 +22,80 @@ class Metrics:
     malformed: int = 0
     relayed_request_bytes: int = 0
     relayed_answer_bytes: int = 0
+    sessions: int = 0
+    session_losses: int = 0
     requests: Counter[str] = field(default_factory=Counter)  # name of a request that is answered here -> number
     errors: Counter[str] = field(default_factory=Counter)  # what failed: "upstream", "zookeeper", "group" -> number
+    observe_lag: Callable[[float], object] = lambda _seconds: None
+
+
+GAUGES = {
+    "connections": "Connected clients.",
+    "members": "Members of central groups with an agent here.",
+    "buckets": "Buckets of groups, of 50, that this gateway serves.",
+    "brokers": "Brokers with an open port.",
+    "ready": "1 if /readiness answers 200.",
+    "session_connected": "1 if there is a session with ZooKeeper.",
+    "lease_seconds": "Time left to serve groups without an answer of ZooKeeper.",
+    "calls_under_way": "Calls to ZooKeeper that are not answered yet.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What a gateway is and does now: each of GAUGES; and the number of `groups` by (state, type)."""
+
+    gauges: Mapping[str, float]
+    groups: Counter[tuple[str, str]]
 
 
 class _Numbers(Collector):
-    def __init__(self, metrics: Metrics, gauges: Callable[[], dict[str, float]]) -> None:
+    def __init__(self, metrics: Metrics, present: Callable[[], Present]) -> None:
         self._metrics = metrics
-        self._gauges = gauges
+        self._present = present
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance: that would read the state."""
+        return ()
 
     def collect(self) -> Iterator[Metric]:
-        counts = self._metrics
-        gauges = {"connections": float(counts.connections), **self._gauges()}
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(f"{PREFIX}_{name}", f"{name.replace('_', ' ')} now", value=value)
-        for name, value in (
-            ("malformed_frames", counts.malformed),
-            ("relayed_request_bytes", counts.relayed_request_bytes),
-            ("relayed_answer_bytes", counts.relayed_answer_bytes),
+        counts, present = self._metrics, self._present()
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(present.gauges[name]))
+        groups = GaugeMetricFamily(
+            f"{PREFIX}_groups", "Groups that this gateway knows, by state and type.", labels=["state", "type"]
+        )
+        for labels, number in sorted(present.groups.items()):
+            groups.add_metric(labels, number)
+        yield groups
+        for name, text, value in (
+            ("malformed_frames", "Connections that were closed because of an invalid frame.", counts.malformed),
+            ("relayed_request_bytes", "Bytes of requests that were relayed unread.", counts.relayed_request_bytes),
+            ("relayed_answer_bytes", "Bytes of answers that were relayed unread.", counts.relayed_answer_bytes),
+            ("sessions", "ZooKeeper sessions that were opened.", counts.sessions),
+            ("session_losses", "ZooKeeper sessions that were lost.", counts.session_losses),
         ):
-            yield CounterMetricFamily(f"{PREFIX}_{name}", name.replace("_", " "), value=value)
-        for name, label, counter in (
-            ("group_requests", "request", counts.requests),
-            ("errors", "part", counts.errors),
+            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+        for name, text, label, counter in (
+            ("group_requests", "Requests that the gateway has answered itself.", "request", counts.requests),
+            ("errors", "Failures, by the part that failed.", "part", counts.errors),
         ):
-            family = CounterMetricFamily(f"{PREFIX}_{name}", name.replace("_", " "), labels=[label])
+            family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
             for key, number in sorted(counter.items()):
                 family.add_metric([key], number)
             yield family
 
 
-def registry(metrics: Metrics, gauges: Callable[[], dict[str, float]]) -> CollectorRegistry:
-    """Return the registry for `generate_latest`; `gauges` returns name -> present value."""
+def registry(metrics: Metrics, present: Callable[[], Present]) -> CollectorRegistry:
+    """Return the registry of a gateway; from now on it also records the loop's lag."""
     found = CollectorRegistry()
-    found.register(_Numbers(metrics, gauges))
+    found.register(_Numbers(metrics, present))
+    ProcessCollector(registry=found)
+    lag = Histogram(
+        f"{PREFIX}_loop_lag_seconds",
+        "How late the loop woke up, measured once a second.",
+        buckets=LAG_SECONDS,
+        registry=found,
+    )
+    metrics.observe_lag = lag.observe
     return found

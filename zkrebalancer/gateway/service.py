@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from ssl import SSLEOFError
@@ -17,7 +18,7 @@ from gevent.server import StreamServer
 from gevent.socket import socket
 from gevent.ssl import SSLContext
 
-from zkrebalancer.gateway import endpoints, metrics
+from zkrebalancer.gateway import metrics
 from zkrebalancer.gateway.addresses import Addresses, Node
 from zkrebalancer.gateway.agents import Agents
 from zkrebalancer.gateway.connection import Connection
@@ -27,7 +28,7 @@ from zkrebalancer.gateway.groups import Groups, now_ms
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.membership import Membership
-from zkrebalancer.gateway.metrics import Metrics
+from zkrebalancer.gateway.metrics import Metrics, Present
 from zkrebalancer.gateway.offsets import UpstreamOffsets
 from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.session import Session
@@ -44,6 +45,10 @@ from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.calls import Connected, Lost, Suspended
 from zkrebalancer.protocol.complaints import Complaints
 from zkrebalancer.protocol.errors import ConfigurationError, NodeContentError, ZooKeeperUnavailableError
+from zkrebalancer.runtime import clock, http_server
+from zkrebalancer.runtime.http_server import Pages
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 
 MAX_CONNECTIONS = 20_000
 REFRESH_S = 5.0  # how often brokers are looked up, so that a broker that hangs is soon avoided
@@ -71,6 +76,7 @@ class GatewayConfig:
     tls: SSLContext | None = None  # of the gateway's own ports
     keeps_offsets: bool = False  # in ZooKeeper, instead of at the brokers
     security: Upstream = Upstream()  # noqa: RUF009  # it cannot be changed
+    notifier: Notifier = field(default_factory=lambda: Notifier({}))
 
 
 class Gateway:
@@ -82,6 +88,7 @@ class Gateway:
         self._changed = Event()
         self._is_stopped = False
         self.metrics = Metrics()
+        self._vitals = Vitals(config.session_timeout_ms, config.notifier)
         self._session = Session(config.zookeeper, config.session_timeout_ms, self._session_changed, self._watched)
         self._membership = Membership(self._session, config.advertised_host, config.listen[1])
         self._dialer = Dialer(config.security)
@@ -106,6 +113,7 @@ class Gateway:
         self._learning = RLock()
         self._is_upstream_known: bool | None = None  # None: not asked yet
         self._api_versions: dict[int, bytes] = {}  # version of the request -> the last answer; at most one for each
+        self._last_session_id = 0
         self._workers: list[gevent.Greenlet[..., None]] = []
         self._failed: BaseException | None = None
         self.served: Mapping[int, Versions] = self._requests.served
@@ -122,8 +130,8 @@ class Gateway:
         main = self._listening(self._config.listen, None)
         try:
             if self._config.http is not None:
-                registry = metrics.registry(self.metrics, self._gauges)
-                http = endpoints.server(self._config.http, self._faults, registry)
+                registry = metrics.registry(self.metrics, self._present)
+                http = http_server.serve(self._config.http, Pages(self._health, registry))
             when_listening()
             self._session.start()
             for work in (
@@ -132,6 +140,7 @@ class Gateway:
                 self._keep_brokers_known,
                 self._topics.run,
                 self._offsets.watch,
+                self._beat,
             ):
                 self._begin(work)
             if self._agents is not None:
@@ -165,12 +174,17 @@ class Gateway:
 
     def stop(self) -> None:
         """End `run`; callable from a signal handler of gevent."""
+        self._vitals.stopping()
         self._is_stopped = True
         self._changed.set()
 
     # ---- ZooKeeper
 
     def _session_changed(self, event: Connected | Suspended | Lost) -> None:
+        self.metrics.session_losses += isinstance(event, Lost)
+        if isinstance(event, Connected):
+            self.metrics.sessions += event.session_id != self._last_session_id
+            self._last_session_id = event.session_id
         if self._session.session_id == 0:
             self._groups.lose_all()
         if self._agents is not None:
@@ -341,11 +355,41 @@ class Gateway:
             found.append("no broker answers")
         return found
 
-    def _gauges(self) -> dict[str, float]:
-        return {
-            "groups": self._groups.group_count,
+    def _health(self) -> Health:
+        faults, buckets = self._faults(), self._groups.served_buckets
+        return Health(
+            self._vitals.death(), faults, buckets > 0, {"buckets": buckets, "groups": self._groups.group_count}
+        )
+
+    def _beat(self) -> None:
+        """Check once a second that the loop and ZooKeeper make progress, and tell systemd."""
+        while True:
+            due_us = clock.steady_us() + int(self._vitals.beat_s * 1e6)
+            gevent.sleep(self._vitals.beat_s)
+            self.metrics.observe_lag(max(0, clock.steady_us() - due_us) / 1e6)
+            self._vitals.looped()
+            if self._session.has_lease:
+                self._vitals.answered()
+            faults = self._faults()
+            status = "; ".join(faults) or f"{self._groups.group_count} groups, {self.metrics.connections} clients"
+            self._vitals.report(is_ready=not faults, status=status)
+
+    def _present(self) -> Present:
+        gauges = {
+            "connections": self.metrics.connections,
             "members": 0 if self._agents is None else self._agents.count,
             "buckets": self._groups.served_buckets,
             "brokers": len(self._ports),
             "ready": not self._faults(),
+            "session_connected": self._session.session_id != 0,
+            "lease_seconds": self._session.lease_s,
+            "calls_under_way": self._session.calls_under_way,
         }
+        return Present(gauges, Counter((one.group_state, one.group_type) for one in self._groups.listed()))
+
+    def log_state(self) -> None:
+        """Write the state of this gateway and of all its groups to the log."""
+        shown = self._health().facts
+        STATE_LOG.info("gateway %s: %s; faults: %s", name_of(self._config.listen), shown, self._faults() or "none")
+        for one in self._groups.listed():
+            STATE_LOG.info("group %s: %s (%s)", one.group_id, one.group_state, one.group_type)

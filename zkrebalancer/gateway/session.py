@@ -77,6 +77,16 @@ class Session:
         """Whether this gateway may act on what it knows."""
         return self.session_id != 0 and clock.steady_us() < self._lease_until_us
 
+    @property
+    def lease_s(self) -> float:
+        """Return how much of the lease is left."""
+        return max(0, self._lease_until_us - clock.steady_us()) / 1e6 if self.session_id else 0.0
+
+    @property
+    def calls_under_way(self) -> int:
+        """Return how many calls are not answered yet."""
+        return len(self._waiting)
+
     def request(self, call: Call, when_replied: Callable[[Reply], None]) -> None:
         """Send a call; replies come in the order of the calls. `when_replied` must not block."""
         self._last_id += 1

@@ -392,14 +392,13 @@ class Machine:
         if not all(self._loaded.values()):
             return ListGroupsAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states, types = _folded(request.states_filter), _folded(request.types_filter)
+        passing = (one for one in self.listed() if not states or one.group_state.lower() in states)
+        return ListGroupsAnswer(ErrorCode.NONE, tuple(one for one in passing if not types or one.group_type in types))
+
+    def listed(self) -> list[ListedGroup]:
+        """Return every group, with its state and type."""
         shown = [self._shown(name, functools.partial(_listed, one), None) for name, one in list(self._groups.items())]
-        listed = [one for one in shown if one is not None]
-        passing = (
-            group
-            for group in listed
-            if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
-        )
-        return ListGroupsAnswer(ErrorCode.NONE, tuple(passing))
+        return [one for one in shown if one is not None]
 
     def _delete(self, ticket: int, names: tuple[str, ...]) -> None:
         """Delete the groups that can be deleted, and answer when all deletions have ended."""

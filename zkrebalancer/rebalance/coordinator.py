@@ -93,6 +93,11 @@ class Coordinator:
         """The groups that have wildcard subscriptions."""
         return set(self.subscriptions.groups_with_wildcard_topics)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether this coordinator leads and knows every topic, and which groups exist."""
+        return self.leadership is not None and self.subscriptions.are_topics_known and self._is_listed
+
     def step(self, event: Event, now: Now) -> list[Effect]:
         """Handle one event; return the effects to perform, in order."""
         self.scheduler.now = now

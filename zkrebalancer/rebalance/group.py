@@ -29,8 +29,9 @@ from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, pause_us
 from zkrebalancer.rebalance.states import GroupState
 from zkrebalancer.rebalance.static_members import StaticMembers
+from zkrebalancer.rebalance.story import Story
 from zkrebalancer.rebalance.topic_reset import TopicReset
-from zkrebalancer.rebalance.view import GroupView, Released, Story
+from zkrebalancer.rebalance.view import GroupView, Released
 
 MIN_BACKOFF_US = 100_000
 MAX_BACKOFF_US = 10_000_000

@@ -8,7 +8,7 @@ previous columns with the names of the consumers that differ now. Work that grow
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain
@@ -61,6 +61,11 @@ class Planning:
     def is_much_to_look_at(self) -> bool:
         """Whether so many members have to be examined that this should be a separate step."""
         return self._is_all_touched and len(self._view.members) * LOOKS_PER_MEMBER > MAX_LOOKS_PER_STEP
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that members read, or of which they hold something, as of the last look."""
+        return self._topics.keys()
 
     def touch_all(self) -> None:
         """Examine every member again, because the group was read anew or its topics have changed."""

@@ -7,7 +7,7 @@ cost of an acknowledgement depends on what it changes, not on the size of the gr
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -20,45 +20,11 @@ from zkrebalancer.protocol.fields import Bound, TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
 from zkrebalancer.protocol.settings import GroupSettings
-from zkrebalancer.rebalance.states import (
-    MEMBER_TRANSITIONS,
-    TRANSITIONS,
-    GroupState,
-    InvalidTransitionError,
-    MemberState,
-)
+from zkrebalancer.rebalance.states import MEMBER_TRANSITIONS, InvalidTransitionError, MemberState
 
 RECORD_GONE = "its record of what it owns was removed"  # why a member is evicted
 SESSIONLESS = "no session stands behind its registration or its record"
 ALL_TOPICS = "*"  # not a legal topic name: stands for every topic of the group
-
-MAX_STORY_LINES = 50
-
-
-class Story:
-    """The state of one group, and the last transitions with their times and reasons."""
-
-    def __init__(self, group: str) -> None:
-        """Start in LOADING."""
-        self._group = group
-        self.state = GroupState.LOADING
-        self._lines: deque[str] = deque(maxlen=MAX_STORY_LINES)
-
-    def go(self, state: GroupState, at_us: int, reason: str) -> None:
-        """Change the state.
-
-        Raises:
-            InvalidTransitionError: the table has no such transition.
-
-        """
-        self._lines.append(f"{at_us / 1e6:.6f} {self.state.value} -> {state.value}: {reason}")
-        if state not in TRANSITIONS[self.state]:
-            raise InvalidTransitionError(f"group {self._group}:\n" + "\n".join(self._lines))
-        self.state = state
-
-    def lines(self) -> list[str]:
-        """Return the last transitions, oldest first."""
-        return list(self._lines)
 
 
 @dataclass(slots=True)
@@ -362,6 +328,10 @@ class GroupView:
         """Return the holders of a partition: none if it is free; more than one would violate the protocol."""
         topic, number = partition
         return self._holders[topic].get(number, ()) if topic in self._holders else ()
+
+    def held_count(self, topic: str) -> int:
+        """Return how many partitions of a topic are held."""
+        return len(self._holders.get(topic, ()))
 
     def held_topics(self) -> KeysView[str]:
         """Every topic of which a partition is held."""

@@ -176,6 +176,11 @@ class ZkClient:
         """Session id and password while connected; tests use them to expire the session."""
         return self._kazoo.client_id
 
+    @property
+    def queued_count(self) -> int:
+        """Return how many calls wait until fewer are in flight."""
+        return len(self._waiting)
+
     def request(self, call_id: int, call: Call) -> None:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:

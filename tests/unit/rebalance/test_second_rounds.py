@@ -18,7 +18,7 @@ from zkrebalancer.rebalance.former_lives import FormerLives
 from zkrebalancer.rebalance.reader import GroupReader
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US, Scheduler, pause_us
 from zkrebalancer.rebalance.states import GroupState
-from zkrebalancer.rebalance.view import MAX_STORY_LINES, Story
+from zkrebalancer.rebalance.story import MAX_STORY_LINES, Story
 
 
 def tries_of(world: World, path: str) -> list[int]:

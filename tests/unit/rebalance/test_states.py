@@ -15,7 +15,8 @@ from zkrebalancer.rebalance.states import (
     InvalidTransitionError,
     MemberState,
 )
-from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand, Story
+from zkrebalancer.rebalance.story import Story
+from zkrebalancer.rebalance.view import GroupView, Member, PendingCommand
 
 NOTHING = OwnersRecord(0, None, {})
 

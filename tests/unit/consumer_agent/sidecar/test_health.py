@@ -1,0 +1,40 @@
+"""When an agent is well, what it says when it is not, and its numbers as Prometheus wants them."""
+
+from __future__ import annotations
+
+import pytest
+
+from consumer_agent import Consumer
+from consumer_agent.sidecar.health import MAX_SINCE_POLL_MS, faults_of
+from consumer_agent.sidecar.http_endpoints import families, numbers
+from consumer_agent.sidecar.run_counts import RunCounts
+
+WELL = {"lease_ms": 5_000, "since_poll_ms": 10, "assigned_partitions": 3}
+
+
+def test_a_well_agent() -> None:
+    assert faults_of(WELL) == []
+    assert faults_of({**WELL, "child_running": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"lease_ms": 0}, "it has no lease"),
+        ({"since_poll_ms": MAX_SINCE_POLL_MS + 1}, "it has not polled for 60 s"),
+        ({"child_running": False}, "its child is not running"),
+    ],
+)
+def test_an_agent_that_is_not_well_says_why(changed: dict[str, float], fault: str) -> None:
+    assert [text.startswith(fault) for text in faults_of({**WELL, **changed})] == [True]
+
+
+def test_times_are_in_seconds_and_every_number_is_explained() -> None:
+    consumer = Consumer(zookeeper="z:1", bootstrap="b:1", group="g")
+    found = {**numbers(consumer, RunCounts(has_child=True)), "lease_ms": 1_500}
+    shown = {metric.name: metric for metric in families(found, {"group": "g"})}
+    assert len(shown) == len(found)
+    assert not [name for name in shown if name.endswith("_ms")]
+    (lease,) = shown["consumer_agent_lease_seconds"].samples
+    assert (lease.labels, lease.value) == ({"group": "g"}, 1.5)
+    assert all(metric.documentation.endswith(".") for metric in shown.values())

@@ -1,0 +1,138 @@
+"""What a coordinator shows of itself: health, figures of groups, and metrics as Prometheus wants them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.coordinator.metrics import Present, Recorded
+from zkrebalancer.coordinator.monitor import Monitor
+from zkrebalancer.gateway import metrics as gateway_metrics
+from zkrebalancer.protocol.calls import Connected, Suspended
+from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.effects import Emit, EventField
+from zkrebalancer.rebalance.election import Identity
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+
+
+def monitor_of(world: World) -> Monitor:
+    monitor = Monitor(world.leader().machine, Vitals(6_000, Notifier({})))
+    monitor.observed = Recorded()
+    monitor.handling(Connected(1, 6_000))
+    return monitor
+
+
+def collected(monitor: Monitor) -> dict[str, Metric]:
+    return {metric.name: metric for metric in Present(monitor, lambda: 0, lambda: 0).collect()}
+
+
+def value(metrics: dict[str, Metric], name: str, **labels: str) -> float:
+    (found,) = (one.value for one in metrics[f"zkrebalancer_coordinator_{name}"].samples if one.labels == labels)
+    return found
+
+
+def test_a_member_that_does_not_answer_shows_in_the_figures_of_its_group() -> None:
+    world = world_with(GroupSettings(), "a", partitions=4)
+    monitor = monitor_of(world)
+    metrics = collected(monitor)
+    assert [value(metrics, name) for name in ("members", "partitions", "partitions_unowned")] == [1, 4, 0]
+    assert (value(metrics, "groups", state="idle"), value(metrics, "leader")) == (1, 1)
+    world.agents["a"].silent = True
+    world.set_topic("t", 6)
+    world.pass_time(1_000)
+    metrics = collected(monitor)
+    assert [value(metrics, name) for name in ("commands_pending", "partitions", "partitions_unowned")] == [1, 6, 0]
+    assert value(metrics, "groups", state="moving") == 1
+    (figures,) = monitor.figures()
+    assert figures.line().startswith(f"group {GROUP}: moving for ")
+    assert "1 members, 6 partitions, 0 of them without an owner, 1 pending commands" in figures.line()
+
+
+def test_partitions_that_wait_for_a_static_member_have_no_owner() -> None:
+    world = world_with(GroupSettings(), partitions=4)
+    world.add_agent("a", instance_id="i")
+    world.add_agent("b")
+    world.pass_time(1_000)
+    world.kill_agent(world.agents["a"])
+    world.pass_time(7_000)
+    assert value(collected(monitor_of(world)), "partitions_unowned") == 2
+
+
+def test_groups_have_labels_only_if_that_is_switched_on() -> None:
+    monitor = monitor_of(world_with(GroupSettings(), "a", partitions=4))
+    assert not [name for name in collected(monitor) if name.startswith("zkrebalancer_coordinator_group_members")]
+    monitor.show_groups(is_wanted=True)
+    metrics = collected(monitor)
+    assert value(metrics, "group_partitions", group=GROUP) == 4
+    assert value(metrics, "group_state_age_seconds", group=GROUP, state="idle") >= 0
+
+
+def test_a_rebalance_is_counted_with_its_cause_which_is_an_exemplar_of_the_histograms() -> None:
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    fields: dict[str, EventField] = {
+        "outcome": "finished",
+        "moved_count": 2,
+        "late_members": "",
+        "settled_us": 30_000,
+        "pause_us_max": 700,
+    }
+    monitor.emitted(Emit("rebalance_requested", "g", 1, "id-1", {"trigger": "member-joined"}))
+    monitor.emitted(Emit("rebalance_finished", "g", 1, "id-1", fields))
+    monitor.emitted(Emit("rebalance_finished", "g", 1, "id-0", {**fields, "outcome": "superseded"}))
+    assert isinstance(monitor.observed, Recorded)
+    samples = [one for metric in monitor.observed.registry.collect() for one in metric.samples]
+    counted = {tuple(one.labels.values()): one.value for one in samples if one.name.endswith("rebalances_total")}
+    assert counted == {("member-joined", "finished"): 1, ("unknown", "superseded"): 1}
+    exemplars = {one.name: one.exemplar.labels for one in samples if one.exemplar is not None}
+    expected = {"cause": "member-joined", "cause_id": "id-1"}
+    prefix = "zkrebalancer_coordinator_rebalance"
+    assert exemplars == {f"{prefix}_settle_seconds_bucket": expected, f"{prefix}_pause_seconds_bucket": expected}
+
+
+def test_a_coordinator_without_zookeeper_is_not_ready_and_leads_nobody() -> None:
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    assert (monitor.health().faults, monitor.health().leads) == ([], True)
+    monitor.handling(Suspended())
+    assert (monitor.health().faults, monitor.health().leads) == (["ZooKeeper does not answer"], False)
+    new = Monitor(Coordinator(Identity(1, "h")), Vitals(6_000, Notifier({})))
+    new.handling(Connected(1, 6_000))
+    assert new.health().faults == ["it neither leads nor is a standby yet: disconnected"]
+
+
+def shown_by_a_coordinator() -> list[Metric]:
+    monitor = monitor_of(world_with(GroupSettings(), "a"))
+    monitor.show_groups(is_wanted=True)
+    assert isinstance(monitor.observed, Recorded)
+    return [*collected(monitor).values(), *monitor.observed.registry.collect()]
+
+
+def shown_by_a_gateway() -> list[Metric]:
+    present = gateway_metrics.Present(dict.fromkeys(gateway_metrics.GAUGES, 0), Counter())
+    return list(gateway_metrics.registry(gateway_metrics.Metrics(), lambda: present).collect())
+
+
+@pytest.mark.parametrize(
+    ("title", "prefix", "shown"),
+    [
+        ("## Coordinator", "zkrebalancer_coordinator_", shown_by_a_coordinator()),
+        ("## Gateway", "zkrebalancer_gateway_", shown_by_a_gateway()),
+    ],
+)
+def test_every_metric_is_explained_and_documented(title: str, prefix: str, shown: list[Metric]) -> None:
+    own = [metric for metric in shown if not metric.name.startswith("process_")]
+    assert all(metric.documentation.endswith(".") for metric in own)
+    section = PAGE.read_text().partition(title)[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+    names = {metric.name.removeprefix(prefix) + "_total" * (metric.type == "counter") for metric in own}
+    assert names == documented

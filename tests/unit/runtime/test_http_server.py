@@ -1,0 +1,93 @@
+"""The endpoints that coordinators, gateways and agents share."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+
+import gevent
+import pytest
+from gevent.socket import create_connection
+from prometheus_client import CollectorRegistry, Histogram
+
+from tests.support.deadlines import WITHIN_S
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime import http_server
+from zkrebalancer.runtime.http_server import Pages, serve, serving_in_a_thread
+from zkrebalancer.runtime.vitals import Health
+
+WELL = Health(None, [], leads=True, facts={"epoch": 3})
+ILL = Health("the loop has not moved for 11 s", ["ZooKeeper does not answer"], leads=False)
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def pages(health: Health = WELL) -> Pages:
+    return Pages(lambda: health, CollectorRegistry(), {"/assignment": lambda: (True, {"partitions": []})})
+
+
+@pytest.mark.parametrize(
+    ("path", "well", "ill"),
+    [
+        ("/liveness", {"alive": True, "faults": [], "epoch": 3}, {"alive": False, "faults": [ILL.death]}),
+        ("/readiness", {"ready": True, "faults": [], "epoch": 3}, {"ready": False, "faults": ILL.faults}),
+        ("/leader", {"leader": True, "epoch": 3}, {"leader": False}),
+    ],
+)
+def test_a_probe_says_what_is_wrong(path: str, well: dict[str, object], ill: dict[str, object]) -> None:
+    for health, status, document in ((WELL, "200 OK", well), (ILL, "503 Service Unavailable", ill)):
+        answer = pages(health).answer(path)
+        assert (answer.status, json.loads(answer.content)) == (status, document)
+
+
+def test_an_unknown_path_names_the_known_ones() -> None:
+    answer = pages().answer("/healthy")
+    assert answer.status == "404 Not Found"
+    assert b"/liveness, /readiness, /leader, /metrics, /assignment" in answer.content
+
+
+def test_exemplars_are_shown_to_those_who_ask_for_openmetrics() -> None:
+    registry = CollectorRegistry()
+    Histogram("x_seconds", "X.", buckets=(1,), registry=registry).observe(0.5, {"cause": "member-joined"})
+    shown = Pages(lambda: WELL, registry)
+    plain, open_metrics = shown.answer("/metrics"), shown.answer("/metrics", OPENMETRICS)
+    assert (plain.kind.partition(";")[0], b"member-joined" in plain.content) == ("text/plain", False)
+    assert open_metrics.kind.startswith("application/openmetrics-text")
+    assert b'x_seconds_bucket{le="1.0"} 1.0 # {cause="member-joined"} 0.5' in open_metrics.content
+
+
+def test_clients_that_send_half_a_request_keep_no_probe_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "CLIENT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(http_server, "MAX_CLIENTS", 2)
+    server = serve(("127.0.0.1", 0), pages())
+    try:
+        with gevent.Timeout(WITHIN_S):
+            slow = [create_connection(("127.0.0.1", server.server_port)) for _ in range(2)]
+            for one in slow:
+                one.sendall(b"GET /live")
+            probe = create_connection(("127.0.0.1", server.server_port))
+            probe.sendall(b"GET /liveness HTTP/1.0\r\n\r\n")
+            assert probe.recv(100).startswith(b"HTTP/1.1 200 OK")
+            assert [one.recv(100) for one in slow] == [b"", b""]
+    finally:
+        server.stop(timeout=0)
+        for one in (*slow, probe):
+            one.close()
+
+
+def test_pages_in_a_thread_can_only_be_read() -> None:
+    with serving_in_a_thread(("127.0.0.1", 0), pages()) as port:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/leader?pretty", timeout=WITHIN_S) as answer:
+            assert json.load(answer) == {"leader": True, "epoch": 3}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/leader", data=b"x")
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(request, timeout=WITHIN_S)  # noqa: S310  # a literal address
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
+
+
+def test_an_address_that_is_used_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        address = used.getsockname()
+        with pytest.raises(ConfigurationError, match="cannot be served"), serving_in_a_thread(address, pages()):
+            pass

@@ -1,0 +1,159 @@
+"""What a coordinator shows of itself: progress and health, for probes, systemd and people. It only reads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+import gevent
+
+from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.calls import Call, Get, Refused, Replied
+from zkrebalancer.rebalance import census
+from zkrebalancer.rebalance.census import Figures
+from zkrebalancer.rebalance.coordinator import Coordinator
+from zkrebalancer.rebalance.effects import Emit, Event, Tick
+from zkrebalancer.rebalance.election import ElectionState
+from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
+
+BEAT_CALL = -1  # the id of the call that asks whether ZooKeeper answers; the core's ids are positive
+MAX_LOOKS = 1_000  # members and topics that are counted before other greenlets have their turn
+MAX_CAUSES = 10_000  # requested rebalances to remember
+ROLES = {ElectionState.LEADING: "leads", ElectionState.STANDBY: "is a standby"}
+
+
+class Observed:
+    """What has happened so far, in counts that only grow, and the last measurements."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.sessions = 0
+        self.session_losses = 0
+        self.round_trip_s = 0.0
+
+    def lag(self, seconds: float) -> None:
+        """Note how late the loop handled an event."""
+
+    def rebalance(self, cause: str, cause_id: str, effect: Emit) -> None:
+        """Note the end of a rebalance."""
+
+
+class Monitor:
+    """Follows one coordinator."""
+
+    def __init__(self, coordinator: Coordinator, vitals: Vitals) -> None:
+        """Expect no event yet."""
+        self.coordinator = coordinator
+        self.vitals = vitals
+        self.observed = Observed()
+        self.is_per_group = False  # whether metrics have labels per group
+        self.is_connected = False
+        self._session_id = 0
+        self._tick: Tick | None = None  # put into the loop's queue, and not handled yet
+        self._tick_due_us = 0
+        self._asked_us = 0  # when ZooKeeper was asked; 0: it has answered
+        self._causes: OrderedDict[str, str] = OrderedDict()  # id -> kind
+
+    def beat(self, put: Callable[[Event], None], request: Callable[[int, Call], None]) -> None:
+        """Let an event pass through the loop, and a call through ZooKeeper, once a second and for ever."""
+        while True:
+            due_us = clock.steady_us() + int(self.vitals.beat_s * 1e6)
+            gevent.sleep(self.vitals.beat_s)
+            if self._tick is None:
+                self._tick, self._tick_due_us = Tick(), due_us
+                put(self._tick)
+            if not self._asked_us:
+                self._asked_us = clock.steady_us()
+                request(BEAT_CALL, Get("/"))
+            self.vitals.report(is_ready=not self.health().faults, status=self.status())
+
+    def handling(self, event: Event) -> None:
+        """Note an event that the loop handles now."""
+        self.vitals.looped()
+        if event is self._tick:
+            self._tick = None
+            self.observed.lag(max(0, clock.steady_us() - self._tick_due_us) / 1e6)
+        elif isinstance(event, Replied):
+            if event.call_id == BEAT_CALL:
+                self._note_beat(event)
+        elif isinstance(event, calls.Connected):
+            self.is_connected = True
+            self.observed.sessions += event.session_id != self._session_id
+            self._session_id = event.session_id
+            self.vitals.answered()
+        elif isinstance(event, calls.Suspended | calls.Lost):
+            self.is_connected = False
+            self.observed.session_losses += isinstance(event, calls.Lost)
+
+    def _note_beat(self, event: Replied) -> None:
+        asked_us, self._asked_us = self._asked_us, 0
+        if not (isinstance(event.reply, Refused) and event.reply.outcome_unknown):
+            self.vitals.answered()
+            self.observed.round_trip_s = (clock.steady_us() - asked_us) / 1e6
+
+    def emitted(self, effect: Emit) -> None:
+        """Note an event of telemetry."""
+        cause_id = effect.cause_id or ""
+        if effect.kind == "rebalance_requested":
+            self._causes[cause_id] = str(effect.fields["trigger"])
+            if len(self._causes) > MAX_CAUSES:
+                self._causes.popitem(last=False)
+        elif effect.kind == "rebalance_finished":
+            self.observed.rebalance(self._causes.pop(cause_id, "unknown"), cause_id, effect)
+
+    # Showing --------------------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads, in a session that is connected."""
+        return self.is_connected and self.coordinator.coordinator_elector.state is ElectionState.LEADING
+
+    def health(self) -> Health:
+        """Return what the probes ask for. A standby is ready, too."""
+        elector = self.coordinator.coordinator_elector
+        faults = []
+        if not self.is_connected:
+            faults.append("ZooKeeper does not answer")
+        elif elector.state not in ROLES:
+            faults.append(f"it neither leads nor is a standby yet: {elector.state.value}")
+        elif self.leads and not self.coordinator.is_complete:
+            faults.append("topics and groups are being listed")
+        facts = {"broker_id": self.coordinator.identity.brokerid, "state": elector.state.value, "epoch": elector.epoch}
+        return Health(self.vitals.death(), faults, self.leads, facts)
+
+    def status(self) -> str:
+        """Return a line for `systemctl status`."""
+        if not self.is_connected:
+            return "ZooKeeper does not answer"
+        state = self.coordinator.coordinator_elector.state
+        return f"{ROLES.get(state, state.value)}; {len(self.coordinator.groups)} groups"
+
+    def show_groups(self, is_wanted: bool) -> None:
+        """Change whether metrics have labels per group."""
+        self.is_per_group = is_wanted
+
+    def figures(self) -> Iterator[Figures]:
+        """Count in each group; now and then other greenlets have their turn."""
+        now_us, looks = clock.steady_us(), 0
+        for group in list(self.coordinator.groups.values()):
+            found = census.count(group, now_us)
+            yield found
+            looks += found.looks
+            if looks > MAX_LOOKS:
+                looks = 0
+                gevent.sleep(0)
+
+    def log_state(self) -> None:
+        """Write the state of this coordinator and of all groups to the log."""
+        scheduler = self.coordinator.scheduler
+        STATE_LOG.info(
+            "coordinator %d: %s; %d calls under way, %d groups queued, %d refused paths",
+            self.coordinator.identity.brokerid,
+            self.status(),
+            len(scheduler.awaited),
+            len(self.coordinator.rebalance_request_queue),
+            len(scheduler.refusals.known),
+        )
+        for found in self.figures():
+            STATE_LOG.info("%s", found.line())

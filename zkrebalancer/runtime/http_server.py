@@ -1,0 +1,149 @@
+"""`--http`: /liveness, /readiness, /leader and /metrics of a coordinator, a gateway or an agent. They only read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import gevent
+from gevent.event import Event
+from gevent.pywsgi import WSGIHandler, WSGIServer
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.runtime.vitals import Health
+
+MAX_CLIENTS = 20
+CLIENT_TIMEOUT_S = 2.0  # then a client is disconnected, because slow ones would delay a probe of /liveness
+END_TIMEOUT_S = 3.0
+JSON = "application/json"
+OK, NOT_FOUND, NOT_ALLOWED, UNAVAILABLE = (
+    "200 OK",
+    "404 Not Found",
+    "405 Method Not Allowed",
+    "503 Service Unavailable",
+)
+
+
+class Answer(NamedTuple):
+    """Status, content type, content."""
+
+    status: str
+    kind: str
+    content: bytes
+
+
+Page = Callable[[], tuple[bool, Mapping[str, Any]]]
+
+
+class Pages:
+    """The answers of all paths."""
+
+    def __init__(
+        self, health: Callable[[], Health], registry: CollectorRegistry, more: Mapping[str, Page] | None = None
+    ) -> None:
+        """`more`: path -> function that returns whether all is well, and the document."""
+        self._health = health
+        self._registry = registry
+        self._more = more or {}
+
+    def answer(self, path: str, accept: str = "") -> Answer:
+        """Answer a request; `accept` is its header of this name, which chooses the format of the metrics."""
+        if path == "/metrics":
+            encode, kind = choose_encoder(accept)
+            return Answer(OK, kind, encode(self._registry))
+        if path in self._more:
+            is_well, document = self._more[path]()
+            return _document(is_well, document)
+        health = self._health()
+        if path == "/liveness":
+            is_alive = health.death is None
+            faults = [] if health.death is None else [health.death]
+            return _document(is_alive, {"alive": is_alive, "faults": faults, **health.facts})
+        if path == "/readiness":
+            return _document(not health.faults, {"ready": not health.faults, "faults": health.faults, **health.facts})
+        if path == "/leader":
+            return _document(health.leads, {"leader": health.leads, **health.facts})
+        known = ["/liveness", "/readiness", "/leader", "/metrics", *self._more]
+        return Answer(NOT_FOUND, JSON, _json({"error": f"unknown path; there are {', '.join(known)}"}))
+
+
+def serve(address: tuple[str, int], pages: Pages) -> WSGIServer:
+    """Start and return a server on this thread's hub.
+
+    Raises:
+        ConfigurationError: it cannot listen at the address.
+
+    """
+
+    def answer(environment: dict[str, Any], start: Callable[..., object]) -> Iterable[bytes]:
+        if environment["REQUEST_METHOD"] in {"GET", "HEAD"}:
+            found = pages.answer(environment["PATH_INFO"], environment.get("HTTP_ACCEPT", ""))
+        else:
+            found = Answer(NOT_ALLOWED, JSON, _json({"error": "these pages can only be read"}))
+        start(found.status, [("Content-Type", found.kind), ("Content-Length", str(len(found.content)))])
+        return [found.content]
+
+    server = WSGIServer(address, answer, log=None, error_log=None, spawn=MAX_CLIENTS, handler_class=_Handler)
+    try:
+        server.start()
+    except OSError as error:
+        raise ConfigurationError(f"--http: {address[0]}:{address[1]} cannot be served: {error.strerror}") from None
+    return server
+
+
+@contextlib.contextmanager
+def serving_in_a_thread(address: tuple[str, int], pages: Pages) -> Iterator[int]:
+    """Serve from a thread of its own inside the `with` block; yield the port, which the system chooses if it is 0.
+
+    For a program whose main thread belongs to an application. Raises ConfigurationError as `serve` does.
+    """
+    started = threading.Event()
+    found: list[WSGIServer] = []
+    refused: list[ConfigurationError] = []
+    wakers: list[Any] = []
+
+    def run() -> None:
+        end = Event()
+        waker = gevent.get_hub().loop.async_()
+        waker.start(end.set)
+        wakers.append(waker)
+        try:
+            found.append(serve(address, pages))
+        except ConfigurationError as error:
+            refused.append(error)
+            return
+        finally:
+            started.set()
+        end.wait()
+        found[0].stop(timeout=0)
+
+    thread = threading.Thread(target=run, name="http", daemon=True)
+    thread.start()
+    started.wait()
+    if refused:
+        raise refused[0]
+    try:
+        yield found[0].server_port or 0
+    finally:
+        wakers[0].send()
+        thread.join(END_TIMEOUT_S)
+
+
+class _Handler(WSGIHandler):
+    """Serves one client."""
+
+    def handle(self) -> None:
+        gevent.with_timeout(CLIENT_TIMEOUT_S, super().handle, timeout_value=None)
+
+
+def _document(is_well: bool, document: Mapping[str, Any]) -> Answer:
+    return Answer(OK if is_well else UNAVAILABLE, JSON, _json(document))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode() + b"\n"

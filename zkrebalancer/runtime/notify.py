@@ -1,0 +1,46 @@
+"""What systemd is told of this process (`sd_notify`): ready, reloading, stopping, and that it is alive.
+
+The protocol is one datagram to the socket that NOTIFY_SOCKET names; a library would add a dependency for ten lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import MutableMapping
+
+SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+_log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Sends states to systemd, or does nothing if systemd has not started this process."""
+
+    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+        """Take the variables out of the environment, so that no child process speaks in this one's name."""
+        address = environment.pop(SOCKET, "")
+        watchdog_us, pid = environment.pop(WATCHDOG_US, ""), environment.pop(WATCHDOG_PID, "")
+        self._socket: socket.socket | None = None
+        self.watchdog_s: float | None = None  # systemd ends the process if it is not fed for this long
+        if not address.startswith(("/", "@")):
+            return
+        self._address = f"\0{address[1:]}" if address[0] == "@" else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)  # noqa: FBT003  # its only argument
+        if watchdog_us.isdigit() and pid in {"", str(os.getpid())}:
+            self.watchdog_s = int(watchdog_us) / 1e6
+
+    @property
+    def is_used(self) -> bool:
+        """Whether systemd listens."""
+        return self._socket is not None
+
+    def send(self, *states: str) -> None:
+        """Send states such as "READY=1"; a failure is logged and not repeated."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto("\n".join(states).encode(), self._address)
+        except OSError as error:
+            _log.info("systemd was not told %s: %s", states[0], error)
