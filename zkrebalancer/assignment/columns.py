@@ -45,7 +45,7 @@ class Columns:
     first: Offsets  # [T + 1]
     topic: Rows  # [P]
     consumers: tuple[str, ...]
-    static_count: int  # the first so many consumers are static members
+    static_count: int  # number of static members, which come first among the consumers
     holder: Rows  # [P]
     owner: Rows  # [P]
     owner_thread: Rows  # [P] consumer thread of the holder

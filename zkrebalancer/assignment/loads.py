@@ -20,7 +20,7 @@ Column = TypeVar("Column", bound=npt.NDArray[Any])
 class Deferred(Mapping[str, Column]):
     """Topic -> a column that is computed on first access and cached.
 
-    The coordinator's loop creates the mapping but must not be blocked; the strategy, in another thread, computes it.
+    The coordinator's loop creates the mapping without blocking; the strategy, in another thread, computes the columns.
     """
 
     def __init__(self, topics: Sequence[str], compute: Callable[[str], Column]) -> None:

@@ -1,4 +1,4 @@
-"""Range, as in the legacy consumer: cuts each topic into contiguous pieces, one for each consumer thread.
+"""Range, as in Kafka's old consumer: cuts each topic into contiguous pieces, one for each consumer thread.
 
 Source: `RangeAssignor` of Kafka's ZooKeeper consumer. Two differences: static members come first, and threads are
 sorted by number (Kafka sorted them as text: `c-10` before `c-2`).

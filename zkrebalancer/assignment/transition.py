@@ -1,8 +1,7 @@
 """From current owners to target owners: the partitions that each consumer has to stop and to start.
 
-All work of a plan that grows with the group is done here, on columns and outside the coordinator's loop; the remaining
-work of the loop grows with the changes. The exception is the index for `share`, which few plans need: it is built on
-first use, by one sort of the rows.
+Work that grows with the group is done here, on columns, outside the coordinator's loop; the loop's own work grows with
+the changes only. The exception is the index for `share`, which few plans need: its first use sorts the rows.
 """
 
 from __future__ import annotations

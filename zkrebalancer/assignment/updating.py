@@ -88,7 +88,7 @@ class _Matching:
 
 
 def _match_members(columns: Columns, problem: Problem, changed: Collection[str]) -> _Matching:
-    """Match former and present members; a changed static member may have a new place, so it counts as both."""
+    """Match former and present members; a changed static member may change its place: it leaves and joins."""
     before = _rows_before(columns, changed)
     stays = [
         name

@@ -1,4 +1,4 @@
-"""The demo: a cluster, two groups that go through the same moves, one in each mode, and a verdict from the events."""
+"""The demo: a cluster, the same moves for two groups, one in each mode, and a verdict from the events."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def run(settings: DemoSettings, show: Show) -> Outcome:
     """
     began = time.monotonic()
     show.step("ZooKeeper and Kafka start")
-    with _cluster(show, settings.keep) as stay:
-        cluster = stay.cluster
-        events = settings.events or stay.directory / "events"
+    with _cluster(show, settings.keep) as running:
+        cluster = running.cluster
+        events = settings.events or running.directory / "events"
         versions = read_versions(cluster)
         show.heading(f"zkrebalancer demo · ZooKeeper {versions['zookeeper']} · Kafka {versions['kafka']}")
         with Lab(cluster, events, SESSION_TIMEOUT_MS) as lab, Watch(events) as watch:
@@ -109,9 +109,9 @@ def run(settings: DemoSettings, show: Show) -> Outcome:
             _play(Stage(lab, settings.records_per_s / settings.partitions), settings, watch, show)
         show.step("every event is checked")
         verdict = check(events)
-        stay.is_kept = settings.keep or not verdict.ok
-    kept_events = events if settings.events or stay.is_kept else None
-    directory = stay.directory if stay.is_kept else None
+        running.is_kept = settings.keep or not verdict.ok
+    kept_events = events if settings.events or running.is_kept else None
+    directory = running.directory if running.is_kept else None
     return Outcome(verdict, versions, settings.seed, kept_events, directory, time.monotonic() - began)
 
 
@@ -153,7 +153,7 @@ def _scenario(settings: DemoSettings, versions: dict[str, str]) -> dict[str, Jso
 
 
 @dataclass(slots=True)
-class _Stay:
+class _RunningCluster:
     """A running cluster, and whether its folder is kept at the end."""
 
     cluster: LocalCluster
@@ -176,18 +176,18 @@ class _Stay:
 
 
 @contextmanager
-def _cluster(show: Show, keep: bool) -> Iterator[_Stay]:
+def _cluster(show: Show, keep: bool) -> Iterator[_RunningCluster]:
     """Run a cluster; if a step times out, keep its folder and name it in the error."""
     cluster = LocalCluster(chroot=CHROOT, tick_ms=TICK_MS, report=show.detail)
     cluster.start()
-    stay = _Stay(cluster, cluster.directory, keep)
+    running = _RunningCluster(cluster, cluster.directory, keep)
     try:
-        yield stay
+        yield running
     except RebalancerError as error:
-        stay.is_kept = True
-        raise DemoFailedError(f"{error}; logs and events are in {stay.directory}") from error
+        running.is_kept = True
+        raise DemoFailedError(f"{error}; logs and events are in {running.directory}") from error
     except BaseException:
-        stay.is_kept = False
+        running.is_kept = False
         raise
     finally:
-        stay.end()
+        running.end()

@@ -85,7 +85,7 @@ def perform(
                 result = Run(plan, out, show.detail, events_directory).perform()
                 show.end(_summary(result))
             else:
-                show.end("is there already")
+                show.end("already finished")
         except (RebalancerError, OSError) as error:  # a full disk also fails only this run
             if is_of_interrupt(error):
                 raise

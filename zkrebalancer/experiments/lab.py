@@ -38,11 +38,11 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 ASK_INTERVAL_S = 0.05
 ADMIN_DEADLINE_S = 120.0
-OWN_SESSION_TIMEOUT_MS = 30_000  # what it waits for may keep its thread for seconds
+OWN_SESSION_TIMEOUT_MS = 30_000  # its thread sends no heartbeat while a Kafka call blocks it, for seconds
 METADATA_TIMEOUT_S = 1.0  # blocks the lab's ZooKeeper session
 SETTLE_DEADLINE_S = 180.0
 END_DEADLINE_S = 120.0
-GATEWAY_PORTS = 3  # of a lab's gateway: its own, that of the one broker, and that of its health
+GATEWAY_PORTS = 3  # of a gateway: for itself, for its one broker, and for HTTP
 HTTP_TIMEOUT_S = 5.0
 
 
@@ -52,7 +52,7 @@ class NotReachedError(RebalancerError):
 
 @dataclass(slots=True)
 class Lab:
-    """Starts and breaks things in a running `LocalCluster`; a context manager."""
+    """Starts processes in a running `LocalCluster` and causes faults; a context manager."""
 
     cluster: LocalCluster
     events: Path

@@ -20,8 +20,8 @@ MEMBER_UUID_LENGTH = 37  # "-" and the uuid appended to the client id
 class GroupPicture:
     """One group.
 
-    `members` are in order of arrival; `delivered` has the next offset of each partition; `freed_us` is since when
-    (`mono_us`) a partition has no owner; `changed_us` is the last start or stop of any partition.
+    `members` are in order of arrival; `delivered` has the next offset of each partition; `freed_us` has the time
+    (`mono_us`) at which a partition lost its owner; `changed_us` is the time of the last start or stop.
     """
 
     members: list[str] = field(default_factory=list)

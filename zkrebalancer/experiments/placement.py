@@ -1,4 +1,4 @@
-"""Places members in processes: many share one, but a member to be killed or frozen has its own."""
+"""Places members in processes: many share one, but a member to be killed or suspended has its own."""
 
 from __future__ import annotations
 

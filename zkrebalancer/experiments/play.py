@@ -1,4 +1,7 @@
-"""Plays a scenario in a lab: performs the actions of each step, then waits until the group is at rest again."""
+"""Plays a scenario in a lab: performs the actions of each step, then waits until the group is at rest again.
+
+At rest: the expected members own all partitions, and no partition has started or stopped for QUIET_S.
+"""
 
 from __future__ import annotations
 
@@ -172,14 +175,14 @@ class Play:
         self.expected.add(member)
 
     def _kill(self, member: str) -> None:
-        """Kill a member's process; its partitions have no reader from then on, whenever the group notices."""
+        """Kill a member's process and record its end now, not when the group notices: nobody reads its partitions."""
         self.lab.kill(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="killed")
         self.lab.note("member_left", group=GROUP, member=member, reason="lost")
         self.expected.discard(member)
 
     def _freeze(self, member: str) -> None:
-        """Suspend a member's process; its ownership ends, although the member does not know when it thaws."""
+        """Suspend a member's process and record the end of its ownership, which the member learns when it resumes."""
         self.lab.freeze(self._process_of(member))
         self.lab.note("ownership_ended", group=GROUP, member=member, reason="frozen")
         self.expected.discard(member)
@@ -230,7 +233,7 @@ class Play:
         self.lab.start_members(name, [*self.command, *config], options)
 
     def _require_process(self, name: str) -> None:
-        """Start a killed process again before the step, so that the interpreter's start is not measured."""
+        """Start a killed process again, before the step, so that the step does not include the interpreter's start."""
         if not self.lab.programs[name].is_running:
             self._start_process(name)
             self.lab.wait_events_of(self.lab.programs[name])

@@ -27,7 +27,7 @@ TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
 UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a restarted broker may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
-STALL_S = 0.25  # a later round becomes an event: records came in bursts
+STALL_S = 0.25  # a round that is later becomes an event, because its records come in a burst
 _PARTITIONS = re.compile(r"(?P<topic>.+):(?P<first>\d+)-(?P<last>\d+)")
 
 

@@ -1,6 +1,6 @@
 """One run: a fresh cluster, one scenario with one protocol, and a folder with its events, logs and result.
 
-The result is written when the run begins and again when it ends, however it ends: `complete` tells whether the run
+The result is written when the run begins and again when it ends, even by an error: `complete` is whether the run
 finished, `trusted` whether its figures are valid, and `doubts` why not.
 """
 
@@ -170,7 +170,7 @@ class Run:
                 for step in steps:
                     play.perform(step)
             except NotReachedError as error:
-                self.doubts.append(str(error))  # no more steps, but the members go on reading
+                self.doubts.append(str(error))  # the remaining steps are skipped, but all records are still read
             try:
                 play.close()
             except NotReachedError as error:

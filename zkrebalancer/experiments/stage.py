@@ -1,4 +1,4 @@
-"""Performs the demo's script in a lab; after each move, waits until every group is at rest."""
+"""Performs the demo's script in a lab; after each move, waits until every group is settled."""
 
 from __future__ import annotations
 

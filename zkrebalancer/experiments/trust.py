@@ -1,4 +1,4 @@
-"""Whether a run can be trusted: not if the machine stalled or was shared, or if records were not sent on time."""
+"""Whether a run can be trusted: not if the machine stalled, other programs used it, or records were sent late."""
 
 from __future__ import annotations
 

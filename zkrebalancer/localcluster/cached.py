@@ -12,7 +12,7 @@ LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars, or building
 
 
 def make_once(folder: Path, lock: Path, make: Callable[[Path], None], report: Callable[[str], None]) -> None:
-    """Call `make` with an empty folder beside `folder`, and rename it when it is complete, unless `folder` exists.
+    """Unless `folder` exists, call `make` with an empty folder beside it, and rename that one when it is complete.
 
     Raises:
         LocalClusterError: another process still has the lock after LOCK_DEADLINE_S.

@@ -44,9 +44,9 @@ class ClassArchives:
         return [f"-XX:SharedArchiveFile={archive}", _SILENT] if archive.exists() else []
 
     def make_once(self, record: Callable[[ClassArchives], None], source: JarSource) -> None:
-        """Call `record` to write the archives into another folder, and rename it, unless this was done before.
+        """Unless they exist, call `record` to write the archives into another folder, and rename it.
 
-        If `record` wrote none, they stay missing.
+        If `record` writes none, the folder stays empty.
 
         Raises:
             LocalClusterError: another process still makes them after LOCK_DEADLINE_S.

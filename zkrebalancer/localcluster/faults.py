@@ -1,4 +1,4 @@
-"""Faults to inject in tests, the demo and experiments: kill, freeze, expire a session, restart ZooKeeper."""
+"""Faults for tests, the demo and experiments: kill or suspend a process, expire a session, restart ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zkrebalancer.localcluster.zookeeper import split_hosts
 EFFECT_DEADLINE_S = 10.0
 CONNECT_TIMEOUT_S = 5.0
 ASK_INTERVAL_S = 0.005
-EXPIRE_TRIES = 30  # the session's owner may reconnect at once, which defeats a try
-HOLD_S = 0.01  # a client that pauses after trying all servers stays away for longer
+EXPIRE_TRIES = 30  # a try fails if the session's owner reconnects at once
+HOLD_S = 0.01  # shorter than the pause of a client that has tried all servers
 _SESSION_TIMEOUT_MS = 10_000
 _CLOSE_SESSION = -11
 _MAX_REPLY_BYTES = 1024
@@ -45,7 +45,7 @@ def freeze(pid: int) -> None:
 
 
 def thaw(pid: int) -> None:
-    """Resume a frozen process (SIGCONT)."""
+    """Resume a suspended process (SIGCONT)."""
     os.kill(pid, signal.SIGCONT)
 
 

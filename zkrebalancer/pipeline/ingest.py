@@ -17,7 +17,7 @@ from zkrebalancer.observe.reading import NoEventsError
 from zkrebalancer.pipeline.schema import BULK, COMMON, NEEDED, NOT_JSON, OTHER, PLACE, REJECTED, REST, STORED, flaw
 
 _BLOCK_BYTES = 32 * 1024 * 1024  # of Parquet; each task writes one block per kind at the same time
-# Columns of distinct values, for which a dictionary only costs.
+# Columns whose values rarely repeat: a Parquet dictionary of them would only cost.
 _DISTINCT = ("ts_us", "mono_us", "row", "first_offset", "last_offset", "offset", "delays_us.list.element")
 
 
@@ -93,7 +93,7 @@ def read_table(spark: SparkSession, folder: str, schema: StructType | None = Non
 
 
 def _literal(folder: str) -> str:
-    """Escape a path so that Spark does not read it as a pattern; a URL may be one."""
+    """Escape a path so that Spark does not read it as a pattern; a URL may be a pattern."""
     return folder if "://" in folder else re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", folder)
 
 
@@ -111,7 +111,7 @@ def blocks(events: DataFrame) -> DataFrame:
 def rejects(events: DataFrame, blocks: DataFrame) -> DataFrame:
     """Return (run, file, line, reason, text, is_torn): the rejected lines.
 
-    `is_torn`: the last line of a file is not JSON, as a killed process leaves it.
+    `is_torn` marks the last line of a file if it is not JSON: a killed process leaves such a line.
     """
     by_file = Window.partitionBy("file")
     before = F.sum("lines").over(by_file.orderBy("block").rowsBetween(Window.unboundedPreceding, -1))

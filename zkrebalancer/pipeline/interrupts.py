@@ -22,8 +22,8 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STOP_DEADLINE_S = 5.0  # for stopped processes to stand still
-END_DEADLINE_S = 10.0  # for killed processes to be gone
+SUSPEND_DEADLINE_S = 5.0
+END_DEADLINE_S = 10.0  # of killed processes
 ASK_INTERVAL_S = 0.001
 
 
@@ -62,27 +62,27 @@ def interruptible() -> Iterator[Callable[[], None]]:
             for number, handler in before.items():
                 signal.signal(number, handler)
             if is_interrupted:
-                raise KeyboardInterrupt from None  # the first one may have been replaced on its way up
+                raise KeyboardInterrupt from None  # the block may have turned the first one into another error
 
 
 def _silence(quiet: ExitStack) -> None:
-    """Hide the complaints about lost connections; stderr is hidden until `quiet` ends."""
+    """Hide errors of the lost connections to Spark; stderr is hidden until `quiet` ends."""
     logging.disable()
     warnings.simplefilter("ignore")
     quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
 
 
 def _kill_children_but(others: set[psutil.Process]) -> None:
-    """Kill every process below this one, except `others` and what these have started.
+    """Kill every process below this one, except `others` and their descendants.
 
-    Each is stopped before its children are listed. Otherwise it could start another one after that (as the script that
-    starts the JVM does), which would no longer be found once its parent is killed.
+    Each process is suspended before its children are listed. Otherwise it could still start another child (the script
+    that starts the JVM does), which nothing would find after the parent's death.
     """
     found: list[psutil.Process] = []
     unread = [child for child in psutil.Process().children() if child not in others]
     while unread:
         found += unread
-        give_up_at = time.monotonic() + STOP_DEADLINE_S
+        give_up_at = time.monotonic() + SUSPEND_DEADLINE_S
         for process in unread:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()

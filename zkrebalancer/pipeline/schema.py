@@ -5,7 +5,8 @@
 `row` say where a row came from; `block` and `row` order the lines of a file.
 
 Parsing and storing a column costs time for every line, even if it is empty, and most lines are of the BULK kinds, which
-have few keys. So only COMMON keys have columns of their own there; the other keys are nested in one column, `rest`.
+have few keys. So only the COMMON keys have columns of their own. The others are nested in one column, `rest`, which is
+not parsed for BULK kinds.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ _FAULTS = {
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.ui.explainMode": "simple",  # of plans that nobody sees, written anew after each stage
+    "spark.sql.ui.explainMode": "simple",  # Spark describes the plan again after each stage, for a page that is off
     "spark.sql.maxPlanStringLength": "0",
-    "spark.sql.ui.retainedExecutions": "10",  # a thousand fill a small heap
+    "spark.sql.ui.retainedExecutions": "10",  # the default of 1,000 fills a small heap
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
     "spark.ui.retainedTasks": "1000",
@@ -51,7 +51,7 @@ _BOUNDED = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8m",  # compressed; 10 to 20 times as large when sorted
     "spark.sql.maxConcurrentOutputFileWriters": "40",  # one per kind of event: saves a sort
     "spark.sql.streaming.numRecentProgressUpdates": "10",
-    "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes, beyond which a JVM leaves a method interpreted
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # bytes; a JVM does not compile longer methods
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",  # no output depends on a watermark
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
     "RocksDBStateStoreProvider",  # a stream's state need not fit into memory
@@ -115,7 +115,7 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _why_not(error: BaseException) -> str:
-    """Return why Spark does not start; for two faults its own message names only a consequence."""
+    """Return why Spark does not start; for the _FAULTS, Spark's own message names only a consequence."""
     return next((why for sign, why in _FAULTS.items() if sign in str(error)), first_line(error))
 
 
@@ -132,7 +132,7 @@ def pack_code(folder: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the message of Spark's error and its first cause, or only that of our own error wrapped in it."""
+    """Return the message of Spark's error and its root cause; if it wraps an error of ours, only that one's message."""
     ours = _OURS.search(str(error))
     if ours is not None:
         return ours[1]

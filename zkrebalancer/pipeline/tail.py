@@ -26,7 +26,7 @@ Offset = dict[str, dict[str, int]]  # path below the folder -> "bytes" and "line
 
 
 class EventFileError(RebalancerError):
-    """An event file shrank, or a line has no end; or the checkpoint is another source's."""
+    """An event file shrank, a line is too long, or the checkpoint belongs to another source."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._sizes()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return how far to read, within `limit` bytes unless a single line is longer.
+        """Return how far to read: at most MAX_BATCH_BYTES or one longer line; everything if `limit` says so.
 
         Raises:
-            EventFileError: a file shrank, `start` is another source's, or a line has no end within MAX_LINE_BYTES.
+            EventFileError: a file shrank, `start` belongs to another source, or a line exceeds MAX_LINE_BYTES.
 
         """
         if not all("bytes" in taken for taken in start.values()):
@@ -116,7 +116,7 @@ class EventFileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with (self._folder / partition.file).open("rb") as file:
             file.seek(partition.begin)
             while left:
-                lines = file.readlines(min(left, _CHUNK_BYTES))  # whole lines, which may be a little more
+                lines = file.readlines(min(left, _CHUNK_BYTES))  # whole lines: the last one may exceed the limit
                 lines = _up_to(lines, left)
                 left -= sum(map(len, lines))
                 texts = [line.removesuffix(b"\n").decode(errors="replace") for line in lines]
@@ -134,7 +134,7 @@ def whole_lines(path: Path, begin: int, wanted: int, size: int) -> tuple[int, in
     """Return the bytes and lines of the whole lines within `wanted` bytes from `begin` on; the first may be longer.
 
     Raises:
-        EventFileError: a line does not end within MAX_LINE_BYTES.
+        EventFileError: a line exceeds MAX_LINE_BYTES.
 
     """
     read = length = lines = 0

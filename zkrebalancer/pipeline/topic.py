@@ -24,14 +24,14 @@ from zkrebalancer.pipeline.source.stream import RangesPartition, read_ranges
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.fields import TopicPartition
 
-NAME = "zkrebalancer-watch"  # of the client, and of a group that brokers may authorize; never joined
+NAME = "zkrebalancer-watch"  # client id, and group id for brokers that authorize by group; the group is never joined
 MAX_BATCH_ROWS = 200_000
 
 _log = logging.getLogger(__name__)
 
 
 class EventTopicError(RebalancerError):
-    """Records to be read next are gone from the topic, or the checkpoint belongs to another source."""
+    """The topic no longer has the records to read next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ class EventTopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._targets = logs.offsets(logs.partitions(self._options.topics), END)
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
-        """Return how far to read, or `start` if nothing is new or, after the first batch, no broker answers.
+        """Return how far to read; `start` if nothing is new, or if no broker answers after the first batch.
 
         Raises:
-            KafkaReadError: at the first batch: no broker answers, or there is no such topic.
-            EventTopicError: the records to be read next are gone.
+            KafkaReadError: no broker answers the first batch, or there is no such topic.
+            EventTopicError: the topic no longer has the records to read next.
 
         """
         read_to = {(whole.topic, whole.partition): whole.end for whole in offsets.decode(start)}

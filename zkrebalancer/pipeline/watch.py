@@ -1,12 +1,12 @@
 """The streaming pipeline: keeps the tables up to date while events are still written to a folder or a Kafka topic.
 
-Each micro-batch is stored as Parquet in a folder of its own number, which a repetition replaces. Then the tables of the
-runs that it touched are rebuilt by the batch pipeline's functions. The checkpoint records what was read, so a watcher
-that is killed and restarted repeats at most its last micro-batch, and loses and duplicates nothing.
+Each micro-batch is stored as Parquet in a folder named by its number; a repeated micro-batch replaces its folder. Then
+the batch pipeline's functions rebuild the tables of the runs that it touched. The checkpoint records what was read, so
+a watcher that is killed and restarted repeats at most its last micro-batch, and loses and duplicates nothing.
 
-A producer may send lines to Kafka again after a failure. Of equal lines of a run, read within REPEATED_WITHIN of each
-other, one is kept; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time of
-the events, so no line is ever too late and only repetitions are dropped.
+A producer may send lines to Kafka again after a failure. Equal lines of a run that are read within REPEATED_WITHIN of
+each other count once; a watermark lets Spark forget older ones. The watermark follows the time of reading, not the time
+of the events, so no line is ever too late and only repetitions are dropped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Learns the record rate to expect of each partition: by hour of the week, by hour of the day, or one mean for always.
+"""Learns the expected record rate of each partition: by hour of the week, by hour of the day, or one overall mean.
 
-A back-test chooses among the three. The last hours are held out. Every model for which the history suffices predicts
-them from the hours before, and so does "same as now", which repeats the rate of the previous hour. The smallest error
-wins.
+A back-test chooses among the three models. The last hours are held out; each model with enough history predicts them
+from the earlier hours, and the one with the smallest error wins. For comparison, the errors include "same as now",
+which repeats the rate of the previous hour.
 
-Records per hour are counted in produced events, or else in delivered events. Without either, they follow from committed
-offsets: only what exceeds the highest earlier offset counts, so that records read again after a restart or rewind do
-not count twice. Records between two commits are spread evenly over the time between them, be it seconds or a night.
+Records per hour are counted in produced events, else in delivered events. Without either, the growth of the committed
+offsets counts: only beyond the highest earlier offset, so that records read again after a restart or rewind count once.
+Records between two commits are spread evenly over the time between them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def history(events: DataFrame, group: str | None = None) -> History:
 
     """
     is_ours = (F.col("group") == group) if group is not None else F.lit(col=True)
-    is_dated = F.col("ts_us").isNotNull()  # events of other facts may lack it
+    is_dated = F.col("ts_us").isNotNull()  # no other fact needs it, so it may be missing
     counting = events.where(F.col("kind").isin(*SOURCES) & ((F.col("kind") == SOURCES[0]) | is_ours) & is_dated)
     spans = counting.groupBy("kind").agg(F.min("ts_us").alias("from_us"), F.max("ts_us").alias("to_us")).collect()
     if not spans:

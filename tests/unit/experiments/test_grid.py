@@ -92,7 +92,7 @@ def test_complete_runs_are_skipped_and_a_failure_does_not_end_the_grid(
     assert results[0]["complete"]
     assert [result["protocol"] for result in results[1:]] == ["kip848", "kip848"]
     assert failures == ["central-incremental, crash (tuned, seed 2): kafka ended"]
-    assert show.lines[1] == "is there already"
+    assert show.lines[1] == "already finished"
     assert show.lines[3] == "nothing changed, 1 s; untrusted: late"
     assert show.lines[5] == "failed: kafka ended"
 

@@ -146,7 +146,7 @@ def to_case(columns: Columns, options: BalancedOptions) -> Case:
     kind = kind_of_topic[columns.topic]
     is_read: Flags = np.any(reads[np.unique(columns.subscription[active])], axis=0)[kind]
     load = np.where(is_read, _loads(columns, options), 0.0)
-    # Scale again, because unread rows may have had so much more load that nothing is left of the others.
+    # Scale again: unread rows with huge loads may have scaled the others down to almost nothing.
     load = load / load.max() if load.any() else is_read.astype(np.float64)
     if active.any():
         strength *= active.sum() / strength.sum()

@@ -42,7 +42,7 @@ def lower_bound(case: Case, target: Rows) -> Cost:
 
 
 class _Components:
-    """Rows and members by component; arrays [C], C being above the highest number of a component."""
+    """Rows and members by component; arrays are [C], where C is one more than the highest component number."""
 
     def __init__(self, case: Case, rows: Indexes) -> None:
         of_member, of_kind = case.components

@@ -188,7 +188,7 @@ class _Board:
 def _undo_moves(case: Case, target: Rows) -> None:
     """Return partitions to their owners, in `target`, until the moves are within the limit; the cheapest returns first.
 
-    An owner may then have more of its own partitions than `max_partitions_per_member`, but no others besides.
+    An owner may then have more partitions than `max_partitions_per_member`, but only its own.
     """
     limit = case.options.max_moves_per_rebalance
     if limit is None:

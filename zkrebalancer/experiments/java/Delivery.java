@@ -16,11 +16,11 @@ final class Delivery {
         firstOffset = nextOffset = first.offset();
         fields.put("first_offset", firstOffset);
         delaysUs = fields.putArray("delays_us");
-        take(first);
+        append(first);
     }
 
     /** Add a record if it follows the last one; return whether it does. */
-    boolean take(MessageAndMetadata<byte[], byte[]> record) {
+    boolean append(MessageAndMetadata<byte[], byte[]> record) {
         if (record.offset() != nextOffset) {
             return false;
         }

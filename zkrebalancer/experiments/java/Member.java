@@ -62,7 +62,7 @@ final class Member implements ConsumerRebalanceListener {
         log.write("member_joined", name, EventLog.monoUs(), EventLog.fields());
         Properties own = new Properties();
         own.putAll(settings);
-        own.setProperty("auto.commit.enable", "false"); // it is not observable; done here at the same pace
+        own.setProperty("auto.commit.enable", "false"); // not observable; this class commits as often
         ConsumerConfig config = new ConsumerConfig(own);
         this.commitIntervalMs = config.autoCommitIntervalMs();
         this.connector = new ZookeeperConsumerConnector(config);
@@ -190,7 +190,7 @@ final class Member implements ConsumerRebalanceListener {
     private void read(KafkaStream<byte[], byte[]> stream) {
         ConsumerIterator<byte[], byte[]> records = stream.iterator();
         while (records.hasNext()) {
-            take(records.next());
+            receive(records.next());
             work(blockedNanos.getAndSet(0) + TimeUnit.MICROSECONDS.toNanos(recordWorkUs));
         }
     }
@@ -203,7 +203,7 @@ final class Member implements ConsumerRebalanceListener {
         }
     }
 
-    private synchronized void take(MessageAndMetadata<byte[], byte[]> record) {
+    private synchronized void receive(MessageAndMetadata<byte[], byte[]> record) {
         Map<Integer, Long> own = positions.get(record.topic());
         Long position = own == null ? null : own.get(record.partition());
         if (!isReading || isLeaving || position == null || record.offset() < position) {
@@ -212,7 +212,7 @@ final class Member implements ConsumerRebalanceListener {
         own.put(record.partition(), record.offset() + 1);
         TopicAndPartition partition = new TopicAndPartition(record.topic(), record.partition());
         Delivery delivery = unwritten.get(partition);
-        if (delivery == null || !delivery.take(record)) {
+        if (delivery == null || !delivery.append(record)) {
             if (delivery != null) {
                 delivery.write(log, name);
             }

@@ -16,9 +16,9 @@ NEVER_MS = 86_400_000
 
 
 class CentralReader:
-    """Reads with the agent. Commits at the agent's pace, since the agent does not report its automatic commits.
+    """Reads with the agent, and commits as often as the agent would, which does not report its automatic commits.
 
-    The last commit, on revocation, is left to the agent: it belongs to its acknowledgement.
+    The last commit, on revocation, is left to the agent, because its acknowledgement contains the offsets.
     """
 
     def __init__(self, membership: Membership, recorder: Recorder) -> None:

@@ -15,7 +15,7 @@ from zkrebalancer.experiments.producer import sent_at_us
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.fields import TopicPartition
 
-UNKNOWN_POSITION = -1  # finding it out would cost some protocols a request, others none
+UNKNOWN_POSITION = -1  # asking for it would cost some protocols a request that others do not need
 
 
 class Received(NamedTuple):

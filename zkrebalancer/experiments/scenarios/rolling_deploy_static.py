@@ -1,4 +1,4 @@
-"""rolling-deploy-static: the same with static members, which keep their partitions meanwhile."""
+"""rolling-deploy-static: rolling-deploy with static members, which keep their partitions while they are away."""
 
 from __future__ import annotations
 

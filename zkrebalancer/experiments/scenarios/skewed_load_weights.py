@@ -1,4 +1,4 @@
-"""skewed-load-weights: the same load, described to the group by weights from the beginning."""
+"""skewed-load-weights: skewed-load, with weights that describe the load to the group from the beginning."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def segments(
 ) -> DataFrame:
     """Return (run, group, topic, partition, era, begin, end, due, given): how often [begin, end) was due and delivered.
 
-    `due` is 0 before the first position at which the group started the partition, and for undelivered offsets that a
-    consumer was repositioned over.
+    `due` is 0 before the first position at which the group started the partition, and for offsets that were not
+    delivered because a consumer was repositioned beyond them.
     """
     firsts = with_era(starts, deletions).groupBy(*BOOK).agg(F.min_by("position", F.struct(*ORDER)).alias("from"))
     log = ("run", "topic", "partition", "era")

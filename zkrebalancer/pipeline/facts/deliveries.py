@@ -98,7 +98,7 @@ def suspects(stretches: DataFrame, segments: DataFrame) -> DataFrame:
 def doubtful(suspects: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return the deliveries of these stretches, with their `bucket`.
 
-    Suspects are nearly always few: Spark broadcasts them, judging by their table's size, and moves no delivery.
+    Suspects are nearly always few, so Spark broadcasts them (it knows their table's size) and moves no delivery.
     """
     here = [F.col(name).alias(f"_{name}") for name in suspects.columns]
     rows = with_bucket(deliveries)
@@ -119,8 +119,7 @@ def _late(stretches: DataFrame) -> DataFrame:
 def out_of_order(stretches: DataFrame, doubtful: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, out_of_order): deliveries that begin below what their leg had reached.
 
-    Every delivery of a stretch that ends below that offset counts. Only a stretch that crosses it needs its deliveries
-    examined one by one.
+    All deliveries of a stretch below that offset count. In a stretch that crosses it, they are examined one by one.
     """
     late = _late(stretches)
     below = late.where(F.col("end") <= F.col("reached")).select(*PARTITION, F.col("events").alias("late"))

@@ -11,7 +11,7 @@ from zkrebalancer.pipeline.schema import PARTITION
 FOREVER_US = (1 << 63) - 1
 
 
-def _with_latest_holder(intervals: DataFrame) -> DataFrame:
+def _with_previous_owner(intervals: DataFrame) -> DataFrame:
     """Add `other`, the earlier interval that ends last: its `ended_us` (FOREVER_US if it is open) and `member`."""
     lasting = F.struct(F.coalesce("ended_us", F.lit(FOREVER_US)).alias("ended_us"), "member")
     earlier = Window.partitionBy(*PARTITION).orderBy("began").rowsBetween(Window.unboundedPreceding, -1)
@@ -21,11 +21,11 @@ def _with_latest_holder(intervals: DataFrame) -> DataFrame:
 def overlaps(intervals: DataFrame) -> DataFrame:
     """Return (run, group, topic, partition, member, other, began_us, ended_us): times with two owners.
 
-    `ended_us` is null if both still owned the partition at the last event. A member's earlier intervals have ended.
+    `ended_us` is null if both still owned the partition at the last event. A member does not overlap with itself.
     """
     until = F.least(F.coalesce("ended_us", F.lit(FOREVER_US)), F.col("other.ended_us"))
     return (
-        _with_latest_holder(intervals)
+        _with_previous_owner(intervals)
         .where((F.col("other.ended_us") > F.col("started_us")) & (F.col("other.member") != F.col("member")))
         .select(
             *PARTITION,
@@ -38,14 +38,14 @@ def overlaps(intervals: DataFrame) -> DataFrame:
 
 
 def gaps(intervals: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, began_us, ended_us, member, previous, generation, cause_id): no owner.
+    """Return the times in which a partition had no owner; the time before its first start is not a gap.
 
-    `member` is the next owner and `previous` the last one; `member` and `ended_us` are null if no member
-    started the partition again. The time before a partition's first start is not a gap.
+    Columns: run, group, topic, partition, began_us, ended_us, member, previous, generation, cause_id. `member` is the
+    next owner and `previous` the last one; `member` and `ended_us` are null if no member started the partition again.
     """
     columns = ["began_us", "ended_us", "member", "previous", "generation", "cause_id"]
     closed = (
-        _with_latest_holder(intervals)
+        _with_previous_owner(intervals)
         .where(F.col("other.ended_us") <= F.col("started_us"))
         .select(
             *PARTITION,

@@ -27,7 +27,7 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
 
     `ended_by` is the reason of the stop, ENDED or RESTARTED; it and `ended_us` are null if the partition was owned to
     the last event. Further columns: `began` and `ceased`, the ORDER of the two events; `era`, the topic's at the start;
-    `until_us`, which is `ended_us` but before the member's next start, so that its intervals never overlap.
+    `until_us`, the earlier of `ended_us` and just before the member's next start: a member's intervals never overlap.
     """
     started = starts(events)
     rows = started.unionByName(_fetchers(events, "fetcher_stopped")).unionByName(member_ends(events, started))
@@ -61,10 +61,10 @@ def intervals(events: DataFrame, deletions: DataFrame) -> DataFrame:
 
 
 def legs(events: DataFrame, intervals: DataFrame, deletions: DataFrame) -> DataFrame:
-    """Return (run, group, topic, partition, member, era, held_us, started_us, position, until_us): intervals in legs.
+    """Return the legs of all intervals: a leg ends, and another begins, whenever the consumer is `repositioned`.
 
-    The first leg of an interval begins with it, at `held_us`. Another leg begins whenever the consumer is
-    `repositioned`.
+    Columns: run, group, topic, partition, member, era, held_us, started_us, position, until_us. `held_us` is the start
+    of the interval, `started_us` that of the leg.
     """
     keys = [*OWNER, "era"]
     hold = [F.col("started_us").alias("held_us"), F.col("until_us")]

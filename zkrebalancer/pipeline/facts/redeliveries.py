@@ -1,7 +1,7 @@
 """Records delivered twice without an excuse.
 
 Only offsets that were delivered more than once are examined, in atoms: ranges whose offsets all have the same history.
-A redelivery is excused by a crash between it and the delivery before it, or by a reposition in between to its offset or
+A redelivery is excused if, since the delivery before it, its consumer crashed, or was repositioned to its offset or
 below. Each crash or reposition excuses one redelivery.
 """
 

@@ -19,7 +19,7 @@ def runs(
     Columns: run, events, began_us, ended_us, scenario, protocol, members, seed, settings, versions, machine, mode,
     rejected, torn, events_dropped, produced, delivered, lost, duplicated, duplicated_outside_crash, out_of_order,
     unheld, overlaps.
-    `events_dropped` counts the events that a process could not write, which the other columns may thus lack.
+    `events_dropped` counts the events that processes could not write; the other columns do not include those.
     Counts of records and deliveries are summed over groups and partitions. `overlaps` counts the partitions that two
     members owned at once.
     """

@@ -23,7 +23,7 @@ NOTICED_MS = 200.0
 LATE = 5  # times the usual delay
 LAST_SHARE = 0.85
 NAME_SHARE = 0.009  # of the width, per letter
-QUIET_MS, SHORT_MS = 1_500, 5_000  # drawn after the last late record; drawn at least
+QUIET_MS, SHORT_MS = 1_500, 5_000  # a curve ends QUIET_MS after the last late record, but not before SHORT_MS
 DELAYS = {"delay_p50_ms": "median", "delay_p99_ms": "99th percentile", "delay_max_ms": "maximum"}
 
 
@@ -91,7 +91,7 @@ def draw_delays(curves: pd.DataFrame, palette: Palette) -> Figure:
 
 
 def _last_late_ms(rows: pd.DataFrame) -> float:
-    """Return when the last records were sent whose delay was much longer than usual."""
+    """Return when the last records with a much longer delay than usual were sent."""
     usual = rows["delay_p50_ms"].min()
     late = rows.loc[rows["delay_p99_ms"] > max(LATE * usual, NOTICED_MS), "slot_ms"]
     return float(late.max()) if len(late) else 0.0

@@ -32,7 +32,7 @@ class Sample:
 class Difference:
     """By how much the second protocol's median exceeds the first's, with its confidence interval.
 
-    `by_chance`: how often runs that do not differ would be separated completely; None if these runs overlap.
+    `by_chance`: how often chance separates equally many runs of equal protocols completely; None if these runs overlap.
     """
 
     median: float

@@ -67,7 +67,7 @@ def record_batch(read: Range, messages: Sequence[Message], include_headers: bool
 
 
 def _offsets(messages: Sequence[Message]) -> Any:  # noqa: ANN401  # pyarrow has no types
-    """Return the offset of each message. Offsets rise; if first and last show that none is missing, a range does."""
+    """Return the offset of each message, as a range if none is missing between the first and the last."""
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     if last - first == len(messages) - 1:
         return pa.arange(first, last + 1)  # type: ignore[attr-defined]  # missing in the stubs

@@ -1,7 +1,7 @@
 """The query's membership in the group: an agent that fetches nothing, but owns partitions, plans ranges and commits.
 
 To the agent, a planned range is like records returned to an application: unfinished until Spark has finished the batch.
-So by the agent's own rules a stop-fetcher waits for the batch in flight, and lost partitions are not committed. Without
+So the agent's own rules apply: a *stop* waits for the batch in flight, and lost partitions are not committed. Without
 a batch in flight, the agent acknowledges at once, even while Spark does nothing.
 """
 

@@ -1,7 +1,7 @@
 """Reads ranges of offsets in an executor, with one librdkafka client for all ranges of a task and for the next task.
 
-A range ends at a record at or beyond its end, or at the partition's end. Records are never counted, because offsets may
-be missing: of transaction markers, of aborted records, of records removed by compaction.
+A range ends at a record at or beyond its end, or at the partition's end. Counting records would not find the end,
+because offsets may have none: those of transaction markers, aborted records and compacted records.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RangeReader:
                 first, now_s = self._client.poll(POLL_TIMEOUT_S), time.monotonic()
                 if first is not None:
                     yield from self._handle([first, *self._client.consume(ROWS_PER_BATCH - 1, timeout=0)])
-                    last_message_s = last_check_s = time.monotonic()  # read again: the rows may have taken minutes
+                    last_message_s = last_check_s = time.monotonic()  # not now_s: the caller may work for minutes
                 elif now_s - last_message_s > SILENCE_LIMIT_S:
                     (topic, number), offset = min(self._next.items())
                     raise KafkaReadError(f"{topic}/{number}: no message at offset {offset} for {SILENCE_LIMIT_S:g} s")
@@ -112,7 +112,7 @@ class RangeReader:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
             self._skip_lost(whole)
         elif error.code() in _GONE:
-            self._report_loss(f"{place}: Kafka does not know the partition any more ({error.str()})")
+            self._report_loss(f"{place}: Kafka no longer knows the partition ({error.str()})")
             self._close(whole)
         elif not error.retriable():
             raise KafkaReadError(f"{place}: {error.str()}")
@@ -135,7 +135,7 @@ class RangeReader:
         self._client.incremental_assign([partition])
 
     def _close_short_logs(self) -> None:
-        """Close ranges beyond the ends of their logs; the topic was then deleted and created again."""
+        """Close ranges whose log ends too early: their topic was deleted and created again."""
         for (topic, number), whole in list(self._open.items()):
             try:
                 _low, end = self._client.get_watermark_offsets(TopicPartition(topic, number), timeout=ASK_TIMEOUT_S)

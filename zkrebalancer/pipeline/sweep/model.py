@@ -1,7 +1,7 @@
 """A model of the cost of a group change: real strategies place partitions, three protocols are charged for the moves.
 
 A group of one topic settles, then changes CHANGES times: members join, as many others leave, others join, and so on.
-The strategy is the project's own. What a protocol costs follows from the moves by these rules alone:
+The strategies are the project's own code. The moves determine what a protocol costs, by these rules:
 
 - *eager* (client-side, one round): a member learns of the change at its next heartbeat, uniformly within HEARTBEAT_MS,
   and revokes all its partitions; when the last member has done so, one round trip starts everything again.
