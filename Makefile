@@ -33,7 +33,7 @@ test: setup
 	$(MEASURED) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m 'not long' tests --ignore tests/benchmarks
 
 test-long: setup
-	$(BIN)/python -m pytest -m long tests --ignore tests/benchmarks
+	$(BIN)/python -m pytest -m "long or drawn or hypothesis" --hypothesis-profile long tests --ignore tests/benchmarks
 
 lint: setup
 	$(BIN)/ruff check .

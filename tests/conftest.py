@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
+from tests.support import examples
+from tests.support.compiling import compile_once
 from tests.support.light_spark import LIGHT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# On a busy machine a deadline fails without saying anything about the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+examples.register()
 
 SHARED_BY_A_MODULE = ("module", "package", "class")
 # One worker runs all tests that share the Spark session, and all tests of a module with a fixture of that scope.
@@ -63,6 +62,12 @@ def spark() -> Iterator[SparkSession]:
 
     with spark_session("local[2]", "1g", {**LIGHT, "spark.sql.shuffle.partitions": "2"}) as session:
         yield session
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Compile everything before the workers do, each for itself."""
+    compile_once((config.rootpath / name for name in ("zkrebalancer", "consumer_agent", "tests")), config)
 
 
 @pytest.hookimpl(optionalhook=True)  # a single process needs no xdist

@@ -27,8 +27,9 @@ from zkrebalancer.assignment.model import Member, Problem
 from zkrebalancer.protocol.fields import TopicPartition
 
 GROUPS, QUICK_GROUPS = 5_000, 20  # for `gap`
-MEMBERS, TOPICS, PARTITIONS = 20, 10, 100  # for `skew`; partitions per topic
-RUNS = 15  # for `speed`
+MEMBERS, TOPICS = 20, 10  # for `skew`
+PARTITIONS, QUICK_PARTITIONS = 100, 10  # for `skew`, of each topic
+RUNS, QUICK_RUNS = 15, 2  # for `speed`
 SIZES = ((1_000, 10_000), (1_000, 50_000), (10_000, 500_000))  # for `speed`: members, partitions
 QUICK_SIZES = ((10, 100),)
 KAFKA_DEADLINE_S = 60.0
@@ -76,14 +77,15 @@ class Skew:
         group = {
             f"c{n:02}": Member(reads, owned.get(f"c{n:02}", {}), capacity=self.capacities[n]) for n in range(members)
         }
-        lags = {name: lag[number * PARTITIONS : (number + 1) * PARTITIONS] for number, name in enumerate(names)}
-        return Problem(dict.fromkeys(names, PARTITIONS), group, lags)
+        size = len(lag) // TOPICS
+        lags = {name: lag[number * size : (number + 1) * size] for number, name in enumerate(names)}
+        return Problem(dict.fromkeys(names, size), group, lags)
 
 
-def skews() -> list[Skew]:
-    """Return the loads to compare."""
+def skews(partitions: int) -> list[Skew]:
+    """Return the loads to compare, for this many partitions of each topic."""
     chance = random.Random(1)
-    count = TOPICS * PARTITIONS
+    count = TOPICS * partitions
     alike = [1.0] * (MEMBERS + 1)
     zipf = [int(1e6 / rank**0.8) for rank in range(1, count + 1)]
     one_hot = [5_000] + [100] * (count - 1)
@@ -164,7 +166,7 @@ def highest_to_mean(problem: Problem, owners: Owners) -> float:
     return max(carried[consumer] / capacity[consumer] for consumer in carried) / mean
 
 
-def print_skews() -> None:
+def print_skews(partitions: int) -> None:
     """Print highest load and moves of every strategy: for a new group, after a join, and after lags change."""
     print("| load | strategy | new group | one joins | moved | lags change | moved |\n|---|---|---|---|---|---|---|")
     with KafkaAssignors() as assignors:
@@ -174,7 +176,7 @@ def print_skews() -> None:
             "greedy by lag": greedy_by_lag,
             "Kafka's uniform": kafkas(assignors, "uniform"),
         }
-        for skew in skews():
+        for skew in skews(partitions):
             for name, decide in strategies.items():
                 print(f"| {skew.name} | {name} | {' | '.join(_skew_figures(skew, decide))} |")
 
@@ -190,7 +192,7 @@ def _skew_figures(skew: Skew, decide: Decide) -> list[str]:
     return figures
 
 
-def print_speeds(sizes: Iterable[tuple[int, int]]) -> None:
+def print_speeds(sizes: Iterable[tuple[int, int]], runs: int) -> None:
     """Print the CPU milliseconds of a new group and of one member that joins it."""
     print("| members | partitions | lag | new group, best | median | one joins, best | median | moved |")
     print("|---|---|---|---|---|---|---|---|")
@@ -199,25 +201,26 @@ def print_speeds(sizes: Iterable[tuple[int, int]]) -> None:
         lags = {"equal": np.ones(partitions, np.int64), "uniform": chance.integers(0, 1_000, partitions)}
         lags["Zipf"] = (1e6 / (chance.permutation(partitions) + 1) ** 0.8).astype(np.int64)
         for name, lag in lags.items():
-            print(f"| {members:,} | {partitions:,} | {name} | {' | '.join(_speed_figures(members, partitions, lag))} |")
+            figures = " | ".join(_speed_figures(members, partitions, lag, runs))
+            print(f"| {members:,} | {partitions:,} | {name} | {figures} |")
 
 
-def _speed_figures(members: int, partitions: int, lag: np.ndarray[Any, np.dtype[np.int64]]) -> list[str]:
+def _speed_figures(members: int, partitions: int, lag: np.ndarray[Any, np.dtype[np.int64]], runs: int) -> list[str]:
     topics = {f"t{number:03}": partitions // 100 for number in range(100)}
     reads = dict.fromkeys(topics, 1)
     names = [f"c{number:05}" for number in range(members + 1)]
     first = replace(to_columns(Problem(topics, {name: Member(reads, {}) for name in names[:-1]})), lag=lag)
-    new, new_ms = _timed(lambda: plan_balanced(first, BalancedOptions()))
+    new, new_ms = _timed(lambda: plan_balanced(first, BalancedOptions()), runs)
     grown = to_columns(Problem(topics, {name: Member(reads, {}) for name in names}))
     grown = replace(grown, lag=lag, owner=new.target, holder=new.target)
-    joined, joined_ms = _timed(lambda: plan_balanced(grown, BalancedOptions()))
+    joined, joined_ms = _timed(lambda: plan_balanced(grown, BalancedOptions()), runs)
     times = [f"{value:.1f}" for ms in (new_ms, joined_ms) for value in (min(ms), statistics.median(ms))]
     return [*times, str(np.count_nonzero(joined.case.is_moved(joined.target)))]
 
 
-def _timed(decide: Callable[[], Plan]) -> tuple[Plan, list[float]]:
+def _timed(decide: Callable[[], Plan], runs: int) -> tuple[Plan, list[float]]:
     times_ms = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         began_s = time.process_time()
         plan = decide()
         times_ms.append((time.process_time() - began_s) * 1_000)
@@ -228,8 +231,8 @@ def main() -> None:
     """Run the parts named on the command line."""
     parts: dict[str, Callable[[bool], None]] = {
         "gap": lambda is_quick: print_gaps(QUICK_GROUPS if is_quick else GROUPS),
-        "skew": lambda _is_quick: print_skews(),
-        "speed": lambda is_quick: print_speeds(QUICK_SIZES if is_quick else SIZES),
+        "skew": lambda is_quick: print_skews(QUICK_PARTITIONS if is_quick else PARTITIONS),
+        "speed": lambda is_quick: print_speeds(*(QUICK_SIZES, QUICK_RUNS) if is_quick else (SIZES, RUNS)),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], metavar="gap|skew|speed")

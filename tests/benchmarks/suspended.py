@@ -29,12 +29,11 @@ from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
 POLICIES = ("pause", "continue")
 TOPIC = "suspended"
 PARTITIONS = 12
-RECORDS_PER_S = 600
 REST_S = 3  # before a fault; events of this time are included
 Event = dict[str, Any]
 
 
-def start(lab: Lab, links: Links, tail: EventTail) -> None:
+def start(lab: Lab, links: Links, tail: EventTail, records_per_s: int) -> None:
     """Start a coordinator, the producer, and two consumers per policy; the first of these has a breakable link."""
     lab.start_coordinator(1)
     lab.wait_leader()
@@ -45,7 +44,7 @@ def start(lab: Lab, links: Links, tail: EventTail) -> None:
         lab.start_agent(f"{policy}-1", policy, (TOPIC,), options={**own, "--zookeeper": links.address(policy)})
         lab.start_agent(f"{policy}-2", policy, (TOPIC,), options=own)
     settle(lab)
-    lab.start_producer("producer", {TOPIC: PARTITIONS}, RECORDS_PER_S)
+    lab.start_producer("producer", {TOPIC: PARTITIONS}, records_per_s)
     waiting = set(POLICIES)
 
     def are_served() -> bool:
@@ -103,8 +102,12 @@ def main() -> None:
     parser.add_argument("--gone-s", type=float, default=10.0)
     parser.add_argument("--cut-off-s", type=float, default=20.0)
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    parser.add_argument("--records-per-s", type=int, default=600)
     options = parser.parse_args()
-    results: dict[str, object] = {"records_per_s": RECORDS_PER_S, "session_timeout_ms": options.session_timeout_ms}
+    results: dict[str, object] = {
+        "records_per_s": options.records_per_s,
+        "session_timeout_ms": options.session_timeout_ms,
+    }
     with (
         tempfile.TemporaryDirectory() as scratch,
         LocalCluster(chroot="/bench") as cluster,
@@ -112,7 +115,7 @@ def main() -> None:
         Links(cluster) as links,
     ):
         tail = EventTail(lab.events)
-        start(lab, links, tail)
+        start(lab, links, tail, options.records_per_s)
         faults_to_cause: dict[str, Callable[[], None]] = {
             "zookeeper is down": lambda: without_zookeeper(lab, options.gone_s),
             "one consumer is cut off": lambda: cut_off(links, options.cut_off_s),

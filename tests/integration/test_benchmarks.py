@@ -94,7 +94,7 @@ def test_restarts(run_on_servers: Run) -> None:
 
 
 def test_suspended(run_on_servers: Run) -> None:
-    size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000)
+    size = ("--gone-s", 0.5, "--cut-off-s", 0.5, "--session-timeout-ms", 4_000, "--records-per-s", 60)
     results = json.loads(run_on_servers("suspended", *size))
     for fault in ("zookeeper is down", "one consumer is cut off"):
         assert [each["policy"] for each in results[fault]] == ["pause", "continue"]
@@ -114,8 +114,10 @@ def test_gateway_joins(run_on_servers: Run) -> None:
     assert min(found["at_once_ms"], *found["one_joins_ms"]) > 0
 
 
-def test_assign(run: Run, tmp_path: Path) -> None:
+def test_assign(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "picture.svg"
+    for module in ("timing", "costs"):
+        monkeypatch.setattr(f"tests.benchmarks.assign.{module}.REPETITIONS", 1)
     told = run("assign", "--members", 10, "--topics", 20, "--warm-up-ms", 1, "--picture", picture)
     assert "- against uniform: " in told
     assert picture.exists()

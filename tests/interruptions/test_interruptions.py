@@ -14,7 +14,7 @@ from tests.interruptions.campaign import BrokenPromiseError, Plan, interrupt_eve
 from tests.interruptions.shapes import Shape, shapes
 from tests.interruptions.world import Schedule
 from zkrebalancer.protocol.calls import Reply
-from zkrebalancer.protocol.settings import EAGER, INCREMENTAL
+from zkrebalancer.protocol.settings import INCREMENTAL
 from zkrebalancer.rebalance.view import GroupView
 
 SWAP = Shape(2, ((0, 1), (1, 0)))
@@ -32,12 +32,13 @@ def test_shapes_are_unique_up_to_renaming() -> None:
     assert len(list(shapes(3, 4))) == 457
 
 
-@pytest.mark.parametrize("mode", [INCREMENTAL, EAGER])
-def test_small_plans_reach_their_goal_after_any_interruption(mode: str) -> None:
-    for plan in plans(shape for shape in [*shapes(2, 1), SWAP]):
-        if plan.mode == mode:
-            run_counts = interrupt_everywhere(plan)
-            assert run_counts.runs.total() >= 6 * run_counts.steps > 0
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.long) for turn in (1, 2))])
+def test_small_plans_reach_their_goal_after_any_interruption(turn: int) -> None:
+    """Take one schedule for each shape and mode, another one at each turn."""
+    of_schedules = zip(*[plans(shape for shape in [*shapes(2, 1), SWAP])] * len(Schedule), strict=True)
+    for number, alternatives in enumerate(of_schedules):
+        run_counts = interrupt_everywhere(alternatives[(number + turn) % len(Schedule)])
+        assert run_counts.runs.total() >= 6 * run_counts.steps > 0
 
 
 def test_treating_an_ack_of_unknown_outcome_as_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import examples
 from tests.unit.assignment.balanced_oracle import small_group
 from tests.unit.assignment.problems import holding, problems, sizes, targets
 from zkrebalancer.assignment import decide
@@ -186,7 +187,6 @@ def test_a_rack_can_be_the_reason() -> None:
     )
 
 
-@settings(deadline=None)  # may run on a loaded machine
 @given(problem=problems(), order=st.randoms(use_true_random=False))
 def test_does_not_depend_on_any_order(problem: Problem, order: random.Random) -> None:
     lag = {topic: [order.randrange(100) for _ in range(count)] for topic, count in sorted(problem.topics.items())}
@@ -194,7 +194,8 @@ def test_does_not_depend_on_any_order(problem: Problem, order: random.Random) ->
     assert decide("balanced", _shuffled(problem, order)) == decide("balanced", problem)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", range(examples.count()))
 def test_does_not_depend_on_any_order_with_racks_and_limits(seed: int) -> None:
     small = small_group(seed)
     options = {
@@ -218,9 +219,10 @@ def _shuffled(problem: Problem, order: random.Random) -> Problem:
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("steps", [0, 1, 5])
 def test_fewer_steps_give_a_valid_but_not_a_better_assignment(steps: int) -> None:
-    for seed in range(100):
+    for seed in range(examples.count()):
         problem = dataclasses.replace(small_group(seed).problem, options={})
         hurried = plan_problem(dataclasses.replace(problem, options={"max_search_steps": steps}))
         thorough = plan_problem(problem)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from tests.support import examples
 from tests.unit.assignment.balanced_oracle import Judge, Optimum, Small, optimum, small_group
 from zkrebalancer.assignment.balanced.case import to_case
 from zkrebalancer.assignment.balanced.objective import cost_of
@@ -15,7 +16,8 @@ from zkrebalancer.assignment.balanced.reasons import changes_of
 from zkrebalancer.assignment.balanced.search import _Search
 from zkrebalancer.assignment.columns import NOBODY, to_columns
 
-SEEDS = range(400)
+SEEDS = range(examples.count(4))
+pytestmark = pytest.mark.drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def test_every_move_gains_more_than_it_costs(solved: list[Solved]) -> None:
 
 
 def test_the_search_prices_every_exchange_at_what_it_changes() -> None:
-    for seed in range(60):
+    for seed in range(examples.count()):
         small = small_group(seed)
         case = to_case(to_columns(small.problem), small.options)
         target = plan_balanced(case.columns, replace(small.options, max_search_steps=0)).target
@@ -119,7 +121,7 @@ def test_limits_hold(solved: list[Solved]) -> None:
 
 
 def test_both_limits_hold_together_except_for_partitions_that_a_member_owns_already() -> None:
-    for seed in range(300):
+    for seed in range(examples.count(3)):
         small = small_group(seed)
         options = replace(small.options, max_moves_per_rebalance=seed % 3, max_partitions_per_member=1 + seed % 2)
         plan = plan_balanced(to_columns(small.problem), options)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import examples
 from tests.unit.assignment.problems import CONSUMER_NAMES, TOPIC_NAMES, holding, placed, problems
 from zkrebalancer.assignment import decide
 from zkrebalancer.assignment.claims import current_owners
@@ -50,7 +51,7 @@ def test_holders_are_the_current_owners(problem: Problem) -> None:
 replicas = st.dictionaries(st.sampled_from(TOPIC_NAMES), st.lists(st.sets(st.sampled_from("abc")), max_size=3))
 
 
-@settings(max_examples=300)
+@examples.times(3)
 @given(
     before=problems(),
     other=problems(),

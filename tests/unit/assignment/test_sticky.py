@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
+from tests.support import examples
 from tests.unit.assignment.problems import (
     best_by_brute_force,
     cost,
@@ -31,21 +32,21 @@ def topics_alike(count: int, topics: dict[str, int]) -> dict[str, Member]:
     return {f"c{number}": Member(dict.fromkeys(topics, 1), {}) for number in range(count)}
 
 
-@settings(max_examples=300)
+@examples.times(3)
 @given(problem=small_problems)
 def test_is_optimal(problem: Problem) -> None:
     current = current_owners(problem)
     assert cost(targets(decide("sticky", problem)), current) == best_by_brute_force(problem, current)
 
 
-@settings(max_examples=150)
+@examples.times(2)
 @given(problem=small_problems_alike)
 def test_is_optimal_for_equal_subscriptions(problem: Problem) -> None:
     current = current_owners(problem)
     assert cost(targets(decide("sticky", problem)), current) == best_by_brute_force(problem, current)
 
 
-@settings(max_examples=200)
+@examples.times(2)
 @given(problem=problems(max_partitions=12))
 def test_no_partition_could_move_to_a_reader_with_two_fewer(problem: Problem) -> None:
     """Kafka's balance criterion (`AbstractStickyAssignor.isBalanced`)."""
@@ -57,7 +58,7 @@ def test_no_partition_could_move_to_a_reader_with_two_fewer(problem: Problem) ->
                 assert member_sizes[owner] - member_sizes[reader] < 2
 
 
-@settings(max_examples=200)
+@examples.times(2)
 @given(problem=problems(max_partitions=12))
 def test_its_own_result_is_stable(problem: Problem) -> None:
     first = decide("sticky", problem)
@@ -81,7 +82,7 @@ def test_a_balanced_assignment_of_another_origin_is_kept() -> None:
     }
 
 
-@settings(max_examples=200)
+@examples.times(2)
 @given(problem=problems(max_partitions=9, subscribe_alike=True))
 def test_a_leaving_member_causes_no_moves_between_the_others(problem: Problem) -> None:
     settled = holding(problem, decide("sticky", problem))
@@ -153,7 +154,7 @@ def thread_sizes(assignment: Assignment, consumer: str, thread_count: int) -> li
     return [count_of[thread] for thread in range(thread_count)]
 
 
-@settings(max_examples=200)
+@examples.times(2)
 @given(problem=problems(max_partitions=9))
 def test_threads_of_a_member_are_as_balanced_as_their_topics_allow(problem: Problem) -> None:
     assignment = decide("sticky", problem)
@@ -227,7 +228,7 @@ def by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("by_classes")
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples.times(3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=small_problems)
 def test_classes_are_optimally_balanced(problem: Problem) -> None:
     current = current_owners(problem)
@@ -241,7 +242,7 @@ def test_classes_are_optimally_balanced(problem: Problem) -> None:
 
 
 @pytest.mark.usefixtures("by_classes")
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples.times(1, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(max_partitions=12))
 def test_the_result_by_classes_is_stable(problem: Problem) -> None:
     first = decide("sticky", problem)

@@ -12,9 +12,10 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support import examples
 from tests.unit.protocol import shapes
 from zkrebalancer.protocol import cluster_nodes, command, fields, ownership, paths, registration
 from zkrebalancer.protocol import settings as group_settings
@@ -141,14 +142,14 @@ def test_any_msgpack(value: object) -> None:
 
 @pytest.mark.parametrize("kind", LEGAL)
 @given(data=st.data())
-@settings(max_examples=300)
+@examples.times(3)
 def test_a_document_with_one_odd_value(kind: str, data: st.DataObject) -> None:
     document = data.draw(shapes.distorted(LEGAL[kind].map(json.loads)))
     read(kind, json.dumps(document).encode())
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@examples.times(3)
 def test_a_command_with_one_odd_value(data: st.DataObject) -> None:
     documents = shapes.COMMANDS.map(lambda sent: msgpack.unpackb(command.encode(sent)))
     document = data.draw(shapes.distorted(documents))

@@ -9,12 +9,13 @@ import random
 
 import pytest
 
+from tests.support import examples
 from tests.support.world import CoordinatorProcess, World
 from tests.support.zk_model import ZkModel
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Multi
 
-SEEDS = 400
+SEEDS = examples.count(4)
 STEPS = 700
 CALM_MS = 120_000  # time for every limit, retry and lease in SETTINGS, but for no reconciliation, which would heal
 RECONCILED_MS = 300_000  # only that finds the channel of a consumer that came and went between the lists of a load
@@ -162,6 +163,7 @@ class Chaos:
         self.world.assert_nothing_left()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("block", range(8))
 def test_random_interleavings(block: int) -> None:
     for seed in range(block * SEEDS // 8, (block + 1) * SEEDS // 8):

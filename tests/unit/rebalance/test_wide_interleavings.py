@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support import examples
 from tests.support.world import GROUP, Agent
 from tests.unit.rebalance.test_interleavings import SETTINGS, Chaos
 from zkrebalancer.protocol import paths, registration, settings
 from zkrebalancer.protocol.calls import Delete, Multi, Operation, SetContent
 from zkrebalancer.rebalance.effects import ShutDown
 
-SEEDS = 200
+SEEDS = examples.count(2)
 BLOCKS = 4
 STEPS = 600
 MEDDLING_PROBABILITY = 0.003
@@ -167,6 +168,7 @@ class WideChaos(Chaos):
         return node is None or b'"subscription"' in node.content
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_wide_interleavings(block: int) -> None:
     for seed in range(block, SEEDS, BLOCKS):
