@@ -78,7 +78,9 @@ def consumer_agent() -> None:
 
 
 @consumer_agent.command()
-@click.option("--config", metavar="FILE", help="Settings in TOML; the environment and flags override them.")
+@click.option(
+    "--config", multiple=True, metavar="FILE", help="Settings in TOML, overridden by environment and flags; repeatable."
+)
 @click.option("--zookeeper", metavar="HOST:PORT[,…][/CHROOT]", help="The ZooKeeper servers; or ZKREBALANCER_ZOOKEEPER.")
 @zookeeper_security_options
 @click.option("--bootstrap", metavar="HOST:PORT[,…]", help="The Kafka brokers.")
@@ -119,7 +121,7 @@ def consumer_agent() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON line.")
 @click.option("--quiet", is_flag=True, help="Print only the number of records.")
 @click.option("--log-level", metavar="|".join(LOG_LEVELS), help="Default: warning.")
-def run(*, config: str | None, print_config: bool, as_json: bool, quiet: bool, **flags: Any) -> None:  # noqa: ANN401
+def run(*, config: tuple[str, ...], print_config: bool, as_json: bool, quiet: bool, **flags: Any) -> None:  # noqa: ANN401
     """Read until SIGTERM or SIGINT; then finish, commit and leave the group.
 
     Each setting can also come from the file (`session_timeout_ms = 6000`) or the environment

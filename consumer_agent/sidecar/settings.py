@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,14 @@ class Settings:
 # ---- reading
 
 
-def gather(path: str | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
-    """Read the file, the environment and the flags; `flags` has strings, or lists of them, by setting."""
+def gather(files: Sequence[str], environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """Read the files, the environment and the flags; `flags` has strings, or lists of them, by setting.
+
+    Each overrides those before it. Without `files`, a variable may name one.
+    """
     settings = Settings()
-    path = path or environment.get(f"{PREFIX}CONFIG")
-    if path is not None:
+    variable = environment.get(f"{PREFIX}CONFIG")
+    for path in files or ([] if variable is None else [variable]):
         _read_file(settings, path)
     _read_environment(settings, environment)
     for key, value in flags.items():

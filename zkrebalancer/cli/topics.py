@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 import click
 
 from zkrebalancer.cli import options
+from zkrebalancer.cli.configuration import ConfiguredCommand
 from zkrebalancer.cli.main import run
 from zkrebalancer.protocol import paths
+from zkrebalancer.runtime.notify import Notifier
 
 MAX_PARTITIONS = 10_000
 MAX_RECORDS = 100_000_000
@@ -116,7 +118,7 @@ def _lines() -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-@topics.command()
+@topics.command(cls=ConfiguredCommand)
 @options.kafka_options("The Kafka brokers to ask first.", required=True)
 @options.zookeeper_option
 @click.option(
@@ -133,7 +135,8 @@ def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     """Copy topics and brokers from Kafka to ZooKeeper.
 
     Runs until interrupted, and keeps /brokers/topics and /brokers/ids up to date. Only KRaft clusters need this: in
-    ZooKeeper mode, the brokers write these nodes themselves.
+    ZooKeeper mode, the brokers write these nodes themselves. Each option can also come from a file, or a variable
+    (ZKREBALANCER_MIRROR_INTERVAL).
 
     \b
     Example:
@@ -141,7 +144,7 @@ def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     """
     from zkrebalancer.localcluster import mirror as topic_mirror  # noqa: PLC0415  # the other commands need no ZooKeeper
 
-    topic_mirror.run(kafka, zookeeper, interval_s)
+    topic_mirror.run(kafka, zookeeper, interval_s, Notifier())
 
 
 if __name__ == "__main__":  # a local cluster starts the mirror like this

@@ -35,9 +35,12 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError, ZooKeeperUnavailableError
 from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors
+from zkrebalancer.runtime.notify import Notifier
+from zkrebalancer.runtime.vitals import Vitals
 from zkrebalancer.runtime.zk import BlockingZk
 
 REQUEST_TIMEOUT_S = 5.0
+ROUND_LIMIT_S = 30.0
 SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
@@ -170,7 +173,7 @@ def _read_document(content: bytes) -> dict[str, object]:
     return document if isinstance(document, dict) else {}
 
 
-def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
+def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float, notifier: Notifier) -> None:
     """Mirror until interrupted, one round every `interval_s`; `kafka` are settings of librdkafka.
 
     Raises:
@@ -181,6 +184,7 @@ def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
     admin = AdminClient(errors.settings(kafka))
     protocol = kafka.get("security.protocol", PLAINTEXT).upper()
     missing: frozenset[str] = frozenset()
+    vitals, is_ready = Vitals(SESSION_TIMEOUT_MS, notifier, ROUND_LIMIT_S + interval_s), False
     with BlockingZk(zookeeper, SESSION_TIMEOUT_MS) as client:
         while True:
             # In the thread pool, because the hub must keep the ZooKeeper session alive.
@@ -190,19 +194,29 @@ def run(kafka: Mapping[str, str], zookeeper: str, interval_s: float) -> None:
                 reason = f"{metadata.args[0].str()}{suffix}"
                 _log.warning("Kafka at %s does not answer: %s; trying again", kafka[BOOTSTRAP], reason)
             else:
-                missing = _mirror_once(client, metadata, missing)
+                missing, is_done = _mirror_once(client, metadata, missing)
+                if is_done:
+                    vitals.answered()
+                    is_ready = True
+            vitals.looped()
+            vitals.report(is_ready=is_ready, status=f"{len(missing)} topics are missing in Kafka")
             gevent.sleep(interval_s)
 
 
-def _mirror_once(client: BlockingZk, metadata: KafkaMetadata, missing_before: frozenset[str]) -> frozenset[str]:
-    """Make ZooKeeper equal to `metadata`; return the topics missing in Kafka. Errors are left to the next round."""
+def _mirror_once(
+    client: BlockingZk, metadata: KafkaMetadata, missing_before: frozenset[str]
+) -> tuple[frozenset[str], bool]:
+    """Make ZooKeeper equal to `metadata`; return the topics missing in Kafka, and whether ZooKeeper has answered.
+
+    Errors are left to the next round.
+    """
     try:
         nodes = _read_nodes(client)
         _carry_out(client, plan(metadata, nodes, missing_before, time.time_ns() // 1_000_000))
     except (ZooKeeperUnavailableError, ZooKeeperRefusedError) as error:
         _log.warning("%s; trying again", error)
-        return frozenset()
-    return missing_topics(metadata, nodes)
+        return frozenset(), False
+    return missing_topics(metadata, nodes), True
 
 
 def _try_read_kafka(admin: AdminClient, protocol: str) -> KafkaMetadata | KafkaException:

@@ -16,7 +16,7 @@ FLAGS: dict[str, Any] = {"zookeeper": "zk:2181", "bootstrap": "kafka:9092", "gro
 
 
 def faults(*, file: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> list[str]:
-    return find_faults(gather(file, environment or {}, flags))
+    return find_faults(gather([] if file is None else [file], environment or {}, flags))
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -28,7 +28,7 @@ def written(tmp_path: Path, text: str) -> str:
 def test_flags_count_more_than_the_environment_and_that_more_than_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, 'group = "from-file"\nrack = "r1"\nclient_id = "c1"\nsession_timeout_ms = 5000\n')
     environment = {"CONSUMER_AGENT_GROUP": "from-env", "CONSUMER_AGENT_RACK": "r2", "CONSUMER_AGENT_CONFIG": file}
-    settings = gather(None, environment, {"group": "from-flag"})
+    settings = gather((), environment, {"group": "from-flag"})
     assert settings.values == {"group": "from-flag", "rack": "r2", "client_id": "c1", "session_timeout_ms": 5_000}
     assert settings.origins == {
         "group": "--group",
@@ -41,7 +41,7 @@ def test_flags_count_more_than_the_environment_and_that_more_than_the_file(tmp_p
 def test_settings_of_librdkafka_are_merged_key_by_key(tmp_path: Path) -> None:
     file = written(tmp_path, '[kafka_config]\n"security.protocol" = "SSL"\n"sasl.password" = "a"\n"log_level" = 3\n')
     environment = {"CONSUMER_AGENT_KAFKA_SASL_PASSWORD": "b"}
-    settings = gather(file, environment, {"kafka_config": ["fetch.wait.max.ms=7", "ssl.ca.pem=a=b"]})
+    settings = gather([file], environment, {"kafka_config": ["fetch.wait.max.ms=7", "ssl.ca.pem=a=b"]})
     assert settings.values["kafka_config"] == {
         "security.protocol": "SSL",
         "sasl.password": "b",
@@ -58,19 +58,19 @@ def test_texts_become_what_their_settings_want() -> None:
         "CONSUMER_AGENT_MAX_POLL_RECORDS": "-1",
         "CONSUMER_AGENT_ENABLE_AUTO_COMMIT": "False",
     }
-    values = gather(None, environment, {}).values
+    values = gather((), environment, {}).values
     assert values == {"topics": ["a:2", "b"], "capacity": 0.5, "max_poll_records": -1, "enable_auto_commit": False}
 
 
 def test_the_older_variable_for_zookeeper_counts_less() -> None:
     both = {"ZKREBALANCER_ZOOKEEPER": "old:1", "CONSUMER_AGENT_ZOOKEEPER": "new:1"}
-    assert gather(None, both, {}).values == {"zookeeper": "new:1"}
-    assert gather(None, {"ZKREBALANCER_ZOOKEEPER": "old:1"}, {}).values == {"zookeeper": "old:1"}
+    assert gather((), both, {}).values == {"zookeeper": "new:1"}
+    assert gather((), {"ZKREBALANCER_ZOOKEEPER": "old:1"}, {}).values == {"zookeeper": "old:1"}
 
 
 def test_variables_that_only_look_like_settings_are_named_and_ignored() -> None:
     """Kubernetes sets CONSUMER_AGENT_PORT for a service of that name."""
-    settings = gather(None, {"CONSUMER_AGENT_PORT": "tcp://1", "CONSUMER_AGENT_FAILPOINT": "x", "OTHER": "y"}, FLAGS)
+    settings = gather((), {"CONSUMER_AGENT_PORT": "tcp://1", "CONSUMER_AGENT_FAILPOINT": "x", "OTHER": "y"}, FLAGS)
     assert settings.ignored == ["CONSUMER_AGENT_PORT"]
     assert find_faults(settings) == []
 
@@ -97,12 +97,12 @@ def test_all_that_is_wrong_is_told_each_with_its_origin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["group = ", "= 1", "\x00"])
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
-    (found,) = find_faults(gather(written(tmp_path, text), {}, FLAGS))
+    (found,) = find_faults(gather([written(tmp_path, text)], {}, FLAGS))
     assert found.startswith(f"{tmp_path}/agent.toml: is not TOML: ")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    (found,) = find_faults(gather(f"{tmp_path}/x.toml", {}, FLAGS))
+    (found,) = find_faults(gather([f"{tmp_path}/x.toml"], {}, FLAGS))
     assert found == f"{tmp_path}/x.toml: cannot be read: No such file or directory"
 
 
@@ -164,14 +164,14 @@ def test_a_dead_letter_topic_of_its_own_is_allowed() -> None:
 def test_what_is_printed_can_be_read_again_and_hides_secrets(tmp_path: Path) -> None:
     kafka = ["sasl.password=hunter2", "sasl.username=me"]
     flags = {**FLAGS, "exec": 'sh -c "x"', "kafka_config": kafka, "max_failures": "5"}
-    settings = gather(None, {}, flags)
+    settings = gather((), {}, flags)
     text = as_toml(effective(settings))
     assert "hunter2" not in text
     assert "max_failures = 5  # --max-failures" in text
     assert "session_timeout_ms = 10000  # default" in text
     document = tomllib.loads(text)
     assert document["kafka_config"] == {"sasl.password": "********", "sasl.username": "me"}
-    again = gather(written(tmp_path, text), {}, {})
+    again = gather([written(tmp_path, text)], {}, {})
     assert find_faults(again) == []
     assert {key: again.values[key] for key in settings.values if key != "kafka_config"} == {
         key: settings.values[key] for key in settings.values if key != "kafka_config"
@@ -181,7 +181,7 @@ def test_what_is_printed_can_be_read_again_and_hides_secrets(tmp_path: Path) -> 
 def test_what_only_toml_writes_is_printed_too(tmp_path: Path) -> None:
     required = 'zookeeper = "z:1"\nbootstrap = "b:1"\ngroup = "g"\ntopics = ["t"]\n'
     own = 'auto_offset_reset = 2026-01-31T12:00:00Z\nexec = "echo \U0001f600"\n'
-    settings = gather(written(tmp_path, required + own), {}, {})
+    settings = gather([written(tmp_path, required + own)], {}, {})
     assert find_faults(settings) == []
     again = tomllib.loads(as_toml(effective(settings)))
     assert (again["auto_offset_reset"], again["exec"]) == ("2026-01-31 12:00:00+00:00", "echo \U0001f600")
@@ -234,7 +234,7 @@ def test_whatever_is_written_is_refused_in_one_line_or_can_be_used(tmp_path: Pat
         own = {name: required[name] for name in required if name != key and (name, key) != ("topics", "pattern")}
         others = "" if key == "exec" else more
         text = "".join(f"{name} = {own[name]}\n" for name in own)
-        settings = gather(written(tmp_path, f"{others}{text}{key} = {value}\n"), {}, {})
+        settings = gather([written(tmp_path, f"{others}{text}{key} = {value}\n")], {}, {})
         found = find_faults(settings)
         assert not any("\n" in line for line in found)
         if not found:
@@ -245,12 +245,12 @@ def test_whatever_is_written_is_refused_in_one_line_or_can_be_used(tmp_path: Pat
 
 
 def test_nothing_is_shown_of_a_child_that_there_is_not() -> None:
-    assert "max_failures" not in effective(gather(None, {}, FLAGS))
-    assert isinstance(gather(None, {}, FLAGS), Settings)
+    assert "max_failures" not in effective(gather((), {}, FLAGS))
+    assert isinstance(gather((), {}, FLAGS), Settings)
 
 
 def test_the_time_for_a_revoke_has_to_fit_into_that_of_the_group() -> None:
-    given = gather(None, {}, {**FLAGS, "exec": "cat", "revoke_timeout_ms": "9000"})
+    given = gather((), {}, {**FLAGS, "exec": "cat", "revoke_timeout_ms": "9000"})
     assert fit_revoke_timeout(given, 1, 9_001) == fit_revoke_timeout(given, 9_001, 1) == (9_000, [])
     (fault,) = fit_revoke_timeout(given, 8_000, 9_000)[1]
     assert fault.startswith("--revoke-timeout-ms: 9000 is not below rebalance_timeout_ms of group g (9000)")
@@ -259,7 +259,7 @@ def test_the_time_for_a_revoke_has_to_fit_into_that_of_the_group() -> None:
 
 
 def test_unless_it_is_given_it_follows_what_the_coordinator_allows_and_is_no_longer_than_the_default() -> None:
-    default = gather(None, {}, {**FLAGS, "exec": "cat"})
+    default = gather((), {}, {**FLAGS, "exec": "cat"})
     limits = [(1, 30_000), (1, 3_000), (3_000, 1), (1, 600_000), (600_000, 1)]
     assert [fit_revoke_timeout(default, *limit) for limit in limits] == [
         (20_000, []),
@@ -277,7 +277,7 @@ def test_zookeepers_security_comes_from_variables_that_all_commands_share() -> N
         "ZKREBALANCER_ZOOKEEPER_TLS": "true",
         "CONSUMER_AGENT_ZOOKEEPER_USER": "v",
     }
-    settings = gather(None, environment, FLAGS)
+    settings = gather((), environment, FLAGS)
     assert not find_faults(settings)
     config = ConsumerConfig(**settings.group_of(ConsumerConfig))
     assert config.zookeeper_security == ZooKeeperSecurity(tls=True, user="v", password="hidden")  # noqa: S106  # of this test
