@@ -66,9 +66,8 @@ class GraceInvariants:
         except NodeContentError:
             return
         grace_us = grace_ms * 1_000 - grace_ms * 2 * MAX_DRIFT_PPM // 1_000
-        if static.consumer == key[1]:
-            kept = Kept(instance, self._ensemble.schedule.now_us + grace_us)
-            self._kept.update(((key[0], tp), kept) for tp in static.partitions & record.partitions.keys())
+        kept = Kept(instance, self._ensemble.schedule.now_us + grace_us)
+        self._kept.update(((key[0], tp), kept) for tp in static.partitions & record.partitions.keys())
 
     def _static_changed(self, group: str, instance: str, change: Change, is_leader: bool) -> None:
         """It is kept no longer if its member deletes it and leaves for good, or somebody else damages it."""

@@ -37,7 +37,6 @@ MAX_DELETES_PER_TRANSACTION = 500
 UNKNOWN_LEASE_MS = lease_ms(60_000)  # of a consumer whose registration cannot be read
 UNREGISTERED = "its registration was removed"
 MAX_CLAIMS_SHOWN = 10  # in a log line
-ANY_VERSION = -1
 CLOCK_DRIFT_ALLOWANCE = 100  # leases are extended by 1/100, by which the speeds of two hosts' clocks may differ
 
 
@@ -144,12 +143,20 @@ class Departures:
         self._scheduler.ask(listing, self._channel_listed, consumer, tries, late)
 
     def _channel_listed(self, reply: Reply, consumer: str, tries: int, late: PendingCommand | None) -> None:
-        """Remove everything in one transaction, which fails if an acknowledgement changes `owners` before it."""
+        """Remove everything in one transaction, which fails if the late command is acknowledged before it.
+
+        An acknowledgement deletes its command. The version of `owners` does not count: a consumer may write its record
+        again and again, to stay. `given` covers all that it may hold.
+        """
         member = self._view.members.get(consumer)
         if member is None:
             return
         if late is not None and late not in member.pending:
             self._call_off(member)
+            return
+        if late is not None and late.node is not None and not _is_listed(late.node, reply):
+            self._call_off(member)
+            self._report(facts.OwnersInDoubt(consumer, late))  # acknowledged just now, or deleted by other means
             return
         group, operations = self._view.group, list[Operation]()
         if member.registered:
@@ -157,10 +164,7 @@ class Departures:
         record = self._eviction_record(member)
         store = SetContent if paths.evicted(group, consumer) in self._in_the_way else Create
         create = store(paths.evicted(group, consumer), ownership.encode_eviction(record))
-        # No acknowledgement may be lost, but of a consumer that may write its record again and again, to stay: one with
-        # false claims, or with an unreadable record. `given` covers all that it may hold.
-        version = ANY_VERSION if member.false_claims or member.owners is None else member.owners_version
-        last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer), version)]
+        last: list[Operation] = [] if member.is_record_gone else [Delete(paths.owners(group, consumer))]
         given = paths.given(group, consumer)
         last += [Delete(given)] if consumer in self._view.recorded and given not in self._in_the_way else []
         if self._scheduler.room([*operations, *last, create]) < 0:
@@ -322,6 +326,10 @@ def longest_wait_us(view: GroupView, now_us: int) -> int:
     leases = [*(known.lease_ms if known else None for known in registrations)]
     leases += [record.lease_ms if record else None for record in view.evicted.values()]
     return max([view.lease_until_us - now_us, *map(lease_wait_us, leases)])
+
+
+def _is_listed(command: str, channel: Reply) -> bool:
+    return isinstance(channel, Children) and command.rpartition("/")[2] in channel.names
 
 
 def _topics_of(record: EvictionRecord) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class Group:
             case facts.Unanswered(consumer, reason, late):
                 self._departures.evict(consumer, reason, late)
             case facts.EvictionCalledOff(member):
-                self._moving.limit(member)
+                self._moving.limit_anew(member)
                 self.request("retry")  # plans made in the meantime have left it out
             case facts.Left(member, released, kind):
                 self._subscriptions.replace(self.name, member.registration, None)
@@ -172,7 +172,7 @@ class Group:
         self._leadership.gone.discard(self.name)
         self._go(GroupState.LOADING, trigger)
         self._load_trigger = trigger
-        self._moving.reset()
+        self._moving.reset(is_after_break=trigger != "outdated")
         self._topic_reset.reset()
         self._membership.reset()
         self._loading.begin()

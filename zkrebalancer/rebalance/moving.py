@@ -54,6 +54,7 @@ class Moving:
         self.is_held_back = True  # nothing is sent while the group is read, or a new plan is made
         self._is_sending = False
         self.outstanding: set[str] = set()  # consumers that have commands to answer
+        self._late: dict[str, tuple[str, int]] = {}  # consumer -> its oldest command, and when its answer is late
         self._candidates: OrderedDict[str, None] = OrderedDict()  # consumers to which something may be sent now
 
     @property
@@ -61,15 +62,21 @@ class Moving:
         """Whether every command is sent and acknowledged, and every consumer has its share of the plan."""
         return not (self.outstanding or self._is_sending or (self.plan is not None and self.plan.unserved))
 
-    def reset(self) -> None:
-        """Forget outstanding commands, because the group is read again, which finds them in the channels."""
+    def reset(self, *, is_after_break: bool) -> None:
+        """Forget outstanding commands, because the group is read again, which finds them in the channels.
+
+        Their time limits stay, unless the connection was broken: then consumers may have been cut off, too.
+        """
+        if is_after_break:
+            self._late.clear()
         self._is_sending = False
         self._given.reset()
         self.outstanding.clear()
         self._candidates.clear()
 
     def adopt(self) -> None:
-        """After loading, adopt the pending commands, with a new time limit for each."""
+        """After loading, adopt the pending commands, with a time limit for each."""
+        self._late = {consumer: late for consumer, late in self._late.items() if consumer in self._view.members}
         for member in self._view.members.values():
             self.adopt_member(member)
         self._given.look()
@@ -274,6 +281,7 @@ class Moving:
     def gone(self, consumer: str) -> None:
         """Forget a consumer that is no longer a member."""
         self.outstanding.discard(consumer)
+        self._late.pop(consumer, None)
         for name in ("command", "unreadable", "refused"):
             self._scheduler.cancel_wake((name, consumer))
         self.leave_out(consumer)
@@ -346,9 +354,17 @@ class Moving:
     def limit(self, member: Member) -> None:
         """Limit the time for the oldest command that the consumer has to answer, if its answer can be seen."""
         if member.pending and not self._is_record_refused(member):
-            is_stop = isinstance(member.pending[0].command, StopFetcher)
-            late_us = self._limit_us(member.stop_timeout_ms if is_stop else None)
+            oldest = member.pending[0].command
+            limited, late_us = self._late.get(member.consumer, ("", 0))
+            if limited != oldest.command_id:
+                late_us = self._limit_us(member.stop_timeout_ms if isinstance(oldest, StopFetcher) else None)
+                self._late[member.consumer] = oldest.command_id, late_us
             self._await_answer(member.consumer, late_us)
+
+    def limit_anew(self, member: Member) -> None:
+        """Give the consumer the whole time again."""
+        self._late.pop(member.consumer, None)
+        self.limit(member)
 
     def _await_answer(self, consumer: str, late_us: int) -> None:
         """Wait until an answer is late, but check earlier whether the command still exists."""
@@ -386,7 +402,7 @@ class Moving:
         if self._scheduler.now.mono_us < late_us:
             self._scheduler.ask(Get(pending.node), self._looked, consumer, pending, late_us)
         else:
-            self._late(consumer, pending)
+            self._answer_is_late(consumer, pending)
 
     def _looked(self, reply: Reply, consumer: str, pending: PendingCommand, late_us: int) -> None:
         if reply == Refused(Refusal.NO_NODE):
@@ -394,7 +410,7 @@ class Moving:
         elif (member := self._view.members.get(consumer)) is not None and member.pending[:1] == [pending]:
             self._await_answer(consumer, late_us)
 
-    def _late(self, consumer: str, late: PendingCommand) -> None:
+    def _answer_is_late(self, consumer: str, late: PendingCommand) -> None:
         """Evict the consumer if a stop is late; cancel a late start and send it again."""
         if self.plan is not None:
             self.plan.late_members.add(consumer)

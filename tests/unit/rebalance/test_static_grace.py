@@ -182,3 +182,21 @@ def test_rule_17_a_former_life_that_ends_last_has_a_whole_grace() -> None:
     assert owner_of(world, had) is None
     world.pass_time(4_000)
     world.assert_converged()
+
+
+def test_rule_17_a_returned_member_does_not_wait_for_a_topic_that_was_created_anew() -> None:
+    """In `Planning.admissible`, give back partitions of a topic whose offsets are to be reset first."""
+    world = world_with(GroupSettings(rebalance_debounce_ms=500))
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    assert len(world.owned()["c-1"]) == 4  # so nobody else has to give up the topic
+    world.kill_agent(member)
+    world.pass_time(1_000)
+    world.add_agent("e")
+    world.pass_time(100)
+    gateways_member(world, "d")  # planned together with the new topic
+    world.run()
+    world.delete_topic("t")
+    world.set_topic("t", 4, "id-2")
+    world.pass_time(5_000)
+    world.assert_converged()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.groups import require_eviction_despite, world_with
+from tests.support.groups import answer_one, require_eviction_despite, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Done, Multi, SetContent
@@ -60,3 +60,32 @@ def test_a_record_that_is_always_another_one_does_not_put_its_eviction_off() -> 
     world.now_us += 1_000
     world.tick()
     require_eviction_despite(world, "b-1", lambda: write(world, path, b"junk"))
+
+
+def test_a_valid_record_that_is_written_again_and_again_puts_no_eviction_off() -> None:
+    """In `Departures._channel_listed`, delete a readable record at the version that was read."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(TIMEOUT_MS - 2_000)
+    path = paths.owners(GROUP, "a-1")
+    while paths.owners(GROUP, "a-1") in world.zk.nodes and not any("evicting" in text for text in world.warnings):
+        world.now_us += 100_000
+        world.tick()
+        answer_one(world, world.leader())
+    content = world.zk.nodes[path].content
+    require_eviction_despite(world, "a-1", lambda: write(world, path, content))
+
+
+def test_reading_a_group_again_and_again_puts_no_end_of_a_stop_off() -> None:
+    """In `Moving.limit`, limit the time for a command anew at each reading."""
+    world = world_with(GroupSettings(rebalance_timeout_ms=TIMEOUT_MS), "a")
+    world.agents["a"].silent = True
+    world.add_agent("b")
+    world.pass_time(2_000)
+    for _ in range(TIMEOUT_MS // 1_000):
+        world.leader().machine.groups[GROUP].load("outdated")
+        world.tick()
+        world.pass_time(1_000)
+    world.pass_time(SESSION_MS)
+    assert world.owned().keys() == {"b-1"}
