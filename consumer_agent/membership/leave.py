@@ -10,8 +10,9 @@ from consumer_agent.membership.fenced_writes import Outcome
 from consumer_agent.membership.release import Release
 from consumer_agent.membership.stages import Stage
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Multi, Refusal, Refused, Reply
+from zkrebalancer.protocol.calls import Children, Delete, Done, ListChildren, Multi, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.registration import LEFT
 
 MAX_TRIES = 3  # to delete the nodes; each failed try means that a command arrived in between
 
@@ -74,10 +75,19 @@ class Leave(Release):
             self._list_again()
         elif isinstance(reply, Refused) and self._came_in_between(reply):
             self._list()
+        elif isinstance(reply, Refused) and reply.refusal is Refusal.NO_AUTH:
+            self.effects.request(Multi((SetContent(paths.channel(self.group, self.consumer), LEFT),)), self._marked)
         else:
-            if not isinstance(reply, Done):
-                self.effects.add(Warn(f"{self.consumer}: its nodes stay until its session ends"))
-            self.stage = Stage.OVER
+            self._end(is_clean=isinstance(reply, Done))
+
+    def _marked(self, reply: Reply) -> None:
+        """In a secured tree, the end of the session deletes the nodes; whatever became of the mark, it follows now."""
+        self._end(is_clean=isinstance(reply, Done))
+
+    def _end(self, *, is_clean: bool) -> None:
+        if not is_clean:
+            self.effects.add(Warn(f"{self.consumer}: its nodes stay until its session ends"))
+        self.stage = Stage.OVER
 
     def _came_in_between(self, reply: Refused) -> bool:
         ids_or_owners = reply.index is None or reply.index < 2

@@ -32,6 +32,7 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Refusal,
     Reply,
+    RightsCall,
     SetContent,
 )
 from zkrebalancer.protocol.fields import TopicPartition
@@ -109,7 +110,7 @@ def test_a_consumer_that_registers_meanwhile_is_noticed_and_the_pause_is_taken_b
     """Fails if there is no second check after the pause, or if the pause stays."""
     performed = zk.perform
 
-    def perform(call: Call, expected: Collection[Refusal] = ()) -> Reply:
+    def perform(call: Call | RightsCall, expected: Collection[Refusal] = ()) -> Reply:
         reply = performed(call, expected)
         if isinstance(call, Multi) and isinstance(call.operations[0], SetContent):
             performed(Multi((Create(paths.ids(GROUP, "late"), ephemeral=True),)), {Refusal.NODE_EXISTS})

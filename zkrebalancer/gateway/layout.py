@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
 from zkrebalancer.protocol.addresses import MAX_PORT
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.protocol.paths import GATEWAYS
 
-ROOT = "/consumers/gateways"
-LAYOUT = f"{ROOT}/layout"
-ALIVE = f"{ROOT}/alive"
-BUCKETS = f"{ROOT}/buckets"
-OWNERS = f"{ROOT}/owners"
+LAYOUT = f"{GATEWAYS}/layout"
+ALIVE = f"{GATEWAYS}/alive"
+BUCKETS = f"{GATEWAYS}/buckets"
+OWNERS = f"{GATEWAYS}/owners"
 VERSION = 1
 MAX_BROKER_ID = 0x7FFFFFFF
 T = TypeVar("T")

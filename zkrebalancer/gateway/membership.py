@@ -15,7 +15,6 @@ from zkrebalancer.gateway.layout import (
     BUCKETS,
     LAYOUT,
     OWNERS,
-    ROOT,
     Layout,
     decode,
     decode_alive,
@@ -100,7 +99,7 @@ class Membership:
                 _log.error("broker %d gets no port: all slots are taken", missing)
 
     def _create_roots(self) -> None:
-        for path in (paths.CONSUMERS, ROOT, ALIVE, BUCKETS, OWNERS):
+        for path in (paths.CONSUMERS, paths.GATEWAYS, ALIVE, BUCKETS, OWNERS):
             self._session.require(Multi((Create(path),)), Refusal.NODE_EXISTS)
         self._session.require(Multi((Create(LAYOUT, encode(Layout())),)), Refusal.NODE_EXISTS)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -77,7 +78,24 @@ class Sync:
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class GetRights:
+    """Read a node's access control list."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetRights:
+    """Replace a node's access control list if its version is `version`; `rights` as in `protocol.rights`."""
+
+    path: str
+    rights: Mapping[str, str]
+    version: int = -1
+
+
 Call = Multi | Get | ListChildren | Sync
+RightsCall = GetRights | SetRights  # only of operators' commands
 
 
 class Refusal(Enum):
@@ -129,7 +147,7 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Reply to `Multi` and `Sync`: per operation the created path, the new version, or None."""
+    """Reply to `Multi`, `Sync` and `SetRights`: per operation the created path, the new version, or None."""
 
     results: tuple[str | int | None, ...] = ()
 
@@ -147,7 +165,15 @@ class Refused:
         return self.refusal in {Refusal.CONNECTION_LOST, Refusal.SESSION_EXPIRED}
 
 
-Reply = Content | Children | Done | Refused
+@dataclass(frozen=True, slots=True)
+class NodeRights:
+    """Reply to `GetRights`; `version` is that of the list, not of the content."""
+
+    rights: Mapping[str, str]
+    version: int
+
+
+Reply = Content | Children | Done | NodeRights | Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
 COORDINATOR_OBSTACLES = "/consumers/coordinator_obstacles"
 GROUPS = "/consumers/groups"
 SERVED = "/consumers/served"
+GATEWAYS = "/consumers/gateways"
+SECURITY = "/consumers/security"
 
 COMMAND_PREFIX = "command-"
 GROUP_CHILDREN = ("ids", "owners", "channel", "offsets", "static", "evicted", "quarantine")

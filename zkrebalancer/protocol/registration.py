@@ -10,6 +10,7 @@ from zkrebalancer.protocol import fields, paths
 from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError
 
 VERSION = 1
+LEFT = b"left"  # content of `channel/<consumer>`: it left in good order, where it may not delete its nodes
 STATIC = "static"
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"

@@ -14,7 +14,6 @@ from typing import Any
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.errors import ConfigurationError, InvalidNameError, NodeContentError
 
-SECURITY = "/consumers/security"
 VERSION = 1
 ROLES = ("coordinators", "operators", "gateways", "brokers")
 WORLD = "world:anyone"
@@ -24,7 +23,6 @@ MAX_DOCUMENT_BYTES = 500_000
 _ENTRY_BYTES = 12  # rights, and the lengths of scheme and name
 _SHARED = ("ids", "owners", "channel")  # nodes below which consumers create theirs
 _BROKERS = "/brokers"
-_GATEWAYS = "/consumers/gateways"
 
 Rights = dict[str, str]  # principal ("SCHEME:NAME") -> its rights, letters of ALL in that order
 
@@ -51,20 +49,23 @@ def rights_of(path: str, who: Principals, own: str) -> Rights | None:
             return None
         return _merged((who.coordinators, ALL), (who.brokers, ALL), ((WORLD,), "r"))
     segments = path.strip("/").split("/")
-    if segments[0] != "consumers":
+    if segments[0] != "consumers" or (len(segments) > 1 and not _is_ours(segments[1])):
         return None
     if len(segments) >= 3 and segments[1] == "groups":
         return _in_group(segments[2], segments[3:], who, own)
     rights = [(who.coordinators, ALL)]
     if path in {paths.CONSUMERS, paths.GROUPS}:
         rights += [(who.operators, "rc"), (who.gateways, "rc"), ((WORLD,), "r")]
-    elif path == SECURITY or path.startswith(paths.COORDINATOR):
-        rights += [((WORLD,), "r")]
-    elif path == _GATEWAYS or path.startswith(f"{_GATEWAYS}/"):
+    elif segments[1] == "gateways":
         rights += [(who.operators, "r"), (who.gateways, "rwcd")]
     else:
-        rights += [(who.operators, "r")]
+        rights += [((WORLD,), "r")]
     return _merged(*rights)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a node below `/consumers` is ours: Kafka's oldest consumers keep their groups there, too."""
+    return name in {"groups", "security", "served", "gateways"} or name.startswith("coordinator")
 
 
 def _in_group(group: str, below: list[str], who: Principals, own: str) -> Rights:
@@ -126,17 +127,17 @@ def decode(content: bytes) -> Principals:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise NodeContentError(f"{SECURITY} is not a document of version {VERSION}")
+        raise NodeContentError(f"{paths.SECURITY} is not a document of version {VERSION}")
     groups = document.get("groups", {})
     if not isinstance(groups, dict):
-        raise NodeContentError(f"{SECURITY}: groups must be an object")
+        raise NodeContentError(f"{paths.SECURITY}: groups must be an object")
     try:
         found = {role: _principals(role, document.get(role, [])) for role in ROLES}
         return checked(
             Principals(**found, groups={group: _principals(group, names) for group, names in groups.items()})
         )
     except ConfigurationError as error:
-        raise NodeContentError(f"{SECURITY}: {error}") from None
+        raise NodeContentError(f"{paths.SECURITY}: {error}") from None
 
 
 def _principals(kind: str, names: object) -> tuple[str, ...]:

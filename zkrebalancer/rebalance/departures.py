@@ -13,9 +13,11 @@ from dataclasses import replace
 from zkrebalancer.protocol import ownership, paths
 from zkrebalancer.protocol.calls import (
     Children,
+    Content,
     Create,
     Delete,
     Done,
+    Get,
     ListChildren,
     Operation,
     Refusal,
@@ -25,7 +27,7 @@ from zkrebalancer.protocol.calls import (
 )
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.ownership import EvictionRecord
-from zkrebalancer.protocol.registration import lease_ms
+from zkrebalancer.protocol.registration import LEFT, lease_ms
 from zkrebalancer.rebalance import facts
 from zkrebalancer.rebalance.effects import EventField
 from zkrebalancer.rebalance.scheduler import PartScheduler
@@ -80,14 +82,15 @@ class Departures:
         self._scheduler.emit(kind, self._view.generation, None, member=consumer, **fields)
 
     def sweep(self, consumer: str, tries: int = MAX_TRIES, *, announce: bool = False) -> None:
-        """Remove the nodes of a dead consumer; one without a channel has closed cleanly."""
+        """Remove the nodes of a dead consumer; one without a channel, or with a mark in it, has closed cleanly."""
         listing = ListChildren(paths.channel(self._view.group, consumer))
         self._scheduler.ask(listing, self._dead_channel_listed, consumer, tries, announce)
 
     def _dead_channel_listed(self, reply: Reply, consumer: str, tries: int, announce: bool) -> None:
-        if announce:
-            reason = "expired" if isinstance(reply, Children) else "closed"
-            self._emit("member_left", consumer, reason=reason)
+        if announce and isinstance(reply, Children):
+            self._scheduler.ask(Get(paths.channel(self._view.group, consumer)), self._mark_read, consumer)
+        elif announce:
+            self._emit("member_left", consumer, reason="closed")
         left = [Delete(paths.given(self._view.group, consumer))] if consumer in self._view.recorded else []
         if isinstance(reply, Children):
             channel = paths.channel(self._view.group, consumer)
@@ -96,6 +99,10 @@ class Departures:
         deletes = deletes[: self._scheduler.fitting(deletes)]
         if deletes:
             self._scheduler.write(deletes, self._swept, consumer, tries, deletes, len(deletes) == len(left))
+
+    def _mark_read(self, reply: Reply, consumer: str) -> None:
+        has_left = isinstance(reply, Content) and reply.content == LEFT
+        self._emit("member_left", consumer, reason="closed" if has_left else "expired")
 
     def _swept(self, reply: Reply, consumer: str, tries: int, deletes: list[Delete], is_last: bool) -> None:
         given = paths.given(self._view.group, consumer)

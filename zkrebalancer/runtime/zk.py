@@ -14,9 +14,9 @@ import encodings.idna  # noqa: F401  # imported early, so that the first connect
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import gevent
 import gevent.resolver.thread  # imported early, as above
@@ -28,7 +28,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 from kazoo.retry import KazooRetry
 
 from zkrebalancer.protocol import calls
-from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, ZooKeeperEvent
+from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, RightsCall, ZooKeeperEvent
 from zkrebalancer.protocol.errors import (
     ChrootMissingError,
     RequestTooLargeError,
@@ -40,9 +40,10 @@ from zkrebalancer.protocol.refusals import require_expected
 from zkrebalancer.protocol.requests import MAX_REQUEST_BYTES, MIN_REQUEST_BYTES, OPEN_ACL_BYTES, RequestLimit
 from zkrebalancer.protocol.rights import MAX_ACL_BYTES
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity, from_variables
+from zkrebalancer.runtime.zk_answers import read_answer
 from zkrebalancer.runtime.zk_connection import CONNECT_TRIES, Handler, SessionLog
 from zkrebalancer.runtime.zk_login import Login
-from zkrebalancer.runtime.zk_rights import TreeRights
+from zkrebalancer.runtime.zk_rights import TreeRights, to_acl
 
 # kazoo wakes its connection with one byte per call, through a pair of sockets whose buffer takes 278 such bytes by
 # default. Where it is full, a call made by a callback of the hub would be answered as lost and still be sent, and from
@@ -55,30 +56,6 @@ REQUEST_VARIABLE = "ZKREBALANCER_MAX_REQUEST_BYTES"
 MAX_JUTE_MAXBUFFER = 1 << 30
 
 _log = logging.getLogger(__name__)
-_REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
-    (exceptions.NoNodeError, Refusal.NO_NODE),
-    (exceptions.NodeExistsError, Refusal.NODE_EXISTS),
-    (exceptions.BadVersionError, Refusal.BAD_VERSION),
-    (exceptions.NotEmptyError, Refusal.NOT_EMPTY),
-    (exceptions.SessionExpiredError, Refusal.SESSION_EXPIRED),
-    (exceptions.ConnectionLoss, Refusal.CONNECTION_LOST),
-    (exceptions.OperationTimeoutError, Refusal.CONNECTION_LOST),
-    (exceptions.SessionMovedError, Refusal.CONNECTION_LOST),
-    (exceptions.NoAuthError, Refusal.NO_AUTH),
-    (exceptions.QuotaExceededError, Refusal.QUOTA_EXCEEDED),
-    (exceptions.MarshallingError, Refusal.MARSHALLING),
-    (exceptions.UnimplementedError, Refusal.UNIMPLEMENTED),
-    (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
-)
-_ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-
-
-class _Answer(Protocol):
-    """The result of an asynchronous kazoo call."""
-
-    exception: BaseException | None
-
-    def get(self) -> Any: ...  # noqa: ANN401  # kazoo's results have a type per call
 
 
 def patient_hosts(hosts: str) -> str:
@@ -133,7 +110,7 @@ class ZkClient:
         self._told: str | None = None  # the last state that became an event
         self._is_closed = False
         self._in_flight: set[int] = set()
-        self._waiting: deque[tuple[int, Call]] = deque()
+        self._waiting: deque[tuple[int, Call | RightsCall]] = deque()
         self._is_sending = False  # calls that waited
         self._session_log = SessionLog("kazoo", logging.WARNING)
         self._session_log.parent = _log
@@ -181,7 +158,7 @@ class ZkClient:
         """Return how many calls wait until fewer are in flight."""
         return len(self._waiting)
 
-    def request(self, call_id: int, call: Call) -> None:
+    def request(self, call_id: int, call: Call | RightsCall) -> None:
         """Perform a call; its reply follows as the event `Replied(call_id, …)`."""
         if not self._usable:
             self._reply(call_id, Refused(Refusal.CONNECTION_LOST))
@@ -205,22 +182,26 @@ class ZkClient:
             )
         self._reply(call_id, Refused(Refusal.TOO_LARGE))
 
-    def _send(self, call_id: int, call: Call) -> None:
+    def _send(self, call_id: int, call: Call | RightsCall) -> None:
         self._in_flight.add(call_id)
         try:
             answer = self._call(call)
         except exceptions.ConnectionClosedError:
             self._finish(call_id, Refused(Refusal.CONNECTION_LOST))
             return
-        answer.rawlink(lambda result: self._finish(call_id, _read_answer(call, result)))
+        answer.rawlink(lambda result: self._finish(call_id, read_answer(call, result)))
 
-    def _call(self, call: Call) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
+    def _call(self, call: Call | RightsCall) -> Any:  # noqa: ANN401  # kazoo's IAsyncResult
         if isinstance(call, calls.Get):
             return self._kazoo.get_async(call.path, watch=self._content_changed if call.watch else None)
         if isinstance(call, calls.ListChildren):
             return self._kazoo.get_children_async(call.path, watch=self._children_changed if call.watch else None)
         if isinstance(call, calls.Sync):
             return self._kazoo.sync_async(call.path)
+        if isinstance(call, calls.GetRights):
+            return self._kazoo.get_acls_async(call.path)
+        if isinstance(call, calls.SetRights):
+            return self._kazoo.set_acls_async(call.path, to_acl(call.rights), call.version)
         transaction = self._kazoo.transaction()
         for operation in call.operations:
             if isinstance(operation, calls.Create):
@@ -269,7 +250,11 @@ class ZkClient:
         elif self._rights is None:
             self._become_usable()
         else:  # kazoo reports this before it logs in
-            self._rights.read(self._become_usable)
+            self._rights.read(self._rights_read)
+
+    def _rights_read(self) -> None:
+        if self._kazoo.connected:
+            self._become_usable()
 
     def _become_usable(self) -> None:
         self._usable = True
@@ -370,7 +355,7 @@ class BlockingZk:
         """The largest transaction to send."""
         return self._client.request_limit
 
-    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+    def perform(self, call: Call | RightsCall, expected: Collection[Refusal] = ()) -> Reply:
         """Perform one call and return its reply, which is `Refused` only for a refusal that the caller expects.
 
         Raises:
@@ -381,7 +366,7 @@ class BlockingZk:
         """
         return self.perform_all([call], expected)[0]
 
-    def perform_all(self, many: list[Call], expected: Collection[Refusal] = ()) -> list[Reply]:
+    def perform_all(self, many: Sequence[Call | RightsCall], expected: Collection[Refusal] = ()) -> list[Reply]:
         """Perform calls, pipelined, and return their replies in the same order; raises as `perform` does."""
         results: list[AsyncResult[Reply]] = []
         for call in many:
@@ -408,33 +393,3 @@ class BlockingZk:
             self._connected.set(event)
         elif isinstance(event, calls.Replied):
             self._answers.pop(event.call_id).set(event.reply)
-
-
-def _read_answer(call: Call, result: _Answer) -> Reply:
-    if result.exception is not None:
-        return Refused(_refusal(result.exception))
-    value = result.get()
-    if isinstance(call, calls.Get):
-        content, stat = value
-        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime))
-    if isinstance(call, calls.ListChildren):
-        return calls.Children(tuple(sorted(value)))
-    if isinstance(call, calls.Sync):
-        return calls.Done()
-    for index, entry in enumerate(value):
-        if isinstance(entry, Exception) and not isinstance(entry, _ROLLED_BACK):
-            return Refused(_refusal(entry), index)
-    return calls.Done(tuple(_operation_result(entry) for entry in value))
-
-
-def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo returns a path, a stat or True
-    if isinstance(entry, str):
-        return entry
-    return entry.version if hasattr(entry, "version") else None
-
-
-def _refusal(error: BaseException) -> Refusal:
-    for kind, refusal in _REFUSALS:
-        if isinstance(error, kind):
-            return refusal
-    raise error

@@ -38,11 +38,14 @@ class Login:
 
     @property
     def credentials(self) -> list[tuple[str, str]]:
-        """Return what kazoo sends after it has connected: scheme and secret."""
-        security = self.security
-        if security.user is None or security.auth != DIGEST:
-            return []
-        return [(DIGEST, f"{security.user}:{self._password()}")]
+        """Return what kazoo sends after it has connected, scheme and secret: the own one, and the user's.
+
+        They are sent before anything else: kazoo takes the answer to a later one for that to an earlier request.
+        """
+        security, found = self.security, [(DIGEST, self.own)]
+        if security.user is not None and security.auth == DIGEST:
+            found.append((DIGEST, f"{security.user}:{self._password()}"))
+        return found
 
     @property
     def own_identity(self) -> str:

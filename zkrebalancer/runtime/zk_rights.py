@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import gevent
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import ACL, Id, Permissions
 
-from zkrebalancer.protocol import rights
+from zkrebalancer.protocol import paths, rights
 from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.rights import Principals, Rights
 from zkrebalancer.runtime.zk_login import Login
@@ -28,21 +29,23 @@ _PERMISSIONS = {
 
 
 class TreeRights:
-    """Keeps `/consumers/security` as read last; reads it again when it changes."""
+    """Keeps `/consumers/security` as read last; reads it again when it changes.
+
+    Answers are handled in greenlets of their own, because a call may have to wait, which the hub cannot.
+    """
 
     def __init__(self, kazoo: KazooClient, login: Login) -> None:
         """Know nothing yet."""
         self._kazoo = kazoo
         self._login = login
-        self._has_own = False  # whether this session has the credential that only this client knows
         self._who: Principals | None = None
         self._round = 0  # an answer to an earlier one is dropped
 
     def read(self, when_read: Callable[[], None]) -> None:
         """Read the node; `when_read` runs once its content is known, and never if the connection breaks before."""
         self._round += 1
-        found = partial(self._found, self._round, when_read)
-        self._kazoo.exists_async(rights.SECURITY, watch=self._changed).rawlink(found)
+        found = self._kazoo.exists_async(paths.SECURITY, watch=self._changed)
+        found.rawlink(partial(gevent.spawn, self._found, self._round, when_read))
 
     def acl(self, path: str) -> list[ACL] | None:
         """Return the access control list of a new node, None for an open one."""
@@ -62,7 +65,8 @@ class TreeRights:
             self._who = None
             when_read()
         else:
-            self._kazoo.get_async(rights.SECURITY).rawlink(partial(self._read, number, when_read))
+            content = self._kazoo.get_async(paths.SECURITY)
+            content.rawlink(partial(gevent.spawn, self._read, number, when_read))
 
     def _read(self, number: int, when_read: Callable[[], None], result: Any) -> None:  # noqa: ANN401  # as above
         if number != self._round:
@@ -70,7 +74,7 @@ class TreeRights:
         if isinstance(result.exception, NoNodeError):
             self.read(when_read)
         elif isinstance(result.exception, NoAuthError):
-            _log.error("%s may not be read (right READ is missing); nothing is written", rights.SECURITY)
+            _log.error("%s may not be read (right READ is missing); nothing is written", paths.SECURITY)
         elif result.exception is None:
             self._decode(result.get()[0], when_read)
 
@@ -80,14 +84,10 @@ class TreeRights:
         except NodeContentError as error:
             _log.error("%s; nothing is written until it is repaired", error)
             return
-        if self._has_own:
-            when_read()
-        else:  # kazoo repeats it after each reconnect
-            self._has_own = True
-            self._kazoo.add_auth_async("digest", self._login.own).rawlink(lambda _result: when_read())
+        when_read()
 
 
-def to_acl(wanted: Rights) -> list[ACL]:
+def to_acl(wanted: Mapping[str, str]) -> list[ACL]:
     """Return rights as kazoo's access control list."""
     found = []
     for principal, letters in wanted.items():

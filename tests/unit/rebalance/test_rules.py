@@ -13,6 +13,7 @@ from tests.support.zk_model import Session
 from zkrebalancer.protocol import ownership, paths, settings
 from zkrebalancer.protocol.calls import Check, Create, Delete, Get, ListChildren, Multi, SetContent
 from zkrebalancer.protocol.command import StartFetcher
+from zkrebalancer.protocol.registration import LEFT
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 from zkrebalancer.rebalance.election import ElectionState
 from zkrebalancer.rebalance.states import GroupState
@@ -429,3 +430,13 @@ def test_rule_17_a_frozen_group_fences_nobody() -> None:
     world.add_agent("s2", instance_id="pod-1")
     world.pass_time(1_000)
     assert world.owned() == {**had, "s2-1": {}}
+
+
+@pytest.mark.parametrize(("mark", "reason"), [(LEFT, "closed"), (b"", "expired")])
+def test_a_consumer_that_may_not_delete_its_nodes_leaves_by_a_mark(mark: bytes, reason: str) -> None:
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((SetContent(paths.channel(GROUP, "a-1"), mark),)))
+    world.kill_agent(world.agents["a"])
+    world.run()
+    assert events(world, "member_left") == [{"member": "a-1", "reason": reason}]
+    world.assert_nothing_left()

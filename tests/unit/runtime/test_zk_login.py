@@ -134,5 +134,5 @@ def test_names_in_access_control_lists() -> None:
     assert Login(ZooKeeperSecurity(user="u", password="p")).identity == "sasl:u"  # noqa: S106  # of this test
     digest = Login(ZooKeeperSecurity(user="super", password="admin", auth="digest"))  # noqa: S106  # as above
     assert digest.identity == "digest:super:xQJmxLMiHGwaqBvst5y6rkB6HQs="
-    assert digest.credentials == [("digest", "super:admin")]
+    assert digest.credentials == [("digest", digest.own), ("digest", "super:admin")]
     assert digest.own != Login(ZooKeeperSecurity(tls_ca=CA)).own

@@ -52,9 +52,11 @@ from zkrebalancer.protocol.calls import (
     Multi,
     Refusal,
     Refused,
+    Reply,
     SetContent,
     Watched,
 )
+from zkrebalancer.protocol.registration import LEFT
 
 IDS = paths.ids(GROUP, CONSUMER)
 FINISHED = {T0: Position(15, 15)}
@@ -177,6 +179,16 @@ def test_a_broken_connection_while_deleting_looks_again(driver: Driver) -> None:
     listing = ListChildren(CHANNEL)
     assert listing in requests(driver.connect())
     effects = driver.answer(listing, Refused(Refusal.NO_NODE))  # the transaction had gone through
+    assert effects[-2:] == [CloseSession(), Closed()]
+
+
+@pytest.mark.parametrize("reply", [Done((1,)), Refused(Refusal.NO_AUTH, 0), Refused(Refusal.CONNECTION_LOST)])
+def test_without_the_right_to_delete_a_mark_precedes_the_end_of_the_session(driver: Driver, reply: Reply) -> None:
+    driver.progress(driver.step(CloseRequested()), NOTHING_NEW)
+    mark = Multi((SetContent(CHANNEL, LEFT),))
+    assert requests(driver.answer_write(Refused(Refusal.NO_AUTH, 0))) == [mark]
+    effects = driver.answer(mark, reply)
+    assert bool(of_type(effects, Warn)) is not isinstance(reply, Done)
     assert effects[-2:] == [CloseSession(), Closed()]
 
 

@@ -1,0 +1,209 @@
+"""`zkrebalancer security`: who may do what in the ZooKeeper tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from zkrebalancer.cli import options
+from zkrebalancer.cli.main import run
+from zkrebalancer.cli.tables import console
+from zkrebalancer.operations import secure_tree
+from zkrebalancer.operations.secure_tree import Finding, Outcome
+from zkrebalancer.protocol import paths, rights
+from zkrebalancer.protocol.errors import ConfigurationError
+from zkrebalancer.protocol.zookeeper_security import from_variables
+from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.runtime.zk_login import Login
+
+MAX_SHOWN = 50  # findings in a table; --json has all
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def security() -> None:
+    """Secure the ZooKeeper tree, and check what is open in it.
+
+    \b
+    Example:
+      zkrebalancer security check --zookeeper localhost:2181/kafka
+    """
+
+
+@security.command()
+@click.option("--coordinator", "coordinators", multiple=True, metavar="SCHEME:NAME", help="Runs coordinators.")
+@click.option("--operator", "operators", multiple=True, metavar="SCHEME:NAME", help="Creates and changes groups.")
+@click.option("--gateway", "gateways", multiple=True, metavar="SCHEME:NAME", help="Runs gateways.")
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="SCHEME:NAME", help="Writes /brokers: Kafka, or `topics mirror`."
+)
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP=SCHEME:NAME", help="Runs consumers of a group; nobody if empty."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def init(
+    coordinators: tuple[str, ...],
+    operators: tuple[str, ...],
+    gateways: tuple[str, ...],
+    brokers: tuple[str, ...],
+    groups: tuple[str, ...],
+    dry_run: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Secure the tree, or complete and change what is secured.
+
+    Log in as a coordinator. All programs should have their logins before: what runs without one may no longer write.
+    Roles and groups that are given replace the former ones, all others stay; each option can be repeated. Run it
+    again whenever `security check` finds something.
+
+    \b
+    Example:
+      zkrebalancer security init --operator sasl:admin --group payments=sasl:payments --zookeeper localhost:2181/kafka
+    """
+    roles = {"coordinators": coordinators, "operators": operators, "gateways": gateways, "brokers": brokers}
+    given = _groups(groups)
+    identity = _identity()
+    with BlockingZk(zookeeper) as zk:
+        before, _ = secure_tree.read_principals(zk)
+        who = secure_tree.changed_principals(before, identity, roles, given)
+        if not dry_run:
+            secure_tree.write_principals(zk, who)
+        with _progress() as report:
+            outcome = secure_tree.walk(zk, who, repair=not dry_run, report=report)
+    changed = [finding for finding in outcome.findings if finding.excess or finding.missing]
+    if as_json:
+        counts = {"nodes": outcome.nodes, "changed": len(changed) - len(outcome.left), "dry_run": dry_run}
+        lists = {"left": outcome.left, "unreadable": outcome.unreadable, "of_group": _of_group(outcome)}
+        click.echo(json.dumps({**counts, **lists, "principals": json.loads(rights.encode(who))}))
+        return
+    verb = "would change" if dry_run else "changed"
+    click.echo(f"{outcome.nodes} nodes, rights {verb} at {len(changed) - len(outcome.left)}")
+    _print_rest(outcome)
+
+
+@security.command()
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def check(zookeeper: str, as_json: bool) -> None:
+    """Show which nodes are open to others than intended; exit code 1 if there are any.
+
+    \b
+    Example:
+      zkrebalancer security check --zookeeper localhost:2181/kafka --json
+    """
+    with BlockingZk(zookeeper) as zk:
+        who, _ = secure_tree.read_principals(zk)
+        with _progress() as report:
+            outcome = Outcome() if who is None else secure_tree.walk(zk, who, repair=False, report=report)
+    is_secured = who is not None and not outcome.findings and not outcome.unreadable
+    if as_json:
+        findings = [asdict(finding) for finding in outcome.findings]
+        click.echo(
+            json.dumps(
+                {
+                    "secured": is_secured,
+                    "nodes": outcome.nodes,
+                    "findings": findings,
+                    "unreadable": outcome.unreadable,
+                    "principals": None if who is None else json.loads(rights.encode(who)),
+                }
+            )
+        )
+    elif who is None:
+        click.echo(f"The tree is open: there is no {paths.SECURITY}. Secure it with: zkrebalancer security init")
+    else:
+        click.echo(f"{outcome.nodes} nodes, {len(outcome.findings)} not as intended")
+        _print_findings(outcome.findings)
+        _print_rest(outcome)
+    if not is_secured:
+        raise SystemExit(1)
+
+
+@security.command()
+@options.zookeeper_option
+@options.log_level_option
+def identity(zookeeper: str) -> None:  # noqa: ARG001  # its option brings those of the login
+    """Print the name of this login, as the options of `security init` take it. Connects to nothing.
+
+    \b
+    Example:
+      zkrebalancer security identity --zookeeper-user me --zookeeper-password-file word --zookeeper localhost:2181
+    """
+    click.echo(_identity())
+
+
+def _identity() -> str:
+    found = Login(from_variables(os.environ)).identity
+    if found is None:
+        raise ConfigurationError("a login is needed: --zookeeper-user and --zookeeper-password-file")
+    return found
+
+
+def _groups(pairs: tuple[str, ...]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for pair in pairs:
+        group, equals, principal = pair.partition("=")
+        if not equals:
+            raise click.BadParameter("must be GROUP=SCHEME:NAME", param_hint="--group")
+        groups.setdefault(group, []).extend([principal] if principal else [])
+    return groups
+
+
+def _of_group(outcome: Outcome) -> list[str]:
+    return [finding.path for finding in outcome.findings if finding.is_of_group]
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    if not findings:
+        return
+    table = Table("node", "too much", "missing", "")
+    for finding in findings[:MAX_SHOWN]:
+        note = "its whole group may write it; restart the consumer" if finding.is_of_group else ""
+        table.add_row(finding.path, _shown(finding.excess), _shown(finding.missing), note)
+    console().print(table)
+    if len(findings) > MAX_SHOWN:
+        click.echo(f"… and {len(findings) - MAX_SHOWN} more")
+
+
+def _shown(some: object) -> str:
+    return ", ".join(f"{name} {letters}" for name, letters in some.items()) if isinstance(some, dict) else ""
+
+
+def _print_rest(outcome: Outcome) -> None:
+    notes = {
+        "changed meanwhile, or only its owner may change it": outcome.left,
+        "rights may not be read": outcome.unreadable,
+        "its whole group may write it until its consumer is restarted": _of_group(outcome),
+    }
+    for text, names in notes.items():
+        for path in names[:MAX_SHOWN]:
+            click.echo(f"{path}: {text}", err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows the number of nodes, on a terminal."""
+    is_shown = sys.stderr.isatty()
+
+    def report(count: int) -> None:
+        if is_shown:
+            click.echo(f"\r{count} nodes", err=True, nl=False)
+
+    yield report
+    if is_shown:
+        click.echo("\r", err=True, nl=False)
+
+
+if __name__ == "__main__":
+    run(security)

@@ -1,0 +1,74 @@
+"""What kazoo's results mean as replies."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from kazoo import exceptions
+
+from zkrebalancer.protocol import calls
+from zkrebalancer.protocol.calls import Call, Multi, Refusal, Refused, Reply, RightsCall
+from zkrebalancer.runtime.zk_rights import from_acl
+
+_REFUSALS: tuple[tuple[type[Exception], Refusal], ...] = (
+    (exceptions.NoNodeError, Refusal.NO_NODE),
+    (exceptions.NodeExistsError, Refusal.NODE_EXISTS),
+    (exceptions.BadVersionError, Refusal.BAD_VERSION),
+    (exceptions.NotEmptyError, Refusal.NOT_EMPTY),
+    (exceptions.SessionExpiredError, Refusal.SESSION_EXPIRED),
+    (exceptions.ConnectionLoss, Refusal.CONNECTION_LOST),
+    (exceptions.OperationTimeoutError, Refusal.CONNECTION_LOST),
+    (exceptions.SessionMovedError, Refusal.CONNECTION_LOST),
+    (exceptions.NoAuthError, Refusal.NO_AUTH),
+    (exceptions.QuotaExceededError, Refusal.QUOTA_EXCEEDED),
+    (exceptions.MarshallingError, Refusal.MARSHALLING),
+    (exceptions.UnimplementedError, Refusal.UNIMPLEMENTED),
+    (exceptions.ZookeeperError, Refusal.NOT_ALLOWED),
+)
+_ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+
+
+class Answer(Protocol):
+    """The result of an asynchronous kazoo call."""
+
+    exception: BaseException | None
+
+    def get(self) -> Any:  # noqa: ANN401  # kazoo's results have a type per call
+        """Return the value, or raise the exception."""
+
+
+def read_answer(call: Call | RightsCall, result: Answer) -> Reply:
+    """Return the reply that kazoo's result stands for; an error that is not ZooKeeper's is raised."""
+    if result.exception is not None:
+        return Refused(_refusal(result.exception))
+    value = result.get()
+    if isinstance(call, calls.Get):
+        content, stat = value
+        return calls.Content(content, calls.Stat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.ctime))
+    if isinstance(call, calls.ListChildren):
+        return calls.Children(tuple(sorted(value)))
+    if isinstance(call, calls.GetRights):
+        acl, stat = value
+        return calls.NodeRights(from_acl(acl), stat.aversion)
+    return _read_results(value) if isinstance(call, Multi) else calls.Done()
+
+
+def _read_results(value: list[Any]) -> Reply:
+    """Return the outcome of a transaction."""
+    for index, entry in enumerate(value):
+        if isinstance(entry, Exception) and not isinstance(entry, _ROLLED_BACK):
+            return Refused(_refusal(entry), index)
+    return calls.Done(tuple(_operation_result(entry) for entry in value))
+
+
+def _operation_result(entry: Any) -> str | int | None:  # noqa: ANN401  # kazoo returns a path, a stat or True
+    if isinstance(entry, str):
+        return entry
+    return entry.version if hasattr(entry, "version") else None
+
+
+def _refusal(error: BaseException) -> Refusal:
+    for kind, refusal in _REFUSALS:
+        if isinstance(error, kind):
+            return refusal
+    raise error
