@@ -5,6 +5,7 @@ The test plays systemd: it listens at the socket that NOTIFY_SOCKET names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -19,7 +20,7 @@ from typing import Any
 import gevent
 import pytest
 
-from tests.integration.commands import command_of
+from tests.integration.commands import command_of, run
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -168,3 +169,49 @@ def _check_watchdog(leader: Served, cluster: LocalCluster) -> None:
     wait_until(lambda: leader.get("liveness")[0] == 200, "it is alive again")
     leader.listen()
     wait_until(lambda: any("WATCHDOG=1" in told for told in leader.listen()), "the watchdog is fed again")
+
+
+@pytest.mark.parametrize("is_other_server", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_tree_is_kept_and_restored_elsewhere(
+    shared_cluster: LocalCluster, tmp_path: Path, is_other_server: bool
+) -> None:
+    server, _, _ = shared_cluster.zookeeper.partition("/")
+    root = f"/kept-{is_other_server}"
+    file, group = tmp_path / "tree.backup", paths.group("g")
+    nodes = {
+        "generation": b"7",
+        "offsets": b"",
+        "offsets/t": b"id-1 czxid-5",
+        "offsets/t/0": b"41",
+        "offsets/t/1": b"42",
+    }
+    creates = [Create(path) for path in (root, f"{root}/consumers", f"{root}{paths.GROUPS}", f"{root}{group}")]
+    creates += [Create(f"{root}{group}/{name}", content) for name, content in nodes.items()]
+    with BlockingZk(server) as zk:
+        zk.perform(Multi(tuple(creates)))
+    kept = run("zkrebalancer", "backup", file, "--zookeeper", f"{server}{root}", "--json")
+    assert (kept.returncode, json.loads(kept.stdout)["nodes"]) == (0, 3 + len(nodes)), kept.stderr
+    assert run("zkrebalancer", "backup", file, "--zookeeper", f"{server}{root}").returncode == 1
+
+    with contextlib.ExitStack() as stack:
+        if is_other_server:
+            other = stack.enter_context(LocalCluster(broker="none", directory=tmp_path / "other"))
+            server, _, _ = other.zookeeper.partition("/")
+        topic = '{"version": 3, "topic_id": "id-1", "partitions": {"0": [1], "1": [1]}}'
+        with BlockingZk(server) as zk:
+            above = [Create(f"{root}-restored{path}") for path in ("", "/brokers", paths.BROKER_TOPICS)]
+            zk.perform(Multi((*above, Create(f"{root}-restored{paths.topic('t')}", topic.encode()))))
+        elsewhere = f"{server}{root}-restored"
+        done = run("zkrebalancer", "restore", file, "--zookeeper", elsewhere, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["created"] == len(nodes) + 1
+        refused = run("zkrebalancer", "restore", file, "--zookeeper", elsewhere)
+        assert (refused.returncode, "--overwrite" in refused.stderr) == (1, True)
+        leader = Served(elsewhere, tmp_path, 3)
+        stack.callback(leader.close)
+        wait_until(lambda: 'coordinator_groups{state="idle"} 1.0' in leader.get("metrics")[1], "the group is read")
+        refused = run("zkrebalancer", "restore", file, "--zookeeper", elsewhere, "--overwrite")
+        assert (refused.returncode, "a coordinator leads here" in refused.stderr) == (1, True)
+        with BlockingZk(elsewhere) as zk:
+            found = zk.perform_all([Get(f"{group}/{name}") for name in ("generation", "offsets/t/0", "offsets/t/1")])
+        assert [node.content for node in found if isinstance(node, Content)] == [b"1000007", b"41", b"42"]

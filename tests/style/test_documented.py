@@ -15,6 +15,7 @@ COMMANDS = "tests/unit/pipeline/test_commands.py"
 # Program and sub-command -> the test that runs it briefly, to its end.
 RUNS = {
     "zkrebalancer assign": "tests/unit/assignment/test_assign_command.py::test_the_example_of_the_documentation",
+    "zkrebalancer backup": "tests/integration/test_deployment.py::test_a_tree_is_kept_and_restored_elsewhere",
     "zkrebalancer cluster down": "tests/integration/test_cluster.py::test_up_status_up_again_and_down_leaves_nothing",
     "zkrebalancer cluster status": "tests/integration/test_cluster.py::test_up_status_up_again_and_down_leaves_nothing",
     "zkrebalancer cluster up": "tests/integration/test_cluster.py::test_up_status_up_again_and_down_leaves_nothing",
@@ -54,6 +55,7 @@ RUNS = {
         "tests/integration/test_pipeline_interrupts.py::test_an_interrupt_is_one_line_and_leaves_nothing"
     ),
     "zkrebalancer pipeline weights": f"{COMMANDS}::test_pipeline_weights",
+    "zkrebalancer restore": "tests/integration/test_deployment.py::test_a_tree_is_kept_and_restored_elsewhere",
     "zkrebalancer topics create": "tests/integration/test_topic_commands.py::test_a_topic_is_created_and_filled",
     "zkrebalancer topics produce": "tests/integration/test_topic_commands.py::test_a_topic_is_created_and_filled",
     "zkrebalancer topics mirror": "tests/integration/test_cluster.py::test_the_mirror_follows_kafka_4",

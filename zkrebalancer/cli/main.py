@@ -17,6 +17,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 INTERRUPTED = 130  # the shell convention for a program that Ctrl-C has ended
 COMMANDS = {
     "assign": "Run one assignment strategy on a JSON document.",
+    "backup": "Keep the tree in ZooKeeper in a file.",
     "cluster": "Run ZooKeeper and a Kafka broker on this machine.",
     "coordinator": "Run one coordinator process.",
     "demo": "Watch groups being rebalanced, with a verdict at the end.",
@@ -25,6 +26,7 @@ COMMANDS = {
     "groups": "Inspect and operate consumer groups.",
     "pipeline": "Analyse events with Spark.",
     "security": "Secure the ZooKeeper tree and check it.",
+    "restore": "Put the tree of a backup back into ZooKeeper.",
     "topics": "Create, fill and mirror topics.",
 }
 

@@ -81,6 +81,11 @@ def names_creation(mark: str) -> bool:
     return any(name.startswith(_CREATION) for name in mark.split())
 
 
+def without_creation(mark: str) -> str:
+    """Return the names of a mark that also hold in another ensemble: topic ids."""
+    return " ".join(name for name in mark.split() if not name.startswith(_CREATION))
+
+
 def merged_names(now: str, before: str) -> str:
     """Return `before` if it has all names of `now`; else the names of `now`, then of `before`, at most MAX_NAMES."""
     if set(now.split()) <= set(before.split()):

@@ -1,0 +1,200 @@
+"""A tree is kept in a file and put back, also into another ensemble: no offset is lost, no generation used twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support.client import Client, KilledError
+from tests.support.groups import world_with
+from tests.support.world import GROUP, World
+from zkrebalancer.operations import backup as operation
+from zkrebalancer.operations.backup import GENERATION_STEP, Restored, RestoreLostError, RestoreRefusedError
+from zkrebalancer.operations.backup_file import BackupFileError, Node, check, read, write
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import Content, Create, Delete, Get, Multi
+from zkrebalancer.runtime.zk import BlockingZk
+
+PARTITIONS = 4
+OFFSETS = {number: 100 + number for number in range(PARTITIONS)}
+
+
+def nothing(_count: int) -> None:
+    pass
+
+
+def client(world: World, **limits: int) -> BlockingZk:
+    return cast("BlockingZk", Client(world, limits.get("calls", 10_000)))
+
+
+def backed_up(tmp_path: Path) -> Path:
+    """Return the backup of a running group that has a member and offsets."""
+    world = world_with(partitions=PARTITIONS)
+    world.add_agent("a", instance_id="i")
+    world.pass_time(1_000)
+    for number, offset in OFFSETS.items():
+        world.zk.perform(Multi((Create(paths.offsets(GROUP, "t", number), str(offset).encode()),)))
+    file = tmp_path / "backup"
+    assert operation.back_up(client(world), file, 1, nothing) == check(file)
+    return file
+
+
+def restored(world: World, file: Path, calls: int = 10_000, **options: bool) -> Restored:
+    wanted = {"overwrite": False, "adopt_topics": False, **options}
+    return operation.restore(client(world, calls=calls), file, progress=nothing, **wanted)
+
+
+def empty_world(topic_id: str = "id-1") -> World:
+    """Return another ensemble: its transactions have other numbers."""
+    world = World()
+    world.set_topic("other", 1)
+    world.set_topic("t", PARTITIONS, topic_id)
+    return world
+
+
+def offsets(world: World) -> dict[int, int]:
+    nodes = {number: world.zk.perform(Get(paths.offsets(GROUP, "t", number))) for number in range(PARTITIONS)}
+    return {number: int(node.content) for number, node in nodes.items() if isinstance(node, Content)}
+
+
+def generation(world: World) -> int:
+    node = world.zk.perform(Get(paths.generation(GROUP)))
+    assert isinstance(node, Content)
+    return cluster_nodes.decode_counter("generation", node.content)
+
+
+def test_another_ensemble_continues_with_every_offset_and_a_higher_generation(tmp_path: Path) -> None:
+    file = backed_up(tmp_path)
+    before = next(int(node.content) for node in read(file) if node.path == paths.generation(GROUP))
+    world = empty_world()
+    done = restored(world, file)
+    assert (done.replaced, done.created > PARTITIONS) == (0, True)
+    world.add_coordinator()
+    world.pass_time(1_000)
+    agent = world.add_agent("a", instance_id="i")
+    world.pass_time(60_000)
+    assert offsets(world) == OFFSETS
+    assert sum(map(len, world.owned().values())) == PARTITIONS
+    assert agent.name in world.owned()
+    assert generation(world) > before + GENERATION_STEP
+
+
+def test_marks_that_name_only_creations_do_not_delete_offsets(tmp_path: Path) -> None:
+    """Keep `czxid-…` in `portable`: then the offsets are deleted, because the node was created by another number."""
+    file = backed_up(tmp_path)
+    nodes = [
+        Node(node.path, b"czxid-999") if node.path.endswith(("/offsets/t", "/incarnations/t")) else node
+        for node in read(file)
+    ]
+    other = tmp_path / "other"
+    write(other, nodes, 1)
+    world = empty_world()
+    restored(world, other)
+    world.add_coordinator()
+    world.add_agent("a")
+    world.pass_time(60_000)
+    assert offsets(world) == OFFSETS
+
+
+def test_a_topic_with_another_id_is_refused_unless_told_and_then_keeps_its_offsets(tmp_path: Path) -> None:
+    file = backed_up(tmp_path)
+    world = empty_world("id-2")
+    with pytest.raises(RestoreRefusedError, match=r"1 topics have other ids here \(t\)"):
+        restored(world, file)
+    assert offsets(world) == {}
+    restored(world, file, adopt_topics=True)
+    world.add_coordinator()
+    world.add_agent("a")
+    world.pass_time(60_000)
+    assert offsets(world) == OFFSETS
+
+
+def test_members_and_their_commands_are_not_in_a_backup(tmp_path: Path) -> None:
+    found = [node.path for node in read(backed_up(tmp_path))]
+    assert paths.COORDINATOR not in found
+    assert not [path for path in found if any(f"/{kind}/" in path for kind in ("ids", "owners", "channel", "given"))]
+    assert {paths.given(GROUP), paths.served(GROUP), paths.COORDINATOR_EPOCH} <= {*found}
+
+
+def test_a_live_tree_is_not_overwritten(tmp_path: Path) -> None:
+    file = backed_up(tmp_path)
+    world = world_with(partitions=PARTITIONS)
+    with pytest.raises(RestoreRefusedError, match="a coordinator leads here"):
+        restored(world, file, overwrite=True)
+    agent = world.add_agent("a")
+    world.pass_time(1_000)
+    world.kill_coordinator(world.leader())
+    world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
+    with pytest.raises(RestoreRefusedError, match="there are 1 groups here, such as g; see --overwrite"):
+        restored(world, file)
+    with pytest.raises(RestoreRefusedError, match=f"group g has consumers, such as {agent.name}"):
+        restored(world, file, overwrite=True)
+    world.kill_agent(agent)
+    world.pass_time(10_000)
+    later = generation(world)
+    assert restored(world, file, overwrite=True).created >= PARTITIONS
+    assert (offsets(world), generation(world) > later) == (OFFSETS, True)
+
+
+def test_a_restore_that_was_killed_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "MAX_WRITES", 2)
+    monkeypatch.setattr(operation, "MAX_READS", 3)
+    file = backed_up(tmp_path)
+    whole = empty_world()
+    restored(whole, file)
+    expected = {path: node.content for path, node in whole.zk.nodes.items()}
+    for calls in range(10, 38, 7):
+        world = empty_world()
+        with pytest.raises(KilledError):
+            restored(world, file, calls=calls)
+        world.zk.perform(Multi((Delete(paths.COORDINATOR),)))  # ends with the session
+        restored(world, file, overwrite=True)
+        assert {path: node.content for path, node in world.zk.nodes.items()} == expected
+
+
+def test_a_restore_ends_if_another_process_takes_the_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "MAX_READS", 3)
+    world = empty_world()
+
+    def lose(_count: int) -> None:
+        world.zk.perform(Multi((Delete(paths.COORDINATOR),)))
+
+    with pytest.raises(RestoreLostError, match="the leader's node was deleted meanwhile"):
+        operation.restore(client(world), backed_up(tmp_path), overwrite=False, adopt_topics=False, progress=lose)
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda lines: lines[:-1], "the end is missing"),
+        (lambda lines: [*lines[:3], *lines[4:]], "the file is damaged"),
+        (lambda lines: [*lines, lines[-1]], "there is something after the end"),
+        (lambda lines: [lines[0], "x", *lines[1:]], "line 2 is not JSON"),
+        (lambda lines: [lines[0], '{"path": "/brokers", "content": ""}', *lines[1:]], "line 2 is not a node below"),
+        (lambda lines: [*lines[1:]], "it is no backup of this version"),
+    ],
+)
+def test_what_is_no_whole_backup_is_refused_before_anything_is_written(
+    tmp_path: Path, damage: Callable[[list[str]], list[str]], fault: str
+) -> None:
+    file = backed_up(tmp_path)
+    file.write_text("\n".join(damage(file.read_text().splitlines())) + "\n")
+    world = empty_world()
+    before = dict(world.zk.nodes)
+    with pytest.raises(BackupFileError, match=fault):
+        restored(world, file)
+    assert world.zk.nodes == before
+
+
+def test_a_file_is_not_replaced_and_a_failed_backup_leaves_none(tmp_path: Path) -> None:
+    file = backed_up(tmp_path)
+    with pytest.raises(FileExistsError, match="backup exists"):
+        write(file, [], 1)
+    with pytest.raises(KilledError):
+        operation.back_up(client(World(), calls=1), tmp_path / "new", 1, nothing)
+    assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+    assert json.loads(file.read_text().splitlines()[0])["zkrebalancer_backup"] == 1

@@ -1,0 +1,83 @@
+"""`zkrebalancer backup` and `restore`: the tree in ZooKeeper, in a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from zkrebalancer.cli import options
+from zkrebalancer.operations import backup as operation
+from zkrebalancer.operations import backup_file
+from zkrebalancer.runtime import clock
+from zkrebalancer.runtime.zk import BlockingZk
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@contextmanager
+def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal; yield a function that gets the number of nodes so far."""
+    console = Console(stderr=True)
+    columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("nodes"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def backup(file: Path, zookeeper: str, as_json: bool) -> None:
+    """Keep groups, settings, offsets and generations in a new file, also while everything runs.
+
+    Members and pending commands are left out: they end with their sessions. Kafka's own nodes are left out, too.
+
+    \b
+    Example:
+      zkrebalancer backup groups.backup --zookeeper localhost:2181/kafka
+    """
+    began_s = time.monotonic()
+    with BlockingZk(zookeeper) as zk, _bar(None) as progress:
+        nodes = operation.back_up(zk, file, clock.epoch_ms(), progress)
+    facts = {"file": str(file), "nodes": nodes, "bytes": file.stat().st_size}
+    if as_json:
+        click.echo(json.dumps({**facts, "elapsed_s": round(time.monotonic() - began_s, 3)}))
+    else:
+        click.echo(f"wrote {nodes} nodes to {file}, {facts['bytes']} bytes")
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--overwrite", is_flag=True, help="Also if there are groups; nodes that the backup lacks stay.")
+@click.option("--adopt-topics", is_flag=True, help="Keep offsets of topics that have other ids here, or none.")
+@options.zookeeper_option
+@options.json_option
+@options.log_level_option
+def restore(file: Path, overwrite: bool, adopt_topics: bool, zookeeper: str, as_json: bool) -> None:
+    """Put a backup back, also into another ensemble. Stop coordinators, agents and gateways first.
+
+    Generations continue a million higher, so that none is used twice. Offsets stay with their topics: if a topic here
+    has another id than the one in the backup, the command refuses, because the leader would delete its offsets.
+
+    \b
+    Example:
+      zkrebalancer restore groups.backup --zookeeper localhost:2182/kafka
+    """
+    began_s = time.monotonic()
+    total = backup_file.check(file)
+    with BlockingZk(zookeeper) as zk, _bar(total) as progress:
+        done = operation.restore(zk, file, overwrite=overwrite, adopt_topics=adopt_topics, progress=progress)
+    facts = {"file": str(file), "created": done.created, "replaced": done.replaced, "unchanged": done.unchanged}
+    if as_json:
+        click.echo(json.dumps({**facts, "elapsed_s": round(time.monotonic() - began_s, 3)}))
+    else:
+        click.echo(f"created {done.created} nodes, replaced {done.replaced}; {done.unchanged} were the same")

@@ -1,0 +1,258 @@
+"""Keeps the tree below `/consumers` in a file, and puts it back, also into another ensemble.
+
+A backup has every persistent node but what belongs to consumers that will be gone: their channels, and the records of
+what they were given. On a running tree, nodes are read one after the other: each offset is one that was stored at some
+time during the backup.
+
+A restore changes what would mean something else in another tree. Marks of topics lose the creation ids of nodes
+(`czxid-…`), which only their own ensemble knows: topic ids stay, and a mark without any is filled in by the leader.
+Generations grow, so that those that were reached after the backup are not used again. While it runs, it holds the node
+of the leader: no coordinator can lead a tree that is not complete, and the restore ends if that node is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from zkrebalancer.operations import backup_file
+from zkrebalancer.operations.backup_file import Node
+from zkrebalancer.operations.nodes import names_below
+from zkrebalancer.protocol import cluster_nodes, paths
+from zkrebalancer.protocol.calls import (
+    ABSENT,
+    CHANGED,
+    Check,
+    Children,
+    Content,
+    Create,
+    Delete,
+    Get,
+    ListChildren,
+    Multi,
+    Operation,
+    Refusal,
+    Refused,
+    SetContent,
+)
+from zkrebalancer.protocol.cluster_nodes import CoordinatorAddress
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError
+from zkrebalancer.runtime.zk import BlockingZk
+
+MAX_READS = 200  # nodes that are read at once, with the lists of their children
+MAX_WRITES = 200
+NOBODY = -1  # the id of the restore in the leader's node; brokers have higher ones
+GENERATION_STEP = 1_000_000  # more than the rebalances of a group between a backup and its loss
+_GROUP = rf"{paths.GROUPS}/[^/]+"
+_OF_CONSUMERS = re.compile(rf"{_GROUP}/(ids|owners|channel|given)/.+")
+_OFFSET = re.compile(rf"{_GROUP}/offsets/[^/]+/[0-9]+")
+_MARK = re.compile(rf"{_GROUP}/(?:offsets|incarnations)/([^/]+)")
+_COUNTER = re.compile(rf"{_GROUP}/(generation|given)")
+Progress = Callable[[int], None]
+
+
+class RestoreRefusedError(RebalancerError):
+    """The tree is in use, or has what the restore would overwrite."""
+
+
+class RestoreLostError(RebalancerError):
+    """Another process changed the tree during the restore."""
+
+
+# ---- backup
+
+
+def back_up(zk: BlockingZk, file: Path, now_ms: int, progress: Progress) -> int:
+    """Write all nodes to a new file; return their number. `progress` gets the number so far.
+
+    Raises:
+        FileExistsError, OSError: the file exists, or cannot be written.
+        ZooKeeperRefusedError: a node may not be read: a backup without it would be worth nothing.
+
+    """
+    return backup_file.write(file, _counted(_nodes(zk), progress), now_ms)
+
+
+def _counted(nodes: Iterator[Node], progress: Progress) -> Iterator[Node]:
+    for count, node in enumerate(nodes, start=1):
+        yield node
+        progress(count)
+
+
+def _nodes(zk: BlockingZk) -> Iterator[Node]:
+    """Yield the nodes, parents first; at most the children of MAX_READS nodes of each level are kept in memory."""
+    waiting = [paths.CONSUMERS]
+    while waiting:
+        now, waiting = waiting[-MAX_READS:], waiting[:-MAX_READS]
+        contents = zk.perform_all([Get(path) for path in now], ABSENT)
+        found = {path: reply for path, reply in zip(now, contents, strict=True) if isinstance(reply, Content)}
+        kept = {path: reply.content for path, reply in found.items() if not reply.stat.ephemeral_owner}
+        yield from (Node(path, content) for path, content in kept.items())
+        above = [path for path in kept if not _OFFSET.fullmatch(path)]
+        lists = zk.perform_all([ListChildren(path) for path in above], ABSENT)
+        for path, listed in zip(above, lists, strict=True):
+            if isinstance(listed, Children):
+                below = (f"{path}/{name}" for name in listed.names)
+                waiting += [one for one in below if not _OF_CONSUMERS.fullmatch(one)]
+
+
+# ---- restore
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a restore has done: nodes it created, replaced, and left as they were."""
+
+    created: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+
+
+@dataclass(slots=True)
+class _Holder:
+    """The leader's node, which the restore holds."""
+
+    zk: BlockingZk
+    fence: Check = field(init=False)
+
+    def __enter__(self) -> Self:
+        for path in (paths.CONSUMERS, paths.GROUPS):
+            self.zk.perform(Multi((Create(path),)), {Refusal.NODE_EXISTS})
+        address = CoordinatorAddress(NOBODY, f"{socket.gethostname()} (restore)", 0, None, "0")
+        node = Create(paths.COORDINATOR, cluster_nodes.encode_coordinator(address), ephemeral=True)
+        if isinstance(self.zk.perform(Multi((node,)), {Refusal.NODE_EXISTS}), Refused):
+            raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
+        self.fence = Check(paths.COORDINATOR, 0)
+        return self
+
+    def __exit__(self, *_of_an_error: object) -> None:
+        self.zk.perform(Multi((Delete(paths.COORDINATOR),)), ABSENT)
+
+    def write(self, operations: list[Operation]) -> None:
+        """Perform operations in transactions that fail once another one holds the node."""
+        while operations:
+            count = min(MAX_WRITES, self.zk.request_limit.fitting(operations, [self.fence]))
+            reply = self.zk.perform(Multi((self.fence, *operations[:count])), CHANGED)
+            if isinstance(reply, Refused):
+                what = (
+                    "the leader's node was deleted"
+                    if not reply.index
+                    else f"{operations[reply.index - 1].path} changed"
+                )
+                raise RestoreLostError(f"{what} meanwhile; restore again with --overwrite")
+            operations = operations[count:]
+
+
+def restore(zk: BlockingZk, file: Path, *, overwrite: bool, adopt_topics: bool, progress: Progress) -> Restored:
+    """Put the nodes of a file back.
+
+    `overwrite`: also into a tree that has groups; nodes that the file does not have stay. `adopt_topics`: offsets
+    belong to the topics that exist now, although these have other ids.
+
+    Raises:
+        BackupFileError, OSError: the file is not a whole backup; nothing was written.
+        RestoreRefusedError: a coordinator leads, consumers are registered, there are groups, or a topic is another
+            one; nothing was written.
+        RestoreLostError: another process changed the tree meanwhile; a part may be written.
+
+    """
+    backup_file.check(file)
+    with _Holder(zk) as holder:
+        _refuse_live_tree(zk, overwrite=overwrite)
+        if not adopt_topics:
+            _refuse_other_topics(zk, file)
+        done = Restored()
+        chunk: list[Node] = []
+        for count, node in enumerate(backup_file.read(file), start=1):
+            chunk.append(Node(node.path, portable(node.path, node.content, adopt_topics=adopt_topics)))
+            if len(chunk) == MAX_READS:
+                _write(zk, holder, chunk, done)
+                chunk = []
+                progress(count)
+        _write(zk, holder, chunk, done)
+    return done
+
+
+def _refuse_live_tree(zk: BlockingZk, *, overwrite: bool) -> None:
+    groups = names_below(zk, paths.GROUPS)
+    if groups and not overwrite:
+        raise RestoreRefusedError(f"there are {len(groups)} groups here, such as {groups[0]}; see --overwrite")
+    for group in groups:
+        consumers = names_below(zk, paths.ids(group))
+        if consumers:
+            raise RestoreRefusedError(f"group {group} has consumers, such as {consumers[0]}; stop them first")
+
+
+def _refuse_other_topics(zk: BlockingZk, file: Path) -> None:
+    """Refuse a file with offsets of topics that have other ids here: the leader would delete these offsets."""
+    known: dict[str, str] = {}
+    others: set[str] = set()
+    for node in backup_file.read(file):
+        match = _MARK.fullmatch(node.path)
+        mark = portable(node.path, node.content, adopt_topics=False).decode(errors="replace") if match else ""
+        if match and mark:
+            topic = match[1]
+            if topic not in known:
+                known[topic] = _incarnation(zk, topic)
+            if known[topic] and not cluster_nodes.is_same_topic(mark, known[topic]):
+                others.add(topic)
+    if others:
+        names = ", ".join(sorted(others)[:3])
+        raise RestoreRefusedError(
+            f"{len(others)} topics have other ids here ({names}): their offsets would be deleted; see --adopt-topics"
+        )
+
+
+def _incarnation(zk: BlockingZk, topic: str) -> str:
+    """Return the topic id of an existing topic, as far as one is known."""
+    node = zk.perform(Get(paths.topic(topic)), ABSENT)
+    if isinstance(node, Content):
+        with suppress(NodeContentError):
+            found = cluster_nodes.decode_topic(node.content, node.stat.created_zxid)
+            return cluster_nodes.without_creation(found.incarnation)
+    return ""
+
+
+def portable(path: str, content: bytes, *, adopt_topics: bool) -> bytes:
+    """Return the content of a node for another tree."""
+    with suppress(NodeContentError):
+        if _MARK.fullmatch(path):
+            mark = cluster_nodes.decode_mark(content)
+            return b"" if adopt_topics else cluster_nodes.without_creation(mark).encode()
+        if _COUNTER.fullmatch(path):
+            generation = cluster_nodes.decode_counter("generation", content)
+            return cluster_nodes.encode_counter(generation + GENERATION_STEP)
+    return content
+
+
+def _write(zk: BlockingZk, holder: _Holder, chunk: list[Node], done: Restored) -> None:
+    """Write nodes, parents first; counters of the tree itself never go back."""
+    present = zk.perform_all([Get(node.path) for node in chunk], ABSENT)
+    operations: list[Operation] = []
+    for node, reply in zip(chunk, present, strict=True):
+        if not isinstance(reply, Content):
+            operations.append(Create(node.path, node.content))
+            done.created += 1
+            continue
+        content = _higher(node, reply.content)
+        if content == reply.content:
+            done.unchanged += 1
+        else:
+            operations.append(SetContent(node.path, content, reply.stat.version))
+            done.replaced += 1
+    holder.write(operations)
+
+
+def _higher(node: Node, present: bytes) -> bytes:
+    """Return the higher one of two counters; for any other node, its content in the file."""
+    if node.path != paths.COORDINATOR_EPOCH and not _COUNTER.fullmatch(node.path):
+        return node.content
+    with suppress(NodeContentError):
+        before, after = (cluster_nodes.decode_counter("counter", one) for one in (present, node.content))
+        return present if before > after else node.content
+    return node.content

@@ -1,0 +1,119 @@
+"""The file of a backup: JSON lines, the last of which proves that it is complete. Read and written line by line.
+
+The first line names the format, each further one a node, parents before children; the last one has the number of nodes
+and the SHA-256 of all lines before it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zkrebalancer.protocol import paths
+from zkrebalancer.protocol.errors import RebalancerError
+
+FORMAT = "zkrebalancer_backup"
+VERSION = 1
+MAX_LINE_BYTES = 4_000_000  # a node of 1 MB, in base64
+
+
+class BackupFileError(RebalancerError):
+    """The file is no backup, or not a whole one."""
+
+
+class Node(NamedTuple):
+    """A persistent node."""
+
+    path: str
+    content: bytes
+
+
+def write(file: Path, nodes: Iterable[Node], now_ms: int) -> int:
+    """Write a new file, which appears only when it is complete; return the number of nodes.
+
+    Raises:
+        FileExistsError: there is such a file.
+        OSError: it cannot be written.
+
+    """
+    if file.exists():
+        raise FileExistsError(f"{file} exists")
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    count, digest = 0, hashlib.sha256()
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+
+            def put(document: dict[str, Any]) -> None:
+                line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+                digest.update(line)
+                out.write(line)
+
+            put({FORMAT: VERSION, "taken_at_ms": now_ms})
+            for node in nodes:
+                put({"path": node.path, "content": base64.b64encode(node.content).decode()})
+                count += 1
+            put({"nodes": count, "sha256": digest.hexdigest()})
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(partial, file)  # unlike a renaming, this replaces nothing
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def check(file: Path) -> int:
+    """Read a whole file and return its number of nodes; raises BackupFileError, OSError."""
+    return sum(1 for _ in read(file))
+
+
+def read(file: Path) -> Iterator[Node]:
+    """Yield the nodes; raises BackupFileError, OSError."""
+    digest, count, end = hashlib.sha256(), 0, None
+    with file.open("rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
+            document = _document(file, number, line)
+            if number == 1:
+                _require(document.get(FORMAT) == VERSION, file, number, "it is no backup of this version")
+            elif end is not None:
+                _require(is_so=False, file=file, number=number, fault="there is something after the end")
+            elif "path" in document:
+                count += 1
+                yield _node(file, number, document)
+            else:
+                end = document
+                known = {"nodes": count, "sha256": digest.hexdigest()}
+                _require(document == known, file, number, "the file is damaged")
+            digest.update(line)
+    _require(end is not None, file, count + 2, "the end is missing")
+
+
+def _document(file: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise BackupFileError(f"{file}: line {number} is not JSON")
+    return document
+
+
+def _node(file: Path, number: int, document: dict[str, Any]) -> Node:
+    path, content = document.get("path"), document.get("content")
+    if isinstance(path, str) and isinstance(content, str) and (path + "/").startswith(paths.CONSUMERS + "/"):
+        try:
+            return Node(path, base64.b64decode(content, validate=True))
+        except binascii.Error:
+            pass
+    raise BackupFileError(f"{file}: line {number} is not a node below {paths.CONSUMERS}")
+
+
+def _require(is_so: bool, file: Path, number: int, fault: str) -> None:
+    if not is_so:
+        raise BackupFileError(f"{file}: line {number}: {fault}")
