@@ -38,6 +38,7 @@ _QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ui.explainMode": "simple",  # Spark describes the plan again after each stage, for a page that is off
     "spark.sql.maxPlanStringLength": "0",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # six calls into the JVM for each column, to place errors
     "spark.sql.ui.retainedExecutions": "10",  # the default of 1,000 fills a small heap
     "spark.ui.retainedJobs": "10",
     "spark.ui.retainedStages": "10",
