@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 examples.register()
 
+pytest_plugins = ["tests.support.pipeline_run"]
+
 SHARED_BY_A_MODULE = ("module", "package", "class")
 # One worker runs all tests that share the Spark session, and all tests of a module with a fixture of that scope.
 INTEGRATION = "tests/integration"

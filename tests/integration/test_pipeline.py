@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -26,13 +27,14 @@ from pyspark.sql import SparkSession
 from tests.integration.commands import run
 from tests.integration.test_command_lines import require_one_line
 from tests.support.light_spark import SUBMIT_LIGHT
-from tests.unit.pipeline.frames import differences
-from tests.unit.pipeline.histories import chaos, planned, write_run
+from tests.support.pipeline_run import PLANNED, Made
+from tests.unit.pipeline.frames import Table, differences, stored
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import KAFKA_3, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.server import child_environment
-from zkrebalancer.pipeline import batch, watch
+from zkrebalancer.pipeline import watch
+from zkrebalancer.pipeline.facts import handovers
 from zkrebalancer.pipeline.sweep import output
 from zkrebalancer.pipeline.sweep.grid import read_grid
 from zkrebalancer.pipeline.sweep.job import sweep
@@ -41,35 +43,31 @@ from zkrebalancer.pipeline.topic import Place
 DEADLINE_S = 600.0  # other tests may have the machine to themselves
 ASK_INTERVAL_S = 0.1
 KILLS = 2
-SEEDS = range(6)
+RUNS = (*(f"run-{seed:03}" for seed in range(6)), PLANNED)
 TOPIC = "event-lines"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # As in the guide, but for the way to Kafka's programs.
 SEND = "find * -name '*.jsonl' -exec awk '{ print FILENAME \"\\t\" $0 }' {} + | "
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pipeline") / "in"
-    for seed in SEEDS:
-        write_run(folder / f"run-{seed}" / "events", chaos(seed))
-    write_run(folder / "planned", planned())
-    with (folder / "planned" / "0.jsonl").open("a") as file:
-        file.write('no event\n{"kind": "committed", "mono_us": 1}\n')
-    return folder
+@dataclass(frozen=True)
+class Small:
+    """A few of the runs that all tests share: the folder of their event files, and their tables."""
+
+    events: Path
+    tables: dict[str, Table]
+
+    def assert_equal(self, out: Path) -> None:
+        """Require the same tables below `out`."""
+        assert differences(self.tables, {name: stored(out / name) for name in self.tables}) == {}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark: SparkSession, events: Path) -> Path:
-    out = events.parent / "undisturbed"
-    batch.run(spark, str(events), str(out))
-    return out
-
-
-def assert_equal(spark: SparkSession, expected: Path, found: Path) -> None:
-    names = [path.name for path in expected.iterdir()]
-    tables = [{name: spark.read.parquet(str(out / name)) for name in names} for out in (expected, found)]
-    assert differences(*tables) == {}
+def small(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Small:
+    events = tmp_path_factory.mktemp("small")
+    for name in RUNS:
+        shutil.copytree(made.events / name, events / name)
+    return Small(events, {name: [row for row in table if row["run"] in RUNS] for name, table in made.tables.items()})
 
 
 def begin(folder: Path, *arguments: object) -> subprocess.Popen[bytes]:
@@ -114,8 +112,7 @@ def send(bootstrap: str, topic: str, folder: Path) -> None:
 
 def test_a_topic_gives_what_the_files_give(
     spark: SparkSession,
-    events: Path,
-    undisturbed: Path,
+    small: Small,
     agent_cluster: LocalCluster,
     topic: str,
     tmp_path: Path,
@@ -128,18 +125,18 @@ def test_a_topic_gives_what_the_files_give(
         lines = watch.topic_lines(spark, Place({"bootstrap.servers": agent_cluster.bootstrap}, topic))
         watch.start(spark, lines, tmp_path, None, said.append).awaitTermination()
 
-    send(agent_cluster.bootstrap, topic, events)
+    send(agent_cluster.bootstrap, topic, small.events)
     with monkeypatch.context() as broken:
-        broken.setattr(batch, "rebalances", lambda *_: 1 // 0)
+        broken.setattr(handovers, "overlaps", lambda *_: 1 // 0)
         with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
             take_all()
     assert (tmp_path / "intervals").exists()
     take_all()
-    assert_equal(spark, undisturbed, tmp_path)
-    send(agent_cluster.bootstrap, topic, events)
+    small.assert_equal(tmp_path)
+    send(agent_cluster.bootstrap, topic, small.events)
     take_all()
     assert [line.partition(":")[2] for line in said] == [
-        f" {count_lines(events)} lines of 7 runs",
+        f" {count_lines(small.events)} lines of 7 runs",
         " 0 lines of 0 runs",
     ]
 
@@ -164,13 +161,11 @@ def test_weights_of_no_group_are_refused_before_anybody_waits_for_spark(
 
 
 @pytest.mark.long
-def test_a_watcher_that_is_killed_loses_and_doubles_nothing(
-    spark: SparkSession, events: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_watcher_that_is_killed_loses_and_doubles_nothing(spark: SparkSession, small: Small, tmp_path: Path) -> None:
     grown, out = tmp_path / "in", tmp_path / "out"
     arguments = ("watch", "--events", grown, "--out", out, "--master", "local[2]")
     for half in (0, 1):
-        for file, lines in _halves(events, half):
+        for file, lines in _halves(small.events, half):
             (grown / file).parent.mkdir(parents=True, exist_ok=True)
             with (grown / file).open("ab") as appended:
                 appended.write(lines)
@@ -180,7 +175,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(
             kill(watcher)  # while it makes tables
     _out, errors = watcher.communicate(timeout=DEADLINE_S)
     assert watcher.returncode == 0, errors.decode()[-2_000:]
-    assert_equal(spark, undisturbed, out)
+    small.assert_equal(out)
 
 
 def _halves(events: Path, half: int) -> Iterator[tuple[Path, bytes]]:
@@ -205,11 +200,9 @@ def no_work_stays() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("no_work_stays")
-def test_executors_that_are_killed_change_nothing(
-    spark: SparkSession, events: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Small, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    job = begin(tmp_path, "run", "--events", events, "--out", out, "--master", "local-cluster[2,1,1024]")
+    job = begin(tmp_path, "run", "--events", small.events, "--out", out, "--master", "local-cluster[2,1,1024]")
     killed: set[int] = set()
 
     def kill_some() -> None:
@@ -227,7 +220,7 @@ def test_executors_that_are_killed_change_nothing(
     killer.join()
     assert job.returncode == 0, errors.decode()[-2_000:]
     assert len(killed) == KILLS
-    assert_equal(spark, undisturbed, out)
+    small.assert_equal(out)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from tests.support.light_spark import SUBMIT_LIGHT
 from tests.unit.pipeline.histories import planned, write_run
 
 DEADLINE_S = 300.0
-ASK_INTERVAL_S = 0.02
+ASK_INTERVAL_S = 0.1  # each time, all processes of the machine are listed
 JVM = "org.apache.spark.deploy.SparkSubmit"
 OF_THE_JVM = "WARNING: Using incubator modules: jdk.incubator.vector"  # printed whenever Spark starts
 

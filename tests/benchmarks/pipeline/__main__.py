@@ -51,8 +51,8 @@ def measured(command: list[str]) -> tuple[float, float, Any]:
     return time.perf_counter() - began, peak[0] / (1 << 20), json.loads(out)
 
 
-def of_tables(out: Path) -> dict[str, Any]:
-    """Return the tables' content in the form of `plain.facts`."""
+def told(document: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Return what the command printed and the tables' content in the form of `plain.facts`."""
 
     def table(name: str, *columns: str) -> list[list[Any]]:
         return [list(row.values()) for row in pq.read_table(out / name, columns=list(columns)).to_pylist()]
@@ -62,8 +62,9 @@ def of_tables(out: Path) -> dict[str, Any]:
         bins[number] = bins.get(number, 0) + records
     steps = sorted(table("steps", "step", *STEP))
     curve = sorted(table("delay_curve", "second", "records", "mean_ms", "max_ms"))
+    (run,) = document["runs"]
     return {
-        "records": dict(zip(VERDICT, table("runs", *VERDICT)[0], strict=True)),
+        "records": {name: run[name] for name in VERDICT},
         "steps": [[number, *(round(value, 1) for value in figures)] for number, *figures in steps],
         "delays": [list(each) for each in sorted(bins.items())],
         "curve": [[at, count, round(mean * count * 1_000), round(most * 1_000)] for at, count, mean, most in curve],
@@ -83,9 +84,9 @@ def compare(millions: float) -> str:
         load = os.getloadavg()[0]
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "pipeline", "run", "--events", str(folder)]
         command += ["--out", str(out), "--master", "local[2]", "--memory", HEAP, "--json"]
-        spark_s, spark_mib, _document = measured(command)
+        spark_s, spark_mib, document = measured(command)
         plain_s, plain_mib, said = measured([sys.executable, "-m", "tests.benchmarks.pipeline.plain", str(folder)])
-        found = of_tables(out)
+        found = told(document, out)
         different = [name for name in said if found[name] != said[name]]
         return "\n".join(
             (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.unit.pipeline.conftest import Made
+from tests.support.pipeline_run import PLANNED, Made
 from tests.unit.pipeline.frames import rows
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.pipeline.facts.steps import STEP
@@ -26,12 +27,12 @@ def test_record_counts_equal_the_checkers(made: Made) -> None:
 
 def test_events_that_could_not_be_written_are_counted(made: Made) -> None:
     found = dict(rows(made.tables["runs"], "run", "events_dropped"))
-    assert found == {run: 7 if run == "planned" else 0 for run in made.histories}
+    assert found == {run: 7 if run == PLANNED else 0 for run in made.histories}
 
 
 def test_rebalances_equal_the_checkers(made: Made) -> None:
     columns = ("generation", "cause", "outcome", "settled_ms", "pause_ms_max", "moved", "members", "mode")
-    rebalances = made.histories["planned"].verdict().rebalances
+    rebalances = made.histories[PLANNED].verdict().rebalances
     expected = [tuple(getattr(each, name) for name in columns) for each in rebalances]
     found = rows(made.tables["rebalances"], *columns)
     assert found == sorted(expected, key=repr)
@@ -51,9 +52,10 @@ def test_step_measures_equal_the_plain_summarys(made: Made) -> None:
     assert len(expected) > 3
 
 
-def test_load_peaks_equal_the_plain_summarys(made: Made) -> None:
-    found = rows(load_peaks(made.tables["events"], made.tables["intervals"], made.tables["steps"]), *STEP, "load_peak")
-    peaks = {(run, step): peak for run, step, peak in found if peak is not None}
+def test_load_peaks_equal_the_plain_summarys(spark: SparkSession, made: Made) -> None:
+    tables = [spark.read.parquet(str(made.facts / name)) for name in ("events", "intervals", "steps")]
+    found = rows(load_peaks(*tables), *STEP, "load_peak")
+    peaks = {(run.removeprefix(f"{made.events}/"), step): peak for run, step, peak in found if peak is not None}
     expected: dict[tuple[str, Any], Any] = {}
     for run, history in made.histories.items():
         if not history.verdict().overlaps:

@@ -7,23 +7,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tests.support.pipeline_run import Command
 from tests.unit.observe.history import History
-from tests.unit.pipeline.conftest import Command
 from tests.unit.pipeline.histories import write_run
 from zkrebalancer.cli.main import zkrebalancer
 from zkrebalancer.protocol.weights import HOUR_S
 
 HOURS = 5
-
-
-def test_pipeline_sweep(command: Command, tmp_path: Path) -> None:
-    axes = ("--grid", "members=3", "--grid", "partitions=6", "--grid", "skew=0", "--grid", "churn=0.1")
-    told = command(
-        "pipeline", "sweep", *axes, "--grid", "strategy=sticky", "--repeat", 1, "--seed", 5, "--out", tmp_path / "out"
-    )
-    assert (told["cells"], told["rows"], told["seed"]) == (1, 3, 5)
-    assert Path(told["table"]).exists()
-    assert Path(told["page"]).exists()
 
 
 def test_pipeline_weights(command: Command, tmp_path: Path) -> None:

@@ -1,56 +1,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from pyspark.sql import SparkSession
 
+from tests.support.pipeline_run import COMPARED, Made
 from tests.support.run_folders import FakeRun
-from tests.unit.pipeline.conftest import Command
 from zkrebalancer.observe.measures import measure
 from zkrebalancer.observe.reading import EventFiles, Problems
-from zkrebalancer.pipeline.report import compare as report
 from zkrebalancer.pipeline.report import output
-from zkrebalancer.pipeline.report.compare import Comparison, compare
+from zkrebalancer.pipeline.report.compare import Comparison
 from zkrebalancer.pipeline.report.folders import find_runs
 from zkrebalancer.protocol.errors import ConfigurationError
 
-RUNS = [
-    *(FakeRun("central-incremental", 2_000 + 10 * seed, seed) for seed in (1, 2, 3)),
-    *(FakeRun("kip848", 500 + 10 * seed, seed, broker="kafka-4") for seed in (1, 2, 3)),
-    *(FakeRun("classic-range", 6_000 + 10 * seed, seed) for seed in (1, 2, 3)),
-    FakeRun("classic-range", 1, 4, trusted=False),
-]
 
-
-def test_runs_are_compared_and_losses_come_first(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for run in RUNS:
-        run.write(tmp_path / "runs")
-    out = tmp_path / "out"
-    out.mkdir()
-    made: list[Comparison] = []
-
-    def keep(spark: SparkSession, directories: Sequence[Path], out: Path) -> Comparison:
-        made.append(compare(spark, directories, out))
-        return made[0]
-
-    monkeypatch.setattr(report, "compare", keep)
-    document = command("experiment", "compare", tmp_path / "runs", "--out", out)
-    (found,) = made
-    assert (document["runs"], document["page"]) == (len(RUNS), str(out / output.PAGE))
+def test_runs_are_compared_and_losses_come_first(made: Made) -> None:
+    found, document, out = made.comparison, made.document, made.out
+    assert (document["runs"], document["page"]) == (len(COMPARED), str(out / output.PAGE))
     assert "loses" in {verdict["outcome"] for verdict in document["verdicts"]}
 
     runs = {(row["protocol"], row["seed"]): row for row in pd.read_parquet(out / "runs.parquet").to_dict("records")}
-    assert len(runs) == len(RUNS) == len(pd.read_csv(out / "runs.csv"))
+    assert len(runs) == len(COMPARED) == len(pd.read_csv(out / "runs.csv"))
     ours = runs["central-incremental", 2]
     assert (ours["settled_ms"], ours["unowned_partition_s"], ours["lost"], ours["overlaps"]) == (2_020.0, 4.04, 0, 0)
     assert ours["delay_max_ms"] == pytest.approx(2_025, rel=0.01)
-    folder = tmp_path / "runs" / "central-incremental" / "crash" / "default-m3-p6-s2"
+    folder = made.runs / "central-incremental" / "crash" / "default-m3-p6-s2"
     told, _steps = measure(EventFiles(folder / "events", Problems()))
     assert ours["load_peak"] == told["load_peak"] == pytest.approx(4 / 3, rel=0.01), (
         "one of two members has four of six partitions"

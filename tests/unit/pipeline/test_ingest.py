@@ -46,13 +46,15 @@ def test_invalid_lines_are_kept_with_file_line_and_reason(spark: SparkSession, t
     (events / "a é.jsonl").write_text("\n".join(lines) + '\n{"mono_us": 5, "ki')
     (events / "notes.txt").write_text("not an event file")
     # Blocks of a few lines each, so that the reader of a block cannot know its line numbers.
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "1000")
-    spark.conf.set("spark.sql.files.openCostInBytes", "1")
+    small = {"spark.sql.files.maxPartitionBytes": "1000", "spark.sql.files.openCostInBytes": "1"}
+    usual = {key: spark.conf.get(key) for key in small}
     try:
+        for key, value in small.items():
+            spark.conf.set(key, value)
         write_events(parse(read_lines(spark, str(tmp_path / RUNS))), str(tmp_path / "out?"))
     finally:
-        spark.conf.unset("spark.sql.files.maxPartitionBytes")
-        spark.conf.unset("spark.sql.files.openCostInBytes")
+        for key, setting in usual.items():
+            spark.conf.set(key, str(setting))
     table = read_events(spark, str(tmp_path / "out?"))
     assert table.select("file", "block").distinct().count() > 5
     found = rows(rejects(table, blocks(table)), "line", "run", "file", "text", "reason", "is_torn")

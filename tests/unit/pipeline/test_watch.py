@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from tests.unit.pipeline.conftest import Made
-from tests.unit.pipeline.frames import differences
+from tests.support.pipeline_run import Made
+from tests.unit.pipeline.frames import differences, stored
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.pipeline import ingest, tail, watch
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, whole_lines
@@ -22,7 +22,7 @@ def test_a_stream_builds_the_tables_of_a_batch(spark: SparkSession, made: Made, 
     said: list[str] = []
     query = watch.start(spark, watch.folder_lines(spark, made.events), tmp_path, None, said.append)
     query.awaitTermination()
-    assert differences(made.tables, {name: spark.read.parquet(str(tmp_path / name)) for name in made.tables}) == {}
+    assert differences(made.tables, {name: stored(tmp_path / name) for name in made.tables}) == {}
     assert len(said) == 1
 
 
@@ -95,13 +95,14 @@ def test_the_checkpoint_of_another_source_is_an_error(tmp_path: Path) -> None:
         EventFileReader(tmp_path).latestOffset({"topic": {"0": {"from": 0, "to": 1}}}, ReadAllAvailable())  # type: ignore[dict-item]
 
 
-def test_a_repeated_micro_batch_replaces_its_events(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+def test_a_repeated_micro_batch_replaces_its_events(spark: SparkSession, tmp_path: Path) -> None:
     columns = "run string, file string, block long, row long, text string"
     lines = spark.createDataFrame([("r", "f", 0, 1, '{"mono_us": 1, "kind": "new"}')], columns)
-    for _ in range(2):
-        counted = watch.store(spark, ingest.parse(lines), tmp_path, 7)
-    assert counted == (1, ["r"])
-    assert ingest.read_events(spark, str(tmp_path / "events" / "batch=7")).count() == 1
+    before = tmp_path / "events" / "batch=7" / "kind=other" / "part-0.parquet"
+    before.parent.mkdir(parents=True)
+    before.write_text("of the attempt that failed")
+    assert watch.store(spark, ingest.parse(lines), tmp_path, 7) == (1, ["r"])
+    assert [row["run"] for row in stored(tmp_path / "events" / "batch=7")] == ["r"]
 
 
 def test_one_watcher_owns_the_tables_and_a_batch_cannot_replace_them(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -66,15 +66,33 @@ def test_without_produced_events_the_groups_deliveries_count(spark: SparkSession
     of_two = events(spark, 5, lambda *_: 1_800, "delivered").unionByName(
         events(spark, 5, lambda *_: 900, "delivered", group="other")
     )
-    for group, rate in (("g", 1.0), ("other", 0.5), (None, 1.5)):
+    for group, rate in (("other", 0.5), (None, 1.5)):
         past = history(of_two, group)
         assert (past.source, {row["rate"] for row in past.rates.collect()}) == ("delivered", {rate})
 
 
-def commits(spark: SparkSession, *found: tuple[float, int], group: str = "g") -> DataFrame:
-    """Return (hour after FIRST_HOUR, offset) as commits of partition 0; the offset of partition 1 never grows."""
-    rows = [("committed", group, at_us(hour), "t", 0, offset) for hour, offset in found]
-    rows += [("committed", group, at_us(hour), "t", 1, 5) for hour in (0.0, 4.0)]
+# For each topic: the commits of partition 0, as (hour after FIRST_HOUR, offset), and the records of each hour.
+COMMITS: dict[str, tuple[list[tuple[float, int]], list[float]]] = {
+    # The first offset counts nothing; the end of an hour divides the records between two commits.
+    "divided": ([(0.0, 1_000), (0.5, 1_050), (1.5, 1_150), (4.0, 1_150)], [100, 50, 0, 0]),
+    # A restarted consumer begins at the committed offset and reads some records twice.
+    "restarted": ([(0.0, 0), (0.5, 60), (0.75, 40), (1.0, 100), (2.0, 200)], [100, 100, 0, 0]),
+    # A rewind to the beginning: nothing counts until new records are read.
+    "rewound": ([(0.0, 0), (1.0, 500), (1.1, 0), (1.5, 400), (2.0, 500), (3.0, 560)], [500, 0, 60, 0]),
+    # Three hours without reads, then everything that arrived meanwhile.
+    "resumed": ([(0.0, 0), (0.5, 50), (3.5, 350), (4.0, 400)], [100, 100, 100, 100]),
+    # Two commits at the same moment.
+    "at once": ([(0.5, 0), (0.5, 30)], [30, 0, 0, 0]),
+}
+OF_ANOTHER_GROUP = [(0.0, 0), (1.0, 10)]
+
+
+def commits(spark: SparkSession, topics: Iterable[str]) -> DataFrame:
+    """Return the COMMITS of these topics, and those of another group; the offset of partition 1 never grows."""
+    found = [("g", topic, 0, *commit) for topic in topics for commit in COMMITS[topic][0]]
+    found += [("other", "divided", 0, *commit) for commit in OF_ANOTHER_GROUP]
+    found += [(group, "divided", 1, hour, 5) for group in ("g", "other") for hour in (0.0, 4.0)]
+    rows = [("committed", group, at_us(hour), topic, part, offset) for group, topic, part, hour, offset in found]
     return spark.createDataFrame(
         rows, "kind string, group string, ts_us long, topic string, partition int, offset long"
     )
@@ -84,42 +102,23 @@ def at_us(hour: float) -> int:
     return round((FIRST_HOUR + hour) * HOUR_S * 1_000_000)
 
 
-def records(events: DataFrame, group: str | None = "g") -> dict[int, list[float]]:
-    """Return partition -> records of each hour."""
+def records(events: DataFrame, group: str | None) -> dict[tuple[str, int], list[float]]:
+    """Return (topic, partition) -> records of each hour."""
     past = history(events, group)
     assert past.source == "committed"
-    found: dict[int, list[float]] = {}
-    for row in past.rates.orderBy("partition", "hour").collect():
-        found.setdefault(row["partition"], []).append(round(row["rate"] * HOUR_S, 6))
+    found: dict[tuple[str, int], list[float]] = {}
+    for row in past.rates.orderBy("topic", "partition", "hour").collect():
+        found.setdefault((row["topic"], row["partition"]), []).append(round(row["rate"] * HOUR_S, 6))
     return found
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        # The first offset counts nothing; the end of an hour divides the records between two commits.
-        ([(0.0, 1_000), (0.5, 1_050), (1.5, 1_150), (4.0, 1_150)], [100, 50, 0, 0]),
-        # A restarted consumer begins at the committed offset and reads some records twice.
-        ([(0.0, 0), (0.5, 60), (0.75, 40), (1.0, 100), (2.0, 200)], [100, 100, 0, 0]),
-        # A rewind to the beginning: nothing counts until new records are read.
-        ([(0.0, 0), (1.0, 500), (1.1, 0), (1.5, 400), (2.0, 500), (3.0, 560)], [500, 0, 60, 0]),
-        # Three hours without reads, then everything that arrived meanwhile.
-        ([(0.0, 0), (0.5, 50), (3.5, 350), (4.0, 400)], [100, 100, 100, 100]),
-        # Two commits at the same moment.
-        ([(0.5, 0), (0.5, 30)], [30, 0, 0, 0]),
-    ],
-)
-def test_without_other_events_growing_committed_offsets_count(
-    spark: SparkSession, found: list[tuple[float, int]], expected: list[float]
-) -> None:
-    found_records = records(commits(spark, *found))
-    assert found_records == {0: expected}, "partition 1 is left to the coordinator, which measures its rate"
+def test_without_other_events_growing_committed_offsets_of_the_group_count(spark: SparkSession) -> None:
+    expected = {(topic, 0): hours for topic, (_commits, hours) in COMMITS.items()}
+    assert records(commits(spark, COMMITS), "g") == expected, "the coordinator measures the rate of partition 1"
 
 
-def test_committed_offsets_are_those_of_the_given_group(spark: SparkSession) -> None:
-    of_two = commits(spark, (0.0, 0), (1.0, 100)).unionByName(commits(spark, (0.0, 0), (1.0, 10), group="other"))
-    for group, first_hour in (("g", 100), ("other", 10), (None, 110)):
-        assert records(of_two, group)[0][0] == first_hour
+def test_without_a_group_the_commits_of_all_groups_count(spark: SparkSession) -> None:
+    assert records(commits(spark, ["divided"]), None) == {("divided", 0): [110, 50, 0, 0]}
 
 
 def test_too_little_history_is_an_error(spark: SparkSession) -> None:
@@ -128,7 +127,7 @@ def test_too_little_history_is_an_error(spark: SparkSession) -> None:
     with pytest.raises(TooLittleHistoryError, match="no event counts records"):
         history(events(spark, 3, lambda *_: 0))
     with pytest.raises(TooLittleHistoryError, match="no offset grows in the committed events"):
-        history(commits(spark))  # of a group without new records
+        history(commits(spark, []), "g")  # of a group without new records
     undated = events(spark, 5, lambda *_: 1).withColumn("ts_us", F.lit(None).cast("bigint"))
     with pytest.raises(TooLittleHistoryError, match="no event counts records"):
         history(undated)
