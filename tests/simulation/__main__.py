@@ -43,7 +43,7 @@ def _prepare() -> None:
 
 
 def run_many(seeds: Iterable[int], seconds: float | None, hostile: Collection[str]) -> tuple[Result, Failure | None]:
-    """Run seeds until one fails, all are done, or the time is over."""
+    """Run seeds until one fails, all are done, or `seconds` are over."""
     total, began_s, told_s = Result(), time.monotonic(), 0.0
     context = multiprocessing.get_context("fork")
     with context.Pool(initializer=_prepare) as pool:
@@ -87,13 +87,13 @@ ROUTINE = re.compile(
 
 
 def tell(failure: Failure, lines: int) -> Iterator[str]:
-    """Yield the end of a failure's story, all its faults, and the broken promise."""
+    """Yield the last `lines` of a failure's story, its earlier faults, and the broken promise."""
     scenario = failure.plan.scenario
     about = "" if scenario is Scenario.CHAOS else f" ({scenario.value})"
     story = [line for line in failure.story if not ROUTINE.search(line)]
     hidden = max(0, len(story) - lines)
     if hidden:
-        yield f"({hidden} earlier lines are left out, but for the faults)"
+        yield f"({hidden} earlier lines omitted, except for faults)"
     yield from (line for line in story[:hidden] if " FAULT " in line)
     yield from (line[:MAX_LINE] for line in story[hidden:])
     yield f"seed {failure.plan.seed}{about}, {len(failure.plan.faults)} faults, at {failure.at_us / 1e6:.6f} s:"
@@ -117,13 +117,13 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--seeds", type=int, help=f"run so many seeds ({DEFAULT_SEEDS})")
-    what.add_argument("--seconds", type=float, help="run for so long")
-    what.add_argument("--seed", type=int, help="run one seed and tell its story")
+    what.add_argument("--seeds", type=int, help=f"number of seeds to run ({DEFAULT_SEEDS})")
+    what.add_argument("--seconds", type=float, help="run seeds for this time")
+    what.add_argument("--seed", type=int, help="run one seed and print its story")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--story", type=Path, help="with --seed: write the whole story into this file")
-    parser.add_argument("--hostile", action="store_true", help="with hostile faults too")
-    parser.add_argument("--kind", action="append", help="of the hostile faults this one only")
+    parser.add_argument("--hostile", action="store_true", help="add hostile faults")
+    parser.add_argument("--kind", action="append", help="add this kind of hostile fault only")
     arguments = parser.parse_args()
     unknown = set(arguments.kind or ()) - HOSTILE_WEIGHTS.keys()
     if unknown:
@@ -145,7 +145,7 @@ def main() -> int:
         total, failure = run_many(seeds, arguments.seconds, hostile)
         print("\n".join(report(total, time.monotonic() - began_s)))
         if failure is not None:
-            print(f"seed {failure.plan.seed} fails: {failure.text}\nmaking it shorter …", flush=True)
+            print(f"seed {failure.plan.seed} fails: {failure.text}\nshrinking …", flush=True)
             print("\n".join(tell(shrink(failure), STORY_LINES)))
             return 1
     except KeyboardInterrupt:

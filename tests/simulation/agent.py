@@ -1,7 +1,7 @@
 """An agent process: the real machine thread, state machine, shared state, buffer and fetcher, in virtual time.
 
-Only waiting parts are replaced: the loops of the machine thread and the fetcher, librdkafka, the ZooKeeper client, and
-the lock, at which the three threads take turns (`threads.py`). The application is `application.py`.
+Only parts that wait are replaced: the loops of the machine thread and the fetcher, librdkafka, the ZooKeeper client,
+and the lock, at which threads switch (`threads.py`). The application is `application.py`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AgentSettings:
 
 
 class SimulatedMachineThread(MachineThread):
-    """The real machine thread without its loop: the schedule decides when events are handled."""
+    """The real machine thread without its loop: the schedule decides when it handles events."""
 
     def __init__(self, agent: AgentHost, config: ConsumerConfig, machine: StateMachine, telemetry: Telemetry) -> None:
         fetcher: Any = agent.fetcher  # has the methods of WatchedFetcher that a machine thread uses
@@ -104,12 +104,12 @@ class SimulatedMachineThread(MachineThread):
     def _open_session(self) -> None:
         agent = self._agent
 
-        def take(event: events.Event) -> None:
+        def handle(event: events.Event) -> None:
             if self.connection is client:
                 self.send(event)
 
         agent.true_lease_us = 0
-        client = Connection(agent.ensemble, agent, agent.settings.session_timeout_ms, take, agent.note_performed)
+        client = Connection(agent.ensemble, agent, agent.settings.session_timeout_ms, handle, agent.note_performed)
         self._client = client  # type: ignore[assignment]  # it has the methods of ZkClient that a machine thread uses
 
     def _close_session(self, not_before_ms: int = 0) -> None:
@@ -127,7 +127,7 @@ class SimulatedMachineThread(MachineThread):
 
 
 class SimulatedFetcher(Fetcher):
-    """The real fetcher without its loop: a round begins, and ends a moment later."""
+    """The real fetcher without its loop: the schedule begins a round, and ends it a moment later."""
 
     def begin_round(self) -> int:
         """Execute requests of other threads; return how many records there is room for."""
@@ -207,7 +207,7 @@ class AgentHost(Host):
         return self.machine_thread.connection
 
     def note_performed(self, call: Call, sent_us: int) -> None:
-        """Note a successful write of the session: if it renews the lease, the lease runs from its sending."""
+        """Note a successful write of the session; if it renews the lease, the lease runs from the moment of sending."""
         if isinstance(call, Multi) and any(isinstance(op, Check | Create) for op in call.operations):
             until_us = sent_us + self.settings.session_timeout_ms * 1_000 * 2 // 3
             self.true_lease_us = max(self.true_lease_us, until_us + 1_000)
@@ -244,7 +244,7 @@ class AgentHost(Host):
         self._machine_woken = False
         self._as_thread("machine", self.machine_thread.pump)
         if self.emits_until_us() > self.true_lease_us:
-            raise BrokenPromiseError("lease", f"{self.name} believes in a lease that nothing proves")
+            raise BrokenPromiseError("lease", f"{self.name} assumes a lease that no write has renewed")
         self.plan_tick()
 
     def deadline_us(self) -> int | None:

@@ -1,7 +1,7 @@
-"""The application's thread: polls, works on records and callbacks, commits, closes, polls again.
+"""The application's thread: polls, processes records, runs callbacks, commits, closes.
 
-It repeats the steps of `consumer_agent.Consumer` between the application and the shared state: the real one blocks a
-thread where virtual time has to advance.
+It repeats what `consumer_agent.Consumer` does between the application and the shared state, because the real one blocks
+its thread, and virtual time would not advance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Told = Callable[[AgentHost, list[list[Record]]], None]
 
 
 class Application:
-    """The application of one agent. It does one thing at a time, and is `_busy` meanwhile."""
+    """The application of one agent. It does one thing at a time; `_busy` while it does."""
 
     def __init__(self, host: AgentHost, delivered: Told, processed: Told) -> None:
         self.host = host
@@ -78,7 +78,7 @@ class Application:
     # What Consumer does ---------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        """Poll, commit or close, up to the point where this takes time or has to wait."""
+        """Poll, commit or close, until an action takes time or has to wait."""
         shared, host = self.host.shared, self.host
         shared.come()
         if self._awaited_commit is not None:

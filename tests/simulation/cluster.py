@@ -73,7 +73,7 @@ class Cluster:
         self.topic_ids: dict[str, str] = {}  # topic -> the id in its node, "" for none
         self.share_of_ids = self.random.choice((0.0, 0.5, 1.0)) if plan.is_hostile else 1.0
         self.lives: dict[str, str] = {}  # name of a topic in a mark -> incarnation
-        self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> former and present content
+        self.garbled: dict[str, tuple[bytes, bytes]] = {}  # path -> content before and after
         self.abandoned: dict[str, bytes] = {}  # group -> settings that an aborted operation left
         self.rogues: list[Session] = []
         self.hanging: set[str] = set()  # groups whose strategies hang
@@ -190,7 +190,7 @@ class Cluster:
         self.write_topic(topic)
 
     def learn_names(self) -> None:
-        """Learn the present names of each topic: its id, and its node's creation."""
+        """Record the present names of each topic: its id, and the zxid that created its node."""
         nodes = self.ensemble.zk.nodes
         for topic, number in self.incarnations.items():
             if paths.topic(topic) in nodes:
@@ -242,7 +242,7 @@ class Cluster:
         """Run until a condition holds.
 
         Raises:
-            BrokenPromiseError: it does not within `limit_us`, or another invariant does not hold.
+            BrokenPromiseError: it does not hold within `limit_us`, or an invariant is broken.
 
         """
         deadline_us = self.schedule.now_us + limit_us

@@ -1,4 +1,4 @@
-"""Checks a coordinator after every step: counters are right, and every wait has something that ends it."""
+"""Checks a coordinator after every step: counters are right, and something will end every wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_machine(machine: Coordinator, computing: set[str]) -> None:
 
     """
     if machine.leadership is None or machine.coordinator_elector.state is ElectionState.RESIGNED:
-        return  # a resigning coordinator retries nothing that was refused because another one leads
+        return  # a coordinator that resigns does not retry calls that were refused because another one leads
     waiting = Counter(awaited.owner for awaited in machine.scheduler.awaited.values())
     waiting.update(owner for owner, _name in machine.scheduler.due)
     if not machine.subscriptions.are_topics_known and not waiting[topics.OWNER]:
@@ -54,7 +54,7 @@ def _check_accounts(group: Group) -> None:
         (topic, number) for topic, holders in view._holders.items() for number, names in holders.items() for _ in names
     )
     if sum(map(len, view._holders.values())) > MAX_INDEXED:
-        raise BrokenPromiseError("cost", f"group {group.name} is said to hold {len(held)} partitions")
+        raise BrokenPromiseError("cost", f"group {group.name} has an index of {len(held)} held partitions")
     counted = Counter(partition for partitions in view._held.values() for partition in partitions)
     if held != counted:
         raise BrokenPromiseError("accounts", f"group {group.name}: held {counted - held}, indexed {held - counted}")

@@ -1,4 +1,4 @@
-"""A coordinator process: the real machine, and a stand-in for `coordinator.service`."""
+"""A coordinator process: the real machine, and a replacement for `coordinator.service`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class CoordinatorHost(Host):
         self.is_checked = False  # after every step
         self.hanging: set[str] = set()  # groups whose strategies hang
         self.broken: set[str] = set()  # groups whose every step raises
-        self.computing: Counter[str] = Counter()  # by group: a group that is read again may plan again meanwhile
+        self.computing: Counter[str] = Counter()  # by group; more than one if the group is read again meanwhile
 
     def feed(self, event: Event) -> None:
         if not self.alive:
@@ -120,7 +120,7 @@ class CoordinatorHost(Host):
             self.feed(Computed(effect.group, effect.ticket, transition, 7))
 
     def _read_loads(self, effect: ReadLoads) -> None:
-        """Draw any numbers, because promises hold for all weights."""
+        """Draw arbitrary lags and rates: promises hold for all of them."""
         ends = {
             topic: np.array([self.random.randrange(UNKNOWN, self.schedule.now_us) for _ in range(count)], np.int64)
             for topic, count in effect.topics.items()

@@ -1,4 +1,4 @@
-"""Checks records and offsets: only owners emit, in order, nothing is skipped, nothing is committed too far."""
+"""Checks records and offsets: only owners return records, in order, without gaps, and commit only finished ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Interval:
 
     incarnation: str  # of the topic, by the mark of the group's offsets
     next_offset: int | None = None  # next offset after the emitted ones; None: none yet
-    is_mixed: bool = False  # records of another incarnation came in between, because Kafka was faster than ZooKeeper
+    is_mixed: bool = False  # it got records of another incarnation, because Kafka had recreated the topic first
 
 
 def has_given_up(agent: AgentHost) -> bool:
-    """Whether an agent's current write continues without Kafka, which did not answer in time."""
+    """Whether Kafka did not answer an agent in time, and its current write continues without Kafka."""
     member = agent.machine.member
     return member is not None and member.lane.write is not None and member.lane.write.failure is not None
 
@@ -77,7 +77,7 @@ class EmissionInvariants:
         host = self.ensemble.hosts.get(session_id)
         agent = host if isinstance(host, AgentHost) else None
         offsets = [change for change in changes if "/offsets/" in change.path and change.path.count("/") == 6]
-        for change in offsets:  # before the acks of the same transaction, because the owner writes while it still owns
+        for change in offsets:  # before the acks of the same transaction, which end the ownership
             if agent is not None:
                 self._check_commit(agent, self._consumers.get(session_id, ""), change)
         for change in changes:
@@ -87,7 +87,7 @@ class EmissionInvariants:
                 self._owners_changed(agent, change)
             elif "/owners/" in change.path and change.after is None and agent is not None and operations:
                 _, _, _, group, _, consumer = change.path.split("/")
-                self.intervals.pop((group, consumer), None)  # it has left; a dying one may emit until its lease ends
+                self.intervals.pop((group, consumer), None)  # it left; if it died, it may emit until its lease ends
 
     def _owners_changed(self, agent: AgentHost | None, change: Change) -> None:
         _, _, _, group, _, consumer = change.path.split("/")
@@ -108,7 +108,7 @@ class EmissionInvariants:
     def _check_final_offset(
         self, agent: AgentHost | None, group: str, partition: TopicPartition, interval: Interval
     ) -> None:
-        """Check that after a clean stop with all polled records finished, nothing is read twice."""
+        """Check that nothing is read twice after a clean stop with all returned records finished."""
         if agent is None or agent.settings.auto_commit_ms is None or interval.is_mixed or has_given_up(agent):
             return
         if interval.next_offset is not None and self.is_sound(group, partition):
@@ -128,7 +128,7 @@ class EmissionInvariants:
         return None if stored is None else str(stored[0])
 
     def kafka_committed(self, host: AgentHost, commit: Commit) -> None:
-        """Check an offset arriving in Kafka's store: within its sender's lease, no other can own the partition."""
+        """Check an offset that arrives in Kafka's store: within its sender's lease, no other may own the partition."""
         group, partition, (offset, text) = commit.group, commit.partition, commit.after
         for other in self.ensemble.zk.children(paths.owners(group)):
             if other == commit.consumer or other.startswith(ROGUE):

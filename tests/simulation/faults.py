@@ -58,7 +58,7 @@ def _agent(cluster: Cluster, draw: Random) -> AgentHost | None:
 
 
 def _coordinator(cluster: Cluster, draw: Random) -> CoordinatorHost:
-    """Choose a coordinator, mostly the leader, because faults of standbys have little effect."""
+    """Pick a coordinator, mostly the leader, because faults of standbys have little effect."""
     living = cluster.living_coordinators()
     leading = [process for process in living if process.machine.leadership is not None]
     return draw.choice(leading if leading and draw.random() < 0.8 else living)
@@ -99,30 +99,30 @@ def _kill_agent(cluster: Cluster, draw: Random) -> None:
         cluster.schedule.after(draw.randrange(3_000_000), cluster.add_agent, settings.group, settings.instance_id)
 
 
-def _freeze_agent(cluster: Cluster, draw: Random) -> None:
+def _suspend_agent(cluster: Cluster, draw: Random) -> None:
     agent = _agent(cluster, draw)
     if agent is not None:
-        _freeze(cluster, agent, _duration_us(draw))
+        _suspend(cluster, agent, _duration_us(draw))
 
 
-def _freeze(cluster: Cluster, host: AgentHost | CoordinatorHost, duration_us: int) -> None:
-    if not host.frozen:
-        _tell(cluster, host, f"is frozen for {duration_us} us")
-        freeze(host)
-        cluster.schedule.after(duration_us, thaw, host)
+def _suspend(cluster: Cluster, host: AgentHost | CoordinatorHost, duration_us: int) -> None:
+    if not host.suspended:
+        _tell(cluster, host, f"is suspended for {duration_us} us")
+        suspend(host)
+        cluster.schedule.after(duration_us, resume, host)
 
 
-def freeze(host: AgentHost | CoordinatorHost) -> None:
-    """Suspend a process."""
-    host.freeze()
+def suspend(host: AgentHost | CoordinatorHost) -> None:
+    """Suspend a process; the ensemble no longer hears from it."""
+    host.suspend()
     _connection_changed(host)
 
 
-def thaw(host: AgentHost | CoordinatorHost) -> None:
-    """Resume a suspended process."""
-    if host.frozen:
-        host.tell("thaws")
-        host.thaw()
+def resume(host: AgentHost | CoordinatorHost) -> None:
+    """Resume a process if it is suspended."""
+    if host.suspended:
+        host.tell("resumes")
+        host.resume()
         _connection_changed(host)
 
 
@@ -143,7 +143,7 @@ def _cut(cluster: Cluster, host: AgentHost | CoordinatorHost | None, draw: Rando
 
 
 def _expire_agent(cluster: Cluster, draw: Random) -> None:
-    """Expire a session by time only: ending a live agent's session by hand violates its lease's assumption."""
+    """Expire a session only by its timeout: the lease relies on a live agent's session not ending earlier."""
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
         _tell(cluster, agent, "is cut off until its session is over")
@@ -179,7 +179,7 @@ def _slow_agent(cluster: Cluster, draw: Random) -> None:
 
 
 def _strand_agent(cluster: Cluster, draw: Random) -> None:
-    """Delay an agent's messages until it is evicted; they arrive when others own its partitions."""
+    """Delay an agent's messages until it is evicted; they arrive after others have got its partitions."""
     agent = _agent(cluster, draw)
     if agent is not None and agent.connection is not None:
         group = agent.settings.group
@@ -187,7 +187,7 @@ def _strand_agent(cluster: Cluster, draw: Random) -> None:
         cluster.add_agent(group)
         duration_us = draw.randrange(2_000_000, 5_000_000)
         agent.connection.slow_down(duration_us, VERY_SLOW_US)
-        if draw.random() < 0.5:  # and it finishes records that it got long ago
+        if draw.random() < 0.5:  # then it also finishes old records late
             cluster.applications[agent.name].block(duration_us * 3 // 4)
 
 
@@ -209,7 +209,7 @@ def _stop_polling(cluster: Cluster, draw: Random) -> None:
     """Hang an application for as long as the faults last."""
     agent = _agent(cluster, draw)
     if agent is not None:
-        _tell(cluster, agent, "has an application that does not come back")
+        _tell(cluster, agent, "has an application that no longer polls")
         cluster.applications[agent.name].blocked = True
 
 
@@ -239,8 +239,8 @@ def _kill_coordinator(cluster: Cluster, draw: Random) -> None:
     cluster.add_coordinator()
 
 
-def _freeze_coordinator(cluster: Cluster, draw: Random) -> None:
-    _freeze(cluster, _coordinator(cluster, draw), _duration_us(draw))
+def _suspend_coordinator(cluster: Cluster, draw: Random) -> None:
+    _suspend(cluster, _coordinator(cluster, draw), _duration_us(draw))
 
 
 def _cut_coordinator(cluster: Cluster, draw: Random) -> None:
@@ -264,13 +264,13 @@ def _slow_coordinator(cluster: Cluster, draw: Random) -> None:
     process = _coordinator(cluster, draw)
     _slow_down(cluster, process, process.connection, draw)
     if draw.random() < 0.5:
-        process.connection.break_off()  # everything is read again, slowly
+        process.connection.break_off()  # then it reads everything again, slowly
 
 
 def _break_while_moving(cluster: Cluster, draw: Random) -> None:
-    """Disconnect the leader while slow agents answer it and others join, and make it read everything slowly.
+    """Disconnect the leader while slow agents acknowledge commands and others join; it then reads everything slowly.
 
-    It may reach a server that lags behind its own writes.
+    It may reconnect to a server that lacks its own latest writes.
     """
     process, group = _coordinator(cluster, draw), draw.choice(list(GROUPS))
     for agent in cluster.living_agents(group):
@@ -393,7 +393,7 @@ def _garbage_record(cluster: Cluster, draw: Random) -> None:
 def _delete_registration(cluster: Cluster, draw: Random) -> None:
     """Delete a registration, preferably of an agent with a pending command.
 
-    An agent whose record was deleted keeps it: without both, its session looks over, as the docs say.
+    An agent without an ownership record keeps its registration: if both are missing, its session counts as over.
     """
     zk = cluster.ensemble.zk
     registered = [

@@ -1,4 +1,4 @@
-"""Checks rule 17: what a static member with a grace of its own had goes to no other member within that grace."""
+"""Checks rule 17: no other member gets the partitions of a static member during the grace that it registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkrebalancer.protocol.fields import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """For whom a partition is kept, and until when at least."""
+    """The instance for which a partition is kept, and the earliest end of that."""
 
     instance: str
     until_us: int
@@ -70,14 +70,14 @@ class GraceInvariants:
         self._kept.update(((key[0], tp), kept) for tp in static.partitions & record.partitions.keys())
 
     def _static_changed(self, group: str, instance: str, change: Change, is_leader: bool) -> None:
-        """It is kept no longer if its member deletes it and leaves for good, or somebody else damages it."""
+        """Stop expecting the grace if the member deletes its node to leave for good, or another program damages it."""
         try:
             is_kept = change.after is not None and bool(ownership.decode_static(change.after.content))
         except NodeContentError:
             is_kept = False
         for key in [key for key, kept in self._kept.items() if key[0] == group and kept.instance == instance]:
             if not is_kept and not (is_leader and self._ensemble.schedule.now_us < self._kept[key].until_us):
-                del self._kept[key]  # otherwise the next start shows it
+                del self._kept[key]  # if the leader changed it within the grace, a start of the partition is an error
 
     def _commanded(self, key: tuple[str, str], content: bytes) -> None:
         try:

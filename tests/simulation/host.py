@@ -1,4 +1,4 @@
-"""A process with a separate machine, clocks and random draws; it can be frozen, thawed and killed."""
+"""A process with a separate machine, clocks and random draws; it can be suspended, resumed and killed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from random import Random
 
 from tests.simulation.schedule import Action, Schedule
 
-MAX_DRIFT_PPM = 3_000  # clocks of two hosts differ by less than the coordinator tolerates
+MAX_DRIFT_PPM = 3_000  # less than the coordinator tolerates
 EPOCH_MS = 1_700_000_000_000
 
 
 class Host:
-    """The base of every simulated process. On thawing, it does everything that is due, in any order."""
+    """The base of every simulated process. When it resumes, it does everything that was due, in any order."""
 
     def __init__(self, name: str, schedule: Schedule, seed: int) -> None:
         self.name = name
         self.schedule = schedule
         self.random = Random(f"{seed}/{name}")
         self.alive = True
-        self.frozen = False
+        self.suspended = False
         self.wall_offset_ms = EPOCH_MS + self.random.randrange(-60_000, 60_000)
         self._boot_us = self.random.randrange(10**9, 10**12)
         self._drift_ppm = self.random.randrange(-MAX_DRIFT_PPM, MAX_DRIFT_PPM + 1)
@@ -26,7 +26,7 @@ class Host:
         self._tick_at_us: int | None = None
 
     def clock_us(self) -> int:
-        """The monotonic clock, which also runs while the process is frozen."""
+        """The monotonic clock, which also runs while the process is suspended."""
         now_us = self.schedule.now_us
         return self._boot_us + now_us + now_us * self._drift_ppm // 1_000_000
 
@@ -34,13 +34,13 @@ class Host:
         return self.wall_offset_ms + self.schedule.now_us // 1_000
 
     def moment_us(self, clock_us: int) -> int:
-        """When `clock_us` will have this value."""
+        """The moment of virtual time at which `clock_us` has this value."""
         elapsed_us = clock_us - self._boot_us
         return elapsed_us * 1_000_000 // (1_000_000 + self._drift_ppm) + 1
 
     def run(self, action: Action, *arguments: object) -> None:
-        """Run an action as this process: never if it is dead, later if it is frozen."""
-        if self.alive and self.frozen:
+        """Run an action as this process: never if it is dead, later if it is suspended."""
+        if self.alive and self.suspended:
             self._waiting.append((action, arguments))
         elif self.alive:
             action(*arguments)
@@ -51,11 +51,11 @@ class Host:
     def tell(self, text: str) -> None:
         self.schedule.tell(self.name, text)
 
-    def freeze(self) -> None:
-        self.frozen = True
+    def suspend(self) -> None:
+        self.suspended = True
 
-    def thaw(self) -> None:
-        self.frozen = False
+    def resume(self) -> None:
+        self.suspended = False
         waiting, self._waiting = self._waiting, []
         self.random.shuffle(waiting)
         for action, arguments in waiting:

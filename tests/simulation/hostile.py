@@ -1,7 +1,7 @@
 """The faults of a hostile world: refused calls, replaced nodes, false claims.
 
 Each kind hits one topic, group or member (`Target`), or all; `plan.HOSTILE_WEIGHTS` has their frequencies.
-`make_whole` repairs what an operator would repair; everything else has to recover without help.
+`repair` undoes what an operator would repair; everything else has to recover without help.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ JUNK = (
     b'{"version":1,"partitions":{},"threads":{},"subscription":{}}',
     b'{"version":1,"x":"' + b"x" * 200_000 + b'"}',
 )
-AGAIN_US = (0, 800_000)  # until deleted nodes are back
-COPIED_US = 5_000_000  # longer than any session, so that nothing is held when the copy comes into use
+AGAIN_US = (0, 800_000)  # until deleted nodes are created again
+COPIED_US = 5_000_000  # longer than any session, so that no partition is owned when the copy comes into use
 ROGUE_SESSION_MS = 4_000
 HUGE = 1_000_000
 FORGED_GENERATIONS = (0, 1_000, cluster_nodes.MAX_COUNTER // 2, cluster_nodes.MAX_COUNTER, 2**63 - 1)
@@ -79,17 +79,17 @@ Do = Callable[[Cluster, Random, Target], None]
 def perform_hostile(cluster: Cluster, kind: str, pick: int, target: Target | None = None) -> None:
     """Cause one fault, to `target` or to a random one."""
     draw = Random(pick)
-    HOSTILE[kind](cluster, draw, target or _somebody(cluster, draw))
+    HOSTILE[kind](cluster, draw, target or _random_target(cluster, draw))
 
 
-def _somebody(cluster: Cluster, draw: Random) -> Target:
+def _random_target(cluster: Cluster, draw: Random) -> Target:
     group = draw.choice(list(GROUPS))
     agents = [agent for agent in cluster.living_agents(group) if agent.consumer is not None]
     return Target(group, draw.choice(list(cluster.incarnations)), draw.choice(agents) if agents else None)
 
 
 def _provoke(cluster: Cluster, draw: Random, group: str) -> None:
-    """Cause a read or a write, without which a refusal has no effect."""
+    """Cause reads or writes: otherwise a refusal has no effect."""
     if draw.random() < 0.5:
         cluster.add_agent(group)
     if draw.random() < 0.7:
@@ -168,7 +168,7 @@ def _deny_agents(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _refuse_group(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Refuse calls of one kind for a while, below a group or a part of it, as a quota, a bug or an old server does."""
+    """Refuse one kind of call below a group's node for a while, as a quota, a bug or an old server does."""
     kinds: tuple[type[Operation | Get | ListChildren], ...] = draw.choice(
         [(Create,), (SetContent,), (Delete,), (Check,), (Get,), (ListChildren,), (Create, SetContent)]
     )
@@ -209,7 +209,7 @@ def _garble_generation(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _garble_static(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Damage the node of a static member that returns, so that it has to be rewritten."""
+    """Damage the node of a static member that then returns, so that the leader has to rewrite it."""
     path, junk = paths.static(target.group, "i1"), draw.choice(JUNK)
     if path in cluster.ensemble.zk.nodes:
         _garble(cluster, path, junk)
@@ -253,7 +253,7 @@ def _is_known_by_id(cluster: Cluster) -> bool:
 
 
 def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
-    """Whether all marks have this name of a topic; a topic that loses both names at once is another one."""
+    """Whether all marks contain this name of a topic: with neither of its names left, it would be another topic."""
     nodes = cluster.ensemble.zk.nodes
     marks = [nodes[path].content for group in GROUPS if (path := paths.offsets(group, topic)) in nodes]
     in_kafka = [text for (_group, tp), (_offset, text) in cluster.brokers.offsets.items() if tp[0] == topic]
@@ -262,15 +262,15 @@ def _is_known_as(cluster: Cluster, topic: str, name: str) -> bool:
 
 
 def _copy_tree(cluster: Cluster, draw: Random, _target: Target) -> None:
-    """Move the tree to another ensemble: every node is recreated, and all sessions are new."""
+    """Move the tree to another ensemble, which recreates every node and knows no session."""
     ensemble = cluster.ensemble
     if not ensemble.down and ensemble.cut_off is None:
         ensemble.restart(COPIED_US)
         cluster.schedule.after(COPIED_US - 1, _copied, cluster, draw.random() < 0.7)
 
 
-def _copied(cluster: Cluster, takes_all: bool) -> None:
-    """`takes_all`: ephemeral nodes are copied too, as persistent ones."""
+def _copied(cluster: Cluster, with_ephemerals: bool) -> None:
+    """Use the copy; `with_ephemerals`: the tool copied ephemeral nodes too, as persistent ones."""
     if _is_known_by_id(cluster):
         zk = cluster.ensemble.zk
         nodes = [(path, node) for path, node in sorted(zk.nodes.items()) if path.startswith(paths.GROUPS)]
@@ -278,7 +278,7 @@ def _copied(cluster: Cluster, takes_all: bool) -> None:
         for session in zk.sessions.values():
             zk.end(session)
         zk.copy_to_another_ensemble()
-        if takes_all:
+        if with_ephemerals:
             cluster.write(*ephemeral)
         cluster.learn_names()
 
@@ -290,7 +290,7 @@ def _recreate_topics(cluster: Cluster, draw: Random, _target: Target) -> None:
 
 
 def _delete_all(cluster: Cluster, path: str) -> None:
-    cluster.schedule.tell("FAULT", f"{path} is deleted with all that is in it")
+    cluster.schedule.tell("FAULT", f"{path} and everything below it is deleted")
     found = sorted((p for p in cluster.ensemble.zk.nodes if p == path or p.startswith(path + "/")), reverse=True)
     for each in found:
         cluster.write(Delete(each))
@@ -309,7 +309,7 @@ def _recreate_group(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _forge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Add a member that claims all partitions without being given any, each time in another generation."""
+    """Add a member that claims all partitions although it was given none, each time in another generation."""
     claims = dict.fromkeys(sorted(cluster.brokers.logs), 0)
     generation = FORGED_GENERATIONS[len(cluster.rogues) % len(FORGED_GENERATIONS)]
     record = ownership.encode_owners(OwnersRecord(generation, None, claims))
@@ -317,14 +317,14 @@ def _forge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _huge_claim(cluster: Cluster, draw: Random, target: Target) -> None:
-    """One range, written as such: a million partitions would take seconds to encode."""
+    """Add a member that claims a million partitions; written as one range, because encoding them takes seconds."""
     document = json.loads(ownership.encode_owners(OwnersRecord(0, None, {(target.topic, 0): 0})))
     document["threads"]["0"][target.topic] = [[0, HUGE - 1]]
     _add_rogue(cluster, draw, target.group, HUGE, write_document(document))
 
 
 def _add_rogue(cluster: Cluster, draw: Random, group: str, count: int, record: bytes) -> None:
-    """Register a member that answers nothing and reads none of the others' partitions."""
+    """Register a member that acknowledges nothing, and subscribes to a topic that does not exist."""
     zk = cluster.ensemble.zk
     session = zk.open(ROGUE_SESSION_MS, zk.servers[0])
     session.inbox.clear()
@@ -348,7 +348,7 @@ def _add_rogue(cluster: Cluster, draw: Random, group: str, count: int, record: b
 
 
 def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Delete an ownership record, mostly of a member that will not notice soon; not if its registration was deleted."""
+    """Delete the ownership record of a registered member, mostly of one that is cut off and notices late."""
     if target.agent is None or target.agent.consumer is None:
         return
     if paths.ids(target.group, target.agent.consumer) in cluster.ensemble.zk.nodes:
@@ -359,7 +359,7 @@ def _delete_owner(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _restore_member(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Replace the registration, the record or both of a member by copies, which no session takes away."""
+    """Replace a member's registration, record or both by persistent copies, which outlive its session."""
     if target.agent is None or target.agent.consumer is None:
         return
     for path_of in draw.choice([(paths.ids,), (paths.owners,), (paths.ids, paths.owners)]):
@@ -372,7 +372,7 @@ def _restore_member(cluster: Cluster, draw: Random, target: Target) -> None:
 
 
 def _steal_command(cluster: Cluster, draw: Random, target: Target) -> None:
-    """Delete a command, now or as soon as there is one."""
+    """Delete a command; if there is none, add an agent and try once more."""
     zk, channel = cluster.ensemble.zk, paths.channel(target.group)
     pending = [f"{channel}/{name}/{node}" for name in zk.children(channel) for node in zk.children(f"{channel}/{name}")]
     if pending:
@@ -427,8 +427,8 @@ HOSTILE: dict[str, Do] = {kind: globals()[f"_{kind}"] for kind in HOSTILE_WEIGHT
 # The end --------------------------------------------------------------------------------------------------------------
 
 
-def make_whole(cluster: Cluster) -> None:
-    """Repair what only an operator can: rights, contents, servers; the rest has to recover by itself."""
+def repair(cluster: Cluster) -> None:
+    """Repair what only an operator can: rights, contents, lost roots; the rest has to recover by itself."""
     zk = cluster.ensemble.zk
     zk.denied.clear()
     for connection in cluster.ensemble.connections:

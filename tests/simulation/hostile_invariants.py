@@ -44,19 +44,19 @@ class OffsetInvariants:
             written = self._written.pop(change.path, "")
             is_coordinator = isinstance(self._ensemble.hosts.get(session_id), CoordinatorHost)
             if is_coordinator and log is not None and written == incarnation:
-                raise BrokenPromiseError("offset deleted", f"{change.path}, and {parts[4]} is what it was")
+                raise BrokenPromiseError("offset deleted", f"{change.path}, although {parts[4]} is the same topic")
             if is_coordinator and not _is_copied(change, changes):
-                raise BrokenPromiseError("offset deleted", f"{change.path}, and no copy has it")
+                raise BrokenPromiseError("offset deleted", f"{change.path} without a copy")
 
     def _named(self, group: str, topic: str) -> str:
-        """Return the incarnation that the mark of the offsets names, or the record if the mark names none."""
+        """Return the incarnation that the mark of the offsets names, else the one in the record, else ""."""
         stored = (paths.offsets(group, topic), paths.incarnations(group, topic))
         found = [self._ensemble.zk.nodes[path].content for path in stored if path in self._ensemble.zk.nodes]
         return next(filter(None, (self._life(content.decode(errors="replace")) for content in found)), "")
 
 
 def _is_copied(deleted: Change, changes: tuple[Change, ...]) -> bool:
-    """Whether the deleting transaction made a copy of an offset; non-numbers need none."""
+    """Whether the transaction that deleted an offset also copied it; content that is no number needs no copy."""
     _, *parts = deleted.path.split("/")
     offset = decimal(deleted.before.content.strip()) if deleted.before is not None else None
     made = [each.after.content for each in changes if each.after is not None and "/deleted_offsets/" in each.path]
@@ -67,7 +67,7 @@ def _is_copied(deleted: Change, changes: tuple[Change, ...]) -> bool:
 
 
 class CallRates:
-    """Checks that a process makes a bounded number of calls per second, and few equal ones."""
+    """Checks that a process makes a bounded number of calls per second, and few that are equal."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule

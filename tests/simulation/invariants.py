@@ -21,17 +21,17 @@ from zkrebalancer.protocol.ownership import OwnersRecord
 ROGUE = "rogue-"  # prefix of the names of members with false claims
 OPERATOR = 0  # the session of an operator
 NEVER_US = 10**15
-AWAY_US = 10_000_000  # how long a coordinator may believe deleted what is listed again, because servers lag
+AWAY_US = 10_000_000  # servers lag: how long a coordinator may consider a topic deleted after it is listed again
 
 
 @dataclass(slots=True)
 class Consumer:
-    """The tree's content about one registered, evicted or dead consumer."""
+    """What the tree contains about one registered, evicted or dead consumer."""
 
     record: OwnersRecord | None = None  # its last readable content
     commands: dict[str, Command | None] = field(default_factory=dict)  # node name -> command, None: unreadable
-    tombstone: frozenset[TopicPartition] = frozenset()
-    buried_us: int = 0
+    evicted: frozenset[TopicPartition] = frozenset()  # in its eviction record
+    evicted_us: int = 0
     lease_us: int = 0
     is_garbled: bool = False  # another program wrote its record
     is_rogue: bool = False  # its claims are ignored: it holds what it was given
@@ -39,7 +39,7 @@ class Consumer:
     held: frozenset[TopicPartition] = frozenset()
 
     def holds(self) -> frozenset[TopicPartition]:
-        held = set(self.tombstone)
+        held = set(self.evicted)
         if self.record is not None and not self.is_rogue:
             held.update(self.record.partitions)
             for pending in self.commands.values():
@@ -60,7 +60,7 @@ class TreeInvariants:
         self.leader_session = 0
         self.epoch = 0
         self.applied: set[str] = set()  # ids of commands
-        self.back_us: dict[str, int] = {}  # topic whose node was deleted, and not the topic -> when the node came back
+        self.back_us: dict[str, int] = {}  # existing topic whose node was deleted -> when the node was created again
         ensemble.watchers.append(self.committed)
 
     def consumer(self, group: str, name: str) -> Consumer:
@@ -115,13 +115,13 @@ class TreeInvariants:
         elif kind == "channel" and name and not rest[1]:
             has_record = paths.owners(group, name) in self.ensemble.zk.nodes
             if change.after is None and isinstance(host, CoordinatorHost) and is_written and has_record:
-                raise BrokenPromiseError("sweep", f"the channel of {name} was removed, which is not dead")
+                raise BrokenPromiseError("sweep", f"the channel of {name}, a living member, was removed")
         elif kind == "channel" and name:
             touched.add((group, name))
             self._command_changed(change, (group, name), host, by_path)
         elif kind == "evicted" and name:
             touched.add((group, name))
-            self._tombstone_changed(change, (group, name), host)
+            self._eviction_changed(change, (group, name), host)
 
     def _generation_changed(self, change: Change, group: str, host: Host | None) -> None:
         content = change.before.content if change.before else b""
@@ -137,13 +137,13 @@ class TreeInvariants:
         known = self.consumer(*key)
         if change.after is None:
             if isinstance(host, CoordinatorHost) and is_written:
-                self._check_burial(key, known, by_path)
+                self._check_eviction(key, known, by_path)
             known.record = None
             return
         try:
             record = ownership.decode_owners(change.after.content)
         except NodeContentError:
-            known.is_garbled = True  # written by an operator; its consumer continues with what it knows
+            known.is_garbled = True  # an operator wrote it; the consumer continues with the content it knows
             return
         known.is_garbled = False
         if change.before is None:
@@ -153,26 +153,24 @@ class TreeInvariants:
             self._check_ack(key, known, record, by_path)
         known.record = record
 
-    def _check_burial(self, key: tuple[str, str], known: Consumer, by_path: dict[str, Change]) -> None:
-        burial = by_path.get(paths.evicted(*key))
-        if burial is None or burial.after is None:
-            raise BrokenPromiseError("eviction", f"{key} lost its record without a tombstone")
+    def _check_eviction(self, key: tuple[str, str], known: Consumer, by_path: dict[str, Change]) -> None:
+        created = by_path.get(paths.evicted(*key))
+        if created is None or created.after is None:
+            raise BrokenPromiseError("eviction", f"{key} lost its record without an eviction record")
         channel = paths.channel(*key) + "/"
         has_answered = not known.owes_answer and not any(path.startswith(channel) for path in by_path)
         nodes = (by_path[path].before for path in (paths.ids(*key), paths.owners(*key)) if path in by_path)
         has_session = all(node is not None and node.ephemeral_owner for node in nodes)
         is_honest = has_session and not (known.is_garbled or known.is_rogue)
-        can_be_told = paths.channel(*key) in by_path  # it may have been removed
-        if has_answered and is_honest and can_be_told and paths.ids(*key) in by_path:
+        has_channel = paths.channel(*key) in by_path
+        if has_answered and is_honest and has_channel and paths.ids(*key) in by_path:
             raise BrokenPromiseError("eviction", f"{key} had answered everything")
-        tombstone = ownership.decode_eviction(burial.after.content)
-        held = {tp for tp in known.holds() if tp[0] not in tombstone.topics}
-        if not held <= tombstone.partitions.keys():
-            raise BrokenPromiseError(
-                "eviction", f"the tombstone of {key} leaves out {held - tombstone.partitions.keys()}"
-            )
-        if known.is_rogue and (tombstone.partitions or tombstone.topics):
-            raise BrokenPromiseError("eviction", f"{key} is waited for, and was never given {tombstone.partitions}")
+        evicted = ownership.decode_eviction(created.after.content)
+        missing = {tp for tp in known.holds() if tp[0] not in evicted.topics} - evicted.partitions.keys()
+        if missing:
+            raise BrokenPromiseError("eviction", f"the eviction record of {key} lacks {missing}")
+        if known.is_rogue and (evicted.partitions or evicted.topics):
+            raise BrokenPromiseError("eviction", f"the record of {key} names what it never got: {evicted.partitions}")
 
     def _check_ack(
         self, key: tuple[str, str], known: Consumer, record: OwnersRecord, by_path: dict[str, Change]
@@ -193,14 +191,14 @@ class TreeInvariants:
             raise BrokenPromiseError("ack", f"{key} applied {record.command_id} twice")
         before = known.record.partitions if known.record is not None else {}
         if dict(record.partitions) != command.applied(before, done):
-            raise BrokenPromiseError("ack", f"{key} owns something else than {done.option} says")
+            raise BrokenPromiseError("ack", f"{key} does not own what {done.option} results in")
         if any(earlier < name for earlier in known.commands):
-            raise BrokenPromiseError("order", f"{key} took {name} before an earlier command")
+            raise BrokenPromiseError("order", f"{key} applied {name} before an earlier command")
         self.applied.add(done.command_id)
         known.owes_answer = False
 
     def _check_given(self, group: str, name: str) -> None:
-        """Check that only rogues ever own more than was given: such a claim counts as forged."""
+        """Check that a member owns no more than it was given: otherwise its claim would count as forged."""
         known = self.consumers.get((group, name))
         nodes = self.ensemble.zk.nodes
         if known is None or known.record is None or known.is_rogue or known.is_garbled:
@@ -244,7 +242,7 @@ class TreeInvariants:
         try:
             group = settings.decode(self.ensemble.zk.nodes[paths.group(key[0])].content)
         except NodeContentError:
-            return  # the former ones stay in force
+            return  # the former settings stay in force
         if isinstance(sent, StopFetcher):
             moving = {tp for tp in sent.partitions or () if self.is_sound(key[0], tp) and not self._was_away(tp[0])}
             if group.frozen and (sent.partitions is None or moving):
@@ -265,28 +263,28 @@ class TreeInvariants:
             self.back_us[topic] = self.ensemble.schedule.now_us
 
     def _was_away(self, topic: str) -> bool:
-        """Whether a topic lacked its node in a list of topics that there was."""
+        """Whether a list of topics may have lacked the topic because its node was deleted."""
         nodes, now_us = self.ensemble.zk.nodes, self.ensemble.schedule.now_us
         if paths.topic(topic) not in nodes:
             return paths.BROKER_TOPICS in nodes
         return topic in self.back_us and now_us < self.back_us[topic] + AWAY_US
 
-    # Tombstones, holders --------------------------------------------------------------------------------------------
+    # Eviction records, holders --------------------------------------------------------------------------------------
 
-    def _tombstone_changed(self, change: Change, key: tuple[str, str], host: Host | None) -> None:
+    def _eviction_changed(self, change: Change, key: tuple[str, str], host: Host | None) -> None:
         known = self.consumer(*key)
         now_us = self.ensemble.schedule.now_us
         if change.after is not None:
-            tombstone = ownership.decode_eviction(change.after.content)
-            known.tombstone = frozenset(tombstone.partitions)
-            known.buried_us, known.lease_us = now_us, tombstone.lease_ms * 1_000
+            record = ownership.decode_eviction(change.after.content)
+            known.evicted = frozenset(record.partitions)
+            known.evicted_us, known.lease_us = now_us, record.lease_ms * 1_000
             return
-        known.tombstone = frozenset()
+        known.evicted = frozenset()
         if (
             host is not None
-            and now_us - known.buried_us < known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000
+            and now_us - known.evicted_us < known.lease_us - known.lease_us * 2 * MAX_DRIFT_PPM // 1_000_000
         ):
-            raise BrokenPromiseError("lease", f"the tombstone of {key} was removed before its lease was over")
+            raise BrokenPromiseError("lease", f"the eviction record of {key} was removed before its lease was over")
 
     def _check_holders(self, touched: Iterable[tuple[str, str]]) -> None:
         gained: list[tuple[str, TopicPartition]] = []
@@ -299,7 +297,7 @@ class TreeInvariants:
             for partition in known.held - before:
                 self.holders.setdefault((group, partition), set()).add(name)
                 gained.append((group, partition))
-            if known.record is None and not known.commands and not known.tombstone:
+            if known.record is None and not known.commands and not known.evicted:
                 del self.consumers[key]
         for held in gained:
             if len(self.holders[held]) > 1:
@@ -307,5 +305,5 @@ class TreeInvariants:
 
 
 def _is_stop_of_all(pending: Command | None) -> bool:
-    """Whether a command belongs to a barrier; a fenced member's stop does not."""
+    """Whether a command is part of an eager group's barrier; the stop of a fenced member is not."""
     return isinstance(pending, StopFetcher) and pending.cause.kind != command.INSTANCE_FENCED

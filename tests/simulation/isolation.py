@@ -12,16 +12,16 @@ from tests.simulation.quiescence import LOOK_US, SETTLE_LIMIT_US, problems, read
 from zkrebalancer.protocol.fields import TopicPartition
 
 HASTE_US = 2_500_000  # to reconnect, to read all groups, and to give a newcomer its share
-LATER_US = 15_000_000  # time limits of commands, a lease, pauses between retries
-OF_A_TOPIC = ("topic", "mark", "offset")  # of the kind: all other parts of the groups continue
+LATER_US = 15_000_000  # for the time limits of commands, a lease, pauses between retries
+OF_A_TOPIC = ("topic", "mark", "offset")  # words in the kind of a fault that affects only a topic
 OF_A_MEMBER = ("registration", "claim", "owner", "command", "member")
 
 
 def one_bad_node(cluster: Cluster, fault: Fault) -> None:
-    """Cause the fault to a topic and to a member of the group `inc`; check that the others are served as before.
+    """Cause the fault to a topic, or to a member of the group `inc`; check that all others are served as before.
 
     Raises:
-        BrokenPromiseError: another one was affected.
+        BrokenPromiseError: another topic, group or member was affected.
 
     """
     cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)

@@ -34,7 +34,7 @@ class Brokers:
         self.down_until_us = 0
         self.on_change: list[Callable[[], None]] = []
         self.offsets: dict[tuple[str, tuple[str, int]], tuple[int, str]] = {}  # group, partition -> offset, text
-        self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # of arrivals in `offsets`
+        self.tell_commit: Callable[..., None] = lambda _host, _commit: None  # called when a commit arrives
 
     def end(self, partition: tuple[str, int]) -> int:
         """Return the offset after the last record; the log begins at 0."""
@@ -65,7 +65,7 @@ class Brokers:
 
 
 class Client:
-    """librdkafka's consumer: assigned partitions and fetched records."""
+    """Replaces librdkafka's consumer: assigned partitions and fetched records."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -134,7 +134,7 @@ class Client:
 
 
 class Admin:
-    """librdkafka's admin client: answers a moment later, without blocking the caller."""
+    """Replaces librdkafka's admin client: answers a moment later, without blocking the caller."""
 
     def __init__(self, brokers: Brokers, later: Callable[[Callable[[], None]], object]) -> None:
         self._brokers = brokers

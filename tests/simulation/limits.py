@@ -1,4 +1,4 @@
-"""Sets constants of the code in every module that has one of that name: small limits cause second rounds."""
+"""Lowers limits of the code, in every module that has a constant of that name, so that work takes several rounds."""
 
 from __future__ import annotations
 

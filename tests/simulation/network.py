@@ -1,7 +1,7 @@
 """ZooKeeper's ensemble and the links to it, in virtual time: delays, cuts, expiry, servers that lag or are cut off.
 
-The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. A request in flight when
-its client gives up the connection may still be performed, until the client has reconnected.
+The tree itself is `ZkModel`. Messages on one connection keep their order in both directions. If a client gives up a
+connection, a request in flight may still be performed until the client has reconnected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Transaction = Callable[[int, tuple[Operation, ...], tuple[Change, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """Temporary refusals of a server: operations, or reads, below `path`, with `refusal`.
+    """Temporary refusals by a server, of some kinds of operations or reads below `path`.
 
     `is_whole`: a transaction is refused as a whole, without naming an operation.
     """
@@ -116,13 +116,13 @@ class Ensemble:
             self._plan_follow(number)
 
     def accepting(self, seen: int) -> list[Server]:
-        """The servers that accept a client that has seen this transaction id."""
+        """Return the servers that accept a client which has seen this transaction."""
         if self.down:
             return []
         return [server for server in self.servers if server is not self.cut_off and server.applied >= seen]
 
     def restart(self, outage_us: int) -> None:
-        """Stop every server; when they return, every session gets a full timeout."""
+        """Stop every server; when they return, the timeout of every session starts again."""
         self.down = True
         for connection in self.connections:
             connection.break_off()
@@ -134,7 +134,7 @@ class Ensemble:
             connection.count_down_anew()
 
     def cut_server_off(self, duration_us: int) -> None:
-        """Cut a follower off from the others: it still answers reads, and notices only later."""
+        """Cut a follower off from the others; until it notices, it still answers reads."""
         if self.cut_off is not None:
             return
         self.cut_off = self.servers[self.random.randrange(1, SERVERS)]
@@ -182,15 +182,15 @@ class Connection:
         self.closed = False
         self.loses_next_reply = False
         self.refusing: Refusing | None = None
-        self.lags_after_loss = False  # the servers it may reach then do not have that write yet
+        self.lags_after_loss = False  # after the loss, it reconnects to a server that lacks the write
         self._slow_until_us = 0
         self._slow_us = SLOW_US
-        self._is_deaf = False  # nothing passes any more, unnoticed so far
+        self._is_deaf = False  # no answer arrives any more, and the client has not noticed
         self._on_event = on_event
-        self._performed = performed  # called with successful writes and the host's clock at their sending
+        self._performed = performed  # called with each successful write and the host's clock when it was sent
         self._epoch = 0  # counts connections; a message belongs to one
         self._in_flight: dict[int, Call] = {}
-        self._parked: list[tuple[int, int, Call, int]] = []  # requests that the network or a server holds back
+        self._parked: list[tuple[int, int, Call, int]] = []  # requests that wait for the network or the server
         self._downstream: deque[tuple[ZooKeeperEvent, int]] = deque()
         self._up_us = 0
         self._down_us = 0
@@ -316,7 +316,7 @@ class Connection:
             self._later(self.host.random.randrange(1_000), self._suspend, self._epoch)
 
     def slow_down(self, duration_us: int, range_us: tuple[int, int]) -> None:
-        """Delay every message, so that steps of other processes fall between."""
+        """Delay every message, so that other processes act in between."""
         self._slow_us = range_us
         self._slow_until_us = self.host.schedule.now_us + duration_us
 
@@ -397,7 +397,7 @@ class Connection:
             self._plan_delivery()
 
     def _is_written(self, event: Replied) -> bool:
-        """Whether this answers a write with a change; the renewal of a lease has one operation."""
+        """Whether this is the answer to a successful write other than a renewal, which has only one operation."""
         call = self._in_flight.get(event.call_id)
         return isinstance(call, Multi) and len(call.operations) > 1 and isinstance(event.reply, Done)
 
@@ -414,7 +414,7 @@ class Connection:
             self.break_off()  # its server has closed it
         if session is None or session.expired:
             return
-        is_heard = self.attached and self._reachable() and not self.host.frozen and self.host.alive
+        is_heard = self.attached and self._reachable() and not self.host.suspended and self.host.alive
         if is_heard and session.server is not self.ensemble.cut_off:
             self._countdown = None
         elif self._countdown is None:

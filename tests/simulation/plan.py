@@ -9,7 +9,7 @@ from random import Random
 
 DURATION_US = 12_000_000
 MIN_FAULTS, MAX_FAULTS = 10, 110
-FIRST_FAULT_US, LAST_FAULT_US = 800_000, 11_980_000  # so that delayed effects of a fault happen before the end
+FIRST_FAULT_US, LAST_FAULT_US = 800_000, 11_980_000  # a little before DURATION_US, for delayed effects
 GROUPS = {"inc": "incremental", "eag": "eager"}
 
 # Relative frequency of each fault.
@@ -17,7 +17,7 @@ WEIGHTS = {
     "join": 10,
     "close_agent": 8,
     "kill_agent": 6,
-    "freeze_agent": 6,
+    "suspend_agent": 6,
     "cut_agent": 6,
     "expire_agent": 3,
     "drop_agent_connection": 6,
@@ -28,7 +28,7 @@ WEIGHTS = {
     "stop_polling": 3,
     "resubscribe": 5,
     "kill_coordinator": 5,
-    "freeze_coordinator": 5,
+    "suspend_coordinator": 5,
     "cut_coordinator": 5,
     "expire_coordinator": 3,
     "drop_coordinator_connection": 5,
@@ -84,7 +84,7 @@ HOSTILE_WEIGHTS = {
     "pair": 8,
 }
 
-# Limits of a hostile run, small enough to cause second rounds.
+# Limits of hostile runs; with each of these values, work takes several rounds.
 TINY_LIMITS = {
     "MAX_DELETES_PER_TRANSACTION": 2,
     "MAX_READS_PER_STEP": 2,
@@ -131,7 +131,7 @@ class Scenario(Enum):
     """The kind of a run."""
 
     CHAOS = "chaos"  # every fault at every moment
-    ONE_BAD_AGENT = "one bad agent"  # one application hangs or is frozen; nothing else fails
+    ONE_BAD_AGENT = "one bad agent"  # one application hangs, or one agent is suspended; nothing else fails
     ONE_BAD_NODE = "one bad node"  # one hostile fault, which hits a topic, a group or a member
 
 

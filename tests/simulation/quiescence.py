@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tests.simulation.agent import AgentHost
 from tests.simulation.cluster import SETTINGS, Cluster
-from tests.simulation.faults import freeze, thaw
-from tests.simulation.hostile import make_whole
+from tests.simulation.faults import resume, suspend
+from tests.simulation.hostile import repair
 from tests.simulation.plan import GROUPS
 from tests.simulation.promises import BrokenPromiseError
 from zkrebalancer.protocol import ownership, paths
@@ -18,11 +18,11 @@ from zkrebalancer.protocol.settings import decode
 from zkrebalancer.rebalance.group import REST
 from zkrebalancer.rebalance.states import GroupState
 
-SETTLE_LIMIT_US = 150_000_000  # the longest lease (of an unreadable member), a pause of starts, limits, back-offs
+SETTLE_LIMIT_US = 150_000_000  # for the longest lease (of an unreadable member), a pause of starts, back-offs
 RECONCILED_LIMIT_US = 320_000_000
-MISSED_LIMIT_US = RECONCILED_LIMIT_US + SETTLE_LIMIT_US  # where a watch did not tell of a change
+MISSED_LIMIT_US = RECONCILED_LIMIT_US + SETTLE_LIMIT_US  # after a change without a watch event
 LOOK_US = 250_000
-EVICTED_US = 8_000_000  # the time limit of a command and a lease
+EVICTED_US = 8_000_000  # for the time limit of a command and a lease
 STANDING_TIMERS = {"reconcile"}
 
 
@@ -30,17 +30,17 @@ def calm_down(cluster: Cluster) -> None:
     """End all faults, and wait until everything has settled.
 
     Raises:
-        BrokenPromiseError: not within SETTLE_LIMIT_US.
+        BrokenPromiseError: it has not settled within SETTLE_LIMIT_US, or after the next reconciliation.
 
     """
     cluster.schedule.tell("CALM", "the faults are over")
-    make_whole(cluster)
+    repair(cluster)
     cluster.stop_producing()
     cluster.brokers.down_until_us = 0
     for agent in cluster.living_agents():
-        thaw(agent)
+        resume(agent)
     for process in cluster.living_coordinators():
-        thaw(process)
+        resume(process)
     cluster.run_until_true(lambda: next(_stuck(cluster), None), SETTLE_LIMIT_US, LOOK_US)
     for application in cluster.applications.values():
         application.unblock()
@@ -58,10 +58,10 @@ def calm_down(cluster: Cluster) -> None:
             cluster.add_agent(group)
     if cluster.ensemble.zk.withheld:
         cluster.run_until_true(lambda: next(problems(cluster), None), MISSED_LIMIT_US, LOOK_US)
-    # An operator removed a registration that no leader had seen: only the reconciliation finds that.
+    # If an operator deleted a registration that no leader had seen, only the reconciliation notices.
     cluster.run_until_true(lambda: next(_unregistered(cluster), None), RECONCILED_LIMIT_US, LOOK_US)
     cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
-    if next(_leftovers(cluster), None) is not None:  # only the reconciliation finds members that came and went unseen
+    if next(_leftovers(cluster), None) is not None:  # of members that no leader saw: only the reconciliation notices
         cluster.run_until_true(lambda: next(_leftovers(cluster), None), RECONCILED_LIMIT_US, 10 * LOOK_US)
         cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
 
@@ -83,7 +83,7 @@ def _unregistered(cluster: Cluster) -> Iterator[str]:
 
 
 def problems(cluster: Cluster) -> Iterator[str]:
-    """Yield what is wrong."""
+    """Yield each difference from a settled cluster whose records are all processed."""
     leaders = [process for process in cluster.living_coordinators() if process.machine.leadership is not None]
     if len(leaders) != 1:
         yield f"{len(leaders)} coordinators lead"
@@ -94,7 +94,7 @@ def problems(cluster: Cluster) -> Iterator[str]:
             yield f"group {group} is {state.value}"
         yield from _assignment_problems(cluster, group)
         if cluster.ensemble.zk.children(paths.evicted(group)):
-            yield f"group {group}: a tombstone is left"
+            yield f"group {group}: an eviction record is left"
         for consumer in cluster.ensemble.zk.children(paths.owners(group)):
             if cluster.ensemble.zk.children(paths.channel(group, consumer)):
                 yield f"group {group}: {consumer} has a command left"
@@ -118,15 +118,15 @@ def _assignment_problems(cluster: Cluster, group: str) -> Iterator[str]:
     names = {agent.consumer for agent in agents}
     stored = cluster.ensemble.zk.children(paths.owners(group))
     if None in names or names != set(stored):
-        yield f"group {group}: registered are {stored}, alive {sorted(map(str, names))}"
+        yield f"group {group}: registered are {stored}, alive are {sorted(map(str, names))}"
         return
     instances = [agent.settings.instance_id for agent in agents if agent.settings.instance_id is not None]
     if len(instances) != len(set(instances)):
-        yield f"group {group}: there are two of one instance: {sorted(instances)}"
+        yield f"group {group}: two members have one instance id: {sorted(instances)}"
     owned = read_shares(cluster, group)
     wanted = sorted(cluster.brokers.logs)
     if sorted(partition for partitions in owned.values() for partition in partitions) != wanted:
-        yield f"group {group}: owned is {owned}, wanted {wanted}"
+        yield f"group {group}: members own {owned}, not {wanted}"
     counts = [len(partitions) for partitions in owned.values()]
     if counts and max(counts) - min(counts) > 1:
         yield f"group {group}: not balanced, {counts}"
@@ -143,7 +143,7 @@ def _record_problems(cluster: Cluster, group: str) -> Iterator[str]:
     for partition, log in sorted(cluster.brokers.logs.items()):
         finished = cluster.emission.finished.get((group, partition, log.incarnation), 0)
         if finished != cluster.brokers.end(partition):
-            yield f"group {group}: of {partition} {finished} are finished, {cluster.brokers.end(partition)} produced"
+            yield f"group {group}: {partition} is finished up to {finished} of {cluster.brokers.end(partition)}"
 
 
 def _leftovers(cluster: Cluster) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
     for group in GROUPS:
         dead = set(cluster.ensemble.zk.children(paths.channel(group))) - set(read_shares(cluster, group))
         if dead:
-            yield f"group {group}: channels of the dead are left: {sorted(dead)}"
+            yield f"group {group}: channels of dead consumers are left: {sorted(dead)}"
     for process in cluster.living_coordinators():
         timers = {str(name) for owner, name in process.machine.scheduler.due if owner in GROUPS}
         if timers - STANDING_TIMERS:
@@ -159,10 +159,10 @@ def _leftovers(cluster: Cluster) -> Iterator[str]:
 
 
 def one_bad_agent(cluster: Cluster) -> None:
-    """Block one agent, and check that only its partitions are late.
+    """Block or suspend one agent, and check that only its partitions are late.
 
     Raises:
-        BrokenPromiseError: another one had to wait for it.
+        BrokenPromiseError: another agent had to wait for it.
 
     """
     cluster.run_until_true(lambda: next(problems(cluster), None), SETTLE_LIMIT_US, LOOK_US)
@@ -187,7 +187,7 @@ def one_bad_agent(cluster: Cluster) -> None:
     cluster.run_until(cluster.schedule.now_us + EVICTED_US)
     channel = paths.channel("inc", bad.consumer or "")
     if channel in cluster.ensemble.zk.nodes and cluster.ensemble.zk.children(channel):
-        raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and its answer is still waited for")
+        raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and still has a command pending")
     held = {partition for partitions in read_shares(cluster, "inc").values() for partition in partitions}
     if held != cluster.brokers.logs.keys():
         raise BrokenPromiseError("isolation", f"{bad.name} hangs for long, and {held} are owned")
@@ -198,6 +198,6 @@ def _spoil(cluster: Cluster, bad: AgentHost) -> None:
         cluster.schedule.tell("FAULT", f"{bad.name} has an application that hangs")
         cluster.applications[bad.name].blocked = True
     else:
-        cluster.schedule.tell("FAULT", f"{bad.name} is frozen, and its channel is deleted")
-        freeze(bad)
+        cluster.schedule.tell("FAULT", f"{bad.name} is suspended, and its channel is deleted")
+        suspend(bad)
         cluster.write(Delete(paths.channel("inc", bad.consumer or "")))

@@ -1,4 +1,4 @@
-"""Virtual time: one heap of future actions. It alone decides the order, so a seed determines the run."""
+"""Virtual time: one heap of future actions, which alone determines their order, so that a seed determines the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RestlessError(Exception):
 
 
 class Schedule:
-    """Future actions, in order of time; at the same moment, in order of planning."""
+    """Future actions, in order of time; those of one moment, in the order in which they were scheduled."""
 
     def __init__(self, *, tells: bool = False) -> None:
         self.now_us = 0
@@ -25,11 +25,11 @@ class Schedule:
         self.story: list[str] = []
         self._heap: list[tuple[int, int, Action, tuple[Any, ...], int]] = []
         self._planned = 0
-        self._current = 0  # number of the current step: the cause of what it plans
-        self._cause = 0  # number of the step that planned it
+        self._current = 0  # number of the current step, the cause of what it schedules
+        self._cause = 0  # number of the step that scheduled the current one
 
     def at(self, at_us: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Schedule an action at a moment, or now if that has passed."""
+        """Schedule an action for a moment, or for now if that has passed."""
         self._planned += 1
         heapq.heappush(self._heap, (max(at_us, self.now_us), self._planned, action, arguments, self._current))
 

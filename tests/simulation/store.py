@@ -1,7 +1,7 @@
 """Kafka's offset store in virtual time, and an agent's connection to it.
 
-A commit may take as long as its sender's limit, even if the sender is frozen or dead, and answers may be lost. A later
-one is rejected, because the sender has cut the connection.
+A commit may arrive as late as its sender's time limit, even if the sender is suspended or dead; its answer may be lost.
+A later commit is rejected, because the sender has closed the connection by then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.kafka import Brokers
 from zkrebalancer.protocol.fields import TopicPartition
 
 WAY_US = (150, 6_000)
-HELD_UP_PROBABILITY = 0.05
+DELAYED_PROBABILITY = 0.05
 LOST_PROBABILITY = 0.03
 READ_TIMEOUT_US = 500_000
 
@@ -63,7 +63,7 @@ class SimulatedStore:
     def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], timeout_s: float, answer: Committed) -> None:
         timeout_us = int(timeout_s * 1_000_000)
         way_us = self._random.randrange(*WAY_US)
-        if self._happens(HELD_UP_PROBABILITY):
+        if self._happens(DELAYED_PROBABILITY):
             way_us = self._random.randrange(2 * timeout_us + 1)
         consumer, left_us = self._consumer() or "", timeout_us - way_us
         self._brokers.schedule.after(way_us, self._arrive, consumer, dict(offsets), left_us, answer)

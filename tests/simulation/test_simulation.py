@@ -1,4 +1,4 @@
-"""The runs that every change has to pass; runs can be repeated, told and shrunk."""
+"""The runs that every change has to pass; a seed can be repeated, and a failure shrunk and printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock of an agent's shared state: wherever a thread takes it, another thread may run first."""
+"""The lock of an agent's shared state: whenever a thread acquires it, another thread may run first."""
 
 from __future__ import annotations
 
