@@ -20,7 +20,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 MAX_AGENTS = 30
 MAX_PROBLEMS_SHOWN = 20
-ENDING = "the faults are undone and what is left is read (once more: end at once, without a verdict)"
+ENDING = "repairing the faults and reading the remaining records (again: end at once, without a verdict)"
 
 
 class CampaignFailedError(RebalancerError):
@@ -58,7 +58,7 @@ def campaign(
     events_directory: Path | None,
     as_json: bool,
 ) -> None:
-    """Break servers, processes and connections at random, and judge by the events whether promises held.
+    """Break servers, processes and connections at random, and judge by the events whether the promises were kept.
 
     Ctrl-C ends it with the verdict so far.
     """
@@ -83,7 +83,7 @@ def campaign(
 
 
 def _end_on_signals(this: Campaign, progress: Progress) -> None:
-    """End the campaign cleanly at the first Ctrl-C or SIGTERM; the next one has its usual effect."""
+    """End the campaign cleanly at the first Ctrl-C or SIGTERM; a second one has its usual effect."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(_number: int, _frame: object) -> None:

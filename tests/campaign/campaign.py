@@ -52,7 +52,7 @@ class CampaignSettings:
 
 @dataclass(slots=True)
 class Campaign:
-    """One campaign; `end_soon` ends the current round's faults at once, and the campaign after the round."""
+    """One campaign; `end_soon` ends the faults of the current round, and the campaign after that round."""
 
     settings: CampaignSettings
     progress: Progress
@@ -105,7 +105,7 @@ class Campaign:
         try:
             self.progress.line(f"{company.max_agents} agents at most, in {len(company.groups)} groups, start")
             company.open()
-            company.wait_converged()
+            company.wait_settled()
             end_at = time.monotonic() + self.settings.minutes * 60
             for number, faults in enumerate(rounds(self.settings.seed, self._kinds(), SESSION_TIMEOUT_MS / 1_000), 1):
                 if self.is_ending or time.monotonic() > end_at:
@@ -119,7 +119,7 @@ class Campaign:
             company.drain()
             company.close()
         except RebalancerError as error:
-            unread = "the run ended here, and what nobody had read by then counts as lost"
+            unread = "the run ended here, and records not read by then count as lost"
             self.record.problems.append(f"after {self.elapsed_s():.0f} s: {error}; {unread}")
 
     def _play_round(self, company: Company, number: int, faults: tuple[Fault, ...]) -> None:
@@ -145,12 +145,12 @@ class Campaign:
                 company.notice_deaths()
                 self._tell(number, [each.record for each in running])
         company.complete()
-        whole_at = time.monotonic()
+        repaired_at = time.monotonic()
         self._tell(number, [])
-        company.wait_converged()
-        converged_s = round(time.monotonic() - whole_at, 2)
+        company.wait_settled()
+        settled_s = round(time.monotonic() - repaired_at, 2)
         if done:
-            done_round = RoundRecord(tuple(done), round(company.watcher.gaps.longest_us / 1e6, 2), converged_s)
+            done_round = RoundRecord(tuple(done), round(company.watcher.gaps.longest_us / 1e6, 2), settled_s)
             self.record.rounds.append(done_round)
             self.progress.line(_round_line(number, done_round))
 
@@ -196,7 +196,7 @@ class Campaign:
         if find_faketime() is None:
             self.left_out["jump-clock"] = "libfaketime is not installed (Debian: apt-get install faketime)"
         for kind, reason in self.left_out.items():
-            self.progress.line(f"left out: {KINDS[kind].title}: {reason}")
+            self.progress.line(f"skipped: {KINDS[kind].title}: {reason}")
         yield disk
         if disk is not None:
             disk.close()
@@ -242,7 +242,7 @@ class _Running:
 
 def _round_line(number: int, done: RoundRecord) -> str:
     what = ", ".join(f"{fault.kind} {fault.target}{fault.detail and f' ({fault.detail})'}" for fault in done.faults)
-    return f"round {number}: {what}; longest without owner {done.without_owner_s} s, converged in {done.converged_s} s"
+    return f"round {number}: {what}; longest without owner {done.without_owner_s} s, settled in {done.settled_s} s"
 
 
 def _check(events: Path) -> Verdict | None:
@@ -253,7 +253,7 @@ def _check(events: Path) -> Verdict | None:
 
 
 def _tracebacks(directory: Path) -> list[str]:
-    """Return which of our processes wrote a traceback, and whether the proxy got an unreadable frame."""
+    """Return a problem for each of our processes that wrote a traceback, and for an invalid frame at the proxy."""
     found = [
         f"{log.stem} wrote a traceback"
         for log in sorted(directory.glob("*.log"))
@@ -261,4 +261,4 @@ def _tracebacks(directory: Path) -> list[str]:
         if "Traceback" in log.read_text(errors="replace")
     ]
     proxy = (directory / "proxy.log").read_text()
-    return found + ([f"the proxy met what it could not read: {proxy.splitlines()[0]}"] if proxy else [])
+    return found + ([f"the proxy received invalid bytes: {proxy.splitlines()[0]}"] if proxy else [])

@@ -1,4 +1,4 @@
-"""Maps kinds of faults to the functions that cause them; finds those impossible on this machine, and why."""
+"""Maps each kind of fault to the function that causes it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CAUSES: Mapping[str, Cause] = {
     "kill-coordinator": process_faults.kill_coordinator,
     "kill-leader-at-step": process_faults.kill_leader_at_step,
     "restart-coordinator": process_faults.restart_coordinator,
-    "freeze-agent": process_faults.freeze,
-    "freeze-agent-briefly": process_faults.freeze,
-    "freeze-leader": process_faults.freeze,
+    "suspend-agent": process_faults.suspend,
+    "suspend-agent-briefly": process_faults.suspend,
+    "suspend-leader": process_faults.suspend,
     "expire-agent": process_faults.expire,
     "expire-leader": process_faults.expire,
     "cut-agent": process_faults.cut,
@@ -35,7 +35,7 @@ CAUSES: Mapping[str, Cause] = {
     "lose-request-leader": process_faults.lose,
     "kill-zookeeper-leader": server_faults.kill_zookeeper,
     "kill-zookeeper-follower": server_faults.kill_zookeeper,
-    "freeze-zookeeper": server_faults.freeze_zookeeper,
+    "suspend-zookeeper": server_faults.suspend_zookeeper,
     "lose-quorum": server_faults.lose_quorum,
     "fill-disk": server_faults.fill_disk,
     "jump-clock": process_faults.jump_clock,

@@ -35,7 +35,7 @@ STATIC_GRACE_MS = 10_000
 IMPATIENT_TIMEOUT_MS = 1_000
 AGENT_OPTIONS: dict[str, object] = {"--auto-commit-interval-ms": 1_000}
 ASK_INTERVAL_S = 0.1
-CONVERGE_DEADLINE_S = 60.0
+SETTLE_DEADLINE_S = 60.0
 
 
 class NothingToBreakError(RebalancerError):
@@ -58,7 +58,7 @@ class Group:
 
 
 def new_groups() -> list[Group]:
-    """Return the groups, without members; those with a pattern evict a slow member before its session ends."""
+    """Return the groups, without members; those with a pattern evict a slow member sooner than its session ends."""
     static = GroupSettings(mode=INCREMENTAL, static_grace_ms=STATIC_GRACE_MS)
     impatient = GroupSettings(rebalance_timeout_ms=IMPATIENT_TIMEOUT_MS, max_rebalance_retries=1)
     return [
@@ -76,7 +76,7 @@ def producer_of(topic: str) -> str:
 
 @dataclass(slots=True)
 class Company:
-    """The processes that should run; `missing`: those that the campaign has ended and has to restart."""
+    """The processes that should run; the campaign has ended those in `missing` and has to restart them."""
 
     lab: ProxiedLab
     watcher: Watcher
@@ -135,10 +135,10 @@ class Company:
 
     @contextmanager
     def hold(self, names: list[str], pick: float) -> Iterator[str]:
-        """Pick one of these that is free, and reserve it while the fault lasts; raises NothingToBreakError."""
+        """Pick one of these that no other fault has, and reserve it for this fault; raises NothingToBreakError."""
         free = [name for name in names if name not in self._taken]
         if not free:
-            raise NothingToBreakError("all that could be hit are hit already")
+            raise NothingToBreakError("every possible target has a fault already")
         name = free[int(pick * len(free))]
         self._taken.add(name)
         try:
@@ -175,10 +175,10 @@ class Company:
         """Stop processes by SIGTERM; they are missing until they are restarted.
 
         Raises:
-            BrokenPromiseError: one of them has ended by itself, and nothing kept it from beginning.
+            BrokenPromiseError: one of them had ended by itself, and no fault had kept it from registering.
 
         """
-        for name in names:  # one that cannot catch the signal yet would be killed by it
+        for name in names:  # before it has a handler, the signal would kill it
             self.lab.wait_for(f"start of {name}", partial(self._has_begun, name))
         running = [name for name in names if self.lab.programs[name].is_running]
         for name in set(names) - set(running) - self.missing - self.doomed:
@@ -196,14 +196,14 @@ class Company:
             self.doomed.add(name)
 
     def notice_deaths(self) -> None:
-        """Note which of the doomed processes have died."""
+        """Note which of the doomed processes have killed themselves."""
         for name in self.doomed - self.missing:
             if not self.lab.programs[name].is_running:
                 self.watcher.abandoned(name)
                 self.missing.add(name)
 
     def end_doomed(self, name: str, kind: str) -> None:
-        """Restart a process that should have killed itself by now; kill it first if it has not."""
+        """Restart a process that should have killed itself; if it has not, kill it and count that."""
         if name in self.doomed and self.lab.programs[name].is_running:
             self.not_reached[kind] += 1
             self.kill(name, kind)
@@ -249,9 +249,9 @@ class Company:
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic after all groups have read it; otherwise its last records would count as lost."""
-        self.silent.add(topic)  # a producer restarted while the rest is read would write after the deletion
+        self.silent.add(topic)  # otherwise its producer could be restarted, and write after the deletion
         self._stop_producers(topic)
-        self._wait_read(self.watcher.ends([topic]), f"end of {topic}")
+        self._wait_read(self.watcher.ends([topic]), f"all of {topic}")
         del self.topics[topic]
         self.silent.discard(topic)
         self.lab.note("topic_deleted", topic=topic)
@@ -263,19 +263,19 @@ class Company:
 
     # Waiting --------------------------------------------------------------------------------------------------------
 
-    def wait_converged(self) -> None:
+    def wait_settled(self) -> None:
         """Wait until every group is settled and has read everything produced so far; raises BrokenPromiseError."""
         ends = self.watcher.ends(self.topics)
-        give_up_at = time.monotonic() + CONVERGE_DEADLINE_S
+        give_up_at = time.monotonic() + SETTLE_DEADLINE_S
         while unsettled := [group.name for group in self.groups if not self._is_settled(group)]:
             self.require_running()
             if time.monotonic() > give_up_at:
-                raise BrokenPromiseError(f"not settled within {CONVERGE_DEADLINE_S:g} s: {', '.join(unsettled)}")
+                raise BrokenPromiseError(f"not settled within {SETTLE_DEADLINE_S:g} s: {', '.join(unsettled)}")
             gevent.sleep(ASK_INTERVAL_S)
         self._wait_read(ends, "all records")
 
     def require_running(self) -> None:
-        """Start processes again that could not register; raise BrokenPromiseError if another one ended by itself."""
+        """Restart processes that could not register; raise BrokenPromiseError if any other one ended by itself."""
         for topic in self.topics.keys() - self.silent:
             if not self.lab.programs[producer_of(topic)].is_running:
                 self._produce(topic)  # producers are not judged
@@ -290,7 +290,7 @@ class Company:
 
     @contextmanager
     def no_start(self) -> Iterator[None]:
-        """Excuse processes that end while they begin: a server is away, or they may not register."""
+        """Excuse processes that end at their start, because a server is down or they lack a right."""
         begin_s, index = self.lab.elapsed_s(), len(self.no_start_s)
         self.no_start_s.append((begin_s, math.inf))
         try:
@@ -302,7 +302,7 @@ class Company:
         """End the producers and wait until every group has read all records."""
         self.silent.update(self.topics)
         self._stop_producers(*self.topics)
-        self._wait_read(self.watcher.ends(self.topics), "all records until the end")
+        self._wait_read(self.watcher.ends(self.topics), "the last records")
 
     def close(self) -> None:
         """Stop all processes, the coordinators last."""
@@ -314,7 +314,7 @@ class Company:
         self.lab.start_producer(producer_of(topic), {topic: partitions}, RECORDS_PER_PARTITION_S * partitions)
 
     def _stop_producers(self, *topics: str) -> None:
-        """End producers; after a refused record, a producer ends with an error but has recorded the accepted ones."""
+        """End producers; even one that ends with an error, after a rejected record, has recorded the accepted ones."""
         programs = [self.lab.programs[producer_of(topic)] for topic in topics]
         for program in programs:
             if program.is_running:
@@ -330,14 +330,14 @@ class Company:
     def _wait_read(self, ends: Mapping[tuple[str, int], int], what: str) -> None:
         for group in self.groups:
             due = {partition: end for partition, end in ends.items() if partition[0] in self.topics_of(group)}
-            give_up_at = time.monotonic() + CONVERGE_DEADLINE_S
+            give_up_at = time.monotonic() + SETTLE_DEADLINE_S
             while not self.watcher.has_read(group.name, due):
                 self.require_running()
                 if time.monotonic() > give_up_at:
-                    raise BrokenPromiseError(f"group {group.name} was not given {what} in {CONVERGE_DEADLINE_S:g} s")
+                    raise BrokenPromiseError(f"group {group.name} did not read {what} in {SETTLE_DEADLINE_S:g} s")
                 gevent.sleep(ASK_INTERVAL_S)
 
 
 def is_excused(started_s: float, no_start_s: list[tuple[float, float]]) -> bool:
-    """Whether a process met one of these times (from, until) while it began."""
+    """Whether one of these times (from, until) overlapped with the start of a process."""
     return any(begin_s < started_s + CONNECT_TIMEOUT_S and started_s < end_s for begin_s, end_s in no_start_s)

@@ -1,7 +1,7 @@
 """Parses ZooKeeper's frames, as far as needed to lose one chosen request or reply. Pure.
 
 Every message is preceded by its length (4 bytes). A connection begins with a connect request and its answer, which
-have no header. After them, a request begins with its number and its kind, a reply with the number of its request.
+have no header. After them, a request begins with its number and its kind, and a reply with its request's number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FrameError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Session id and password from the answer to a connect request; with both, another client can end the session."""
+    """Session id and password from the answer to a connect request; any client with both can end the session."""
 
     session_id: int
     password: bytes

@@ -1,7 +1,7 @@
 """Damage to nodes by other programs: withheld rights, foreign bytes, deleted records, claimed partitions.
 
-Context managers like those of `process_faults.py`. They use ZooKeeper directly, not through the proxy. On exit, rights
-and contents are restored; the processes have to recover by themselves.
+They are context managers, as in `process_faults.py`, and use ZooKeeper directly, not through the proxy. On exit, they
+restore rights and contents; the processes have to recover by themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def connected(company: Company, session_s: float = 10.0) -> Iterator[KazooClient
 
 @contextmanager
 def deny(company: Company, fault: Fault) -> Iterator[str]:
-    """Withhold one right at a node of a group from all; kill an agent, so that the right is needed."""
+    """Withhold one right at a node of a group from everybody; restart an agent, so that the right is needed."""
     group = _pick_group(company, fault)
     child, right = fault.detail.split()
     path = f"{paths.group(group.name)}/{child}"
@@ -150,7 +150,7 @@ def _pick_consumer(client: KazooClient, group: Group, fault: Fault) -> str:
 
 
 def _replace_agent(company: Company, fault: Fault, group: Group) -> None:
-    """Kill and restart an agent of the group, if one is free, so that the withheld right is needed."""
+    """Kill and restart an agent of the group, if one has no other fault, to give the group work."""
     present = [name for name in group.members if name not in company.missing]
     with suppress(NothingToBreakError), company.hold(present, fault.pick) as name:
         company.kill(name, fault.kind)

@@ -86,9 +86,9 @@ def restart_coordinator(company: Company, fault: Fault) -> Iterator[str]:
 
 
 @contextmanager
-def freeze(company: Company, fault: Fault) -> Iterator[str]:
-    """Freeze an agent or the leader."""
-    names = [company.leader()] if fault.kind == "freeze-leader" else company.agents()
+def suspend(company: Company, fault: Fault) -> Iterator[str]:
+    """Suspend an agent or the leader."""
+    names = [company.leader()] if fault.kind == "suspend-leader" else company.agents()
     with company.hold([name for name in names if name not in company.missing], fault.pick) as name:
         company.watcher.abandoned(name)
         company.lab.freeze(name)
@@ -99,7 +99,7 @@ def freeze(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def expire(company: Company, fault: Fault) -> Iterator[str]:
-    """End a session at ZooKeeper without its process."""
+    """End a process's session at ZooKeeper; the process learns of it when it reconnects."""
     with _held(company, fault) as name:
         company.lab.fault(fault.kind, name)
         _end_session(company, name)
@@ -134,9 +134,9 @@ def break_link(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def lose(company: Company, fault: Fault) -> Iterator[str]:
-    """Give a process work, and lose its requests or the replies to them, cutting the connection each time."""
+    """Give a process work and lose some of its requests, or of the replies; each loss also cuts the connection."""
     what: Direction = "reply" if fault.kind.startswith("lose-reply") else "request"
-    # A static member's partitions wait for it, so the others of its group would get no work.
+    # Partitions of a static member wait for it, so its restart would give the others of its group no work.
     restless = [name for group in company.groups if not group.is_static for name in group.members]
     with company.hold([company.leader()] if fault.kind.endswith("-leader") else restless, fault.pick) as name:
         company.lab.fault(fault.kind, name)
@@ -153,7 +153,7 @@ def lose(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
-    """Make a coordinator lead whose wall clock then jumps, and jumps back at the end; its other clocks do not."""
+    """Make a coordinator lead, let its wall clock jump, and at the end back; its other clocks do not jump."""
     library = find_faketime()
     if library is None:
         raise NothingToBreakError("libfaketime is not installed")
@@ -173,7 +173,7 @@ def jump_clock(company: Company, fault: Fault) -> Iterator[str]:
 def join(company: Company, fault: Fault) -> Iterator[str]:
     """Add an agent to the smallest group."""
     if len(company.agents()) >= company.max_agents:
-        raise NothingToBreakError("there are as many agents as there may be")
+        raise NothingToBreakError("the campaign has its maximum of agents")
     name = company.join(min(company.groups, key=lambda group: len(group.members)))
     company.note_step(fault.kind, name)
     yield name
@@ -203,7 +203,7 @@ def churn(company: Company, fault: Fault) -> Iterator[str]:
 
 
 def _restart_agents(company: Company, group: Group, random: Random, is_over: Event) -> RebalancerError | None:
-    """Restart agents until the fault ends; return the error that ended it earlier."""
+    """Restart agents until the fault ends; return the error if one ends it earlier."""
     try:
         while not is_over.wait(ASK_INTERVAL_S):
             _restart_agent(company, random.random(), group.members)
@@ -240,7 +240,7 @@ def _end_session(company: Company, name: str) -> None:
 
 
 def _let_lead(company: Company, fault: Fault, name: str, environment: dict[str, str]) -> None:
-    """Restart a coordinator with an environment and stop the others until it leads; they return as standbys."""
+    """Restart a coordinator with an environment, then the others, so that it leads and they are standbys."""
     company.lab.fault(fault.kind, name)
     company.stop(name)
     company.start(name, environment)
@@ -260,7 +260,7 @@ def _is_there_or_over(company: Company, name: str, events: Path) -> bool:
 
 
 def _restart_agent(company: Company, pick: float, agents: list[str]) -> None:
-    """Restart one of these agents cleanly, if one is free: two changes for its group."""
+    """Restart one of these agents cleanly, if one has no fault: its group has to rebalance twice."""
     present = [name for name in agents if name not in company.missing]
     with suppress(NothingToBreakError), company.hold(present, pick) as name:
         company.stop(name)

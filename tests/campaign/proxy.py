@@ -41,7 +41,7 @@ class Connection:
                 writer.transport.abort()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str) -> None:
-        """Forward frames in one direction until the connection ends or has to lose one of them."""
+        """Forward frames in one direction until the connection ends or a frame is to be lost."""
         splitter = FrameSplitter()
         hear = self.conversation.requested if what == "request" else self.conversation.replied
         while data := await reader.read(CHUNK_BYTES):
@@ -89,7 +89,7 @@ class Link:
         return True
 
     def break_(self, how: str, delay_ms: int) -> None:
-        """Change the fault; messages dropped in silence never arrive."""
+        """Change the fault; messages sent during silence never arrive."""
         if how == "refused" or not self.can_pass.is_set():
             self.cut()
         self.is_refused = how == "refused"

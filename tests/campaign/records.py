@@ -31,20 +31,20 @@ class RoundRecord:
 
     faults: tuple[FaultRecord, ...]
     without_owner_s: float
-    converged_s: float
+    settled_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class KindSummary:
-    """All rounds with a kind of fault, other faults of these rounds included."""
+    """Figures of all rounds with a kind of fault, which include the other faults of these rounds."""
 
     title: str
     count: int
     not_reached: int
     without_owner_s_median: float
     without_owner_s_max: float
-    converged_s_median: float
-    converged_s_max: float
+    settled_s_median: float
+    settled_s_max: float
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class CampaignRecord:
             len(rounds),
             self.not_reached[kind],
             *_median_and_max(each.without_owner_s for each in rounds),
-            *_median_and_max(each.converged_s for each in rounds),
+            *_median_and_max(each.settled_s for each in rounds),
         )
 
 
@@ -83,7 +83,7 @@ class Outcome:
     verdict: Verdict | None
     seed: int
     versions: dict[str, str]
-    left_out: dict[str, str]  # kind -> why it is impossible here
+    left_out: dict[str, str]  # kind -> why it is impossible on this machine
     elapsed_s: float
     check_s: float
     folder: str | None = None
@@ -105,8 +105,7 @@ class Outcome:
             "versions": self.versions,
             "elapsed_s": round(self.elapsed_s, 1),
             "rounds": [
-                {"without_owner_s": each.without_owner_s, "converged_s": each.converged_s}
-                for each in self.record.rounds
+                {"without_owner_s": each.without_owner_s, "settled_s": each.settled_s} for each in self.record.rounds
             ],
             "faults": faults,
             "kinds": [asdict(summary) for summary in self.record.summaries()],

@@ -10,7 +10,7 @@ from tests.campaign.records import Outcome
 from zkrebalancer.experiments.report import verdict_line
 
 PLAIN_WIDTH = 200  # without a terminal, nothing is cut off
-HEADINGS = ("fault", "times", "not reached", "without owner: median", "max", "to converge: median", "max")
+HEADINGS = ("fault", "times", "not reached", "without owner: median", "max", "to settle: median", "max")
 
 
 def print_report(outcome: Outcome) -> None:
@@ -21,8 +21,8 @@ def print_report(outcome: Outcome) -> None:
     console.print(summary_table(outcome))
     console.print()
     console.print(
-        "A row counts the rounds in which its fault took part, with what else was broken in them. Without owner counts "
-        "from an orderly stop, a kill or a freeze; to converge from when all is whole again.",
+        "Each row counts the rounds with this fault, together with the other faults of those rounds. A partition is "
+        "without owner from a stop, kill or suspension to the next start; the time to settle begins with the repair.",
         style="dim",
     )
     for line in facts(outcome):
@@ -38,7 +38,7 @@ def summary_table(outcome: Outcome) -> Table:
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=True)
     for row in outcome.record.summaries():
-        times = (row.without_owner_s_median, row.without_owner_s_max, row.converged_s_median, row.converged_s_max)
+        times = (row.without_owner_s_median, row.without_owner_s_max, row.settled_s_median, row.settled_s_max)
         table.add_row(row.title, str(row.count), str(row.not_reached or "-"), *(f"{value:.1f} s" for value in times))
     return table
 
@@ -51,7 +51,7 @@ def facts(outcome: Outcome) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in outcome.versions.items())
     counts = f"rounds {len(record.rounds)}, faults {faults}, rebalances {rebalances}"
     lines = [f"{versions}, seed {outcome.seed}, {outcome.elapsed_s / 60:.1f} minutes: {counts}"]
-    lines += [f"left out: {kind}: {reason}" for kind, reason in outcome.left_out.items()]
+    lines += [f"skipped: {kind}: {reason}" for kind, reason in outcome.left_out.items()]
     if outcome.folder is not None:
         lines.append(f"events and logs: {outcome.folder}")
     return lines

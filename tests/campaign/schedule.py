@@ -1,7 +1,7 @@
 """Draws kinds and times of faults from one seed. Pure. A round has one to three overlapping faults.
 
-Kinds come from a shuffled deck, so all are equally frequent. The target of a fault is drawn as a number between 0 and
-1, and chosen when the fault begins, among the targets that exist then.
+Kinds come from a shuffled deck, so a kind is as frequent as it has cards. The target of a fault is drawn as a number
+between 0 and 1, which selects among the targets that exist when the fault begins.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ JUMPS = ("-86400", "-5", "+5", "+86400")  # of the wall clock, in seconds
 class Kind:
     """One kind of fault; `lasts` is in sessions. Faults that need the same resource do not overlap.
 
-    A session is ended by force, where ZooKeeper itself would wait for its timeout. So while one is, servers and
-    connections have to be whole: its client could not know otherwise, and would go on reading.
+    The campaign ends sessions by force, before their timeout. A client learns of that only from an intact server over
+    an intact connection, and reads on until then; so nothing else may be broken at the same time.
     """
 
     title: str
@@ -67,17 +67,17 @@ KINDS: Mapping[str, Kind] = {
         "leader killed at a step", (2.0, 3.0), frozenset({LEADER}), details=COORDINATOR_STEPS, cards=3
     ),
     "restart-coordinator": Kind("coordinator stopped cleanly, restarted", (0.0, 1.0), frozenset({LEADER})),
-    "freeze-agent": Kind("agent frozen past its session", (1.2, 2.5), cards=2),
-    "freeze-agent-briefly": Kind("agent frozen for about its session", (0.5, 1.2)),
-    "freeze-leader": Kind("leader frozen past its session", (1.2, 2.5), frozenset({LEADER})),
+    "suspend-agent": Kind("agent suspended past its session", (1.2, 2.5), cards=2),
+    "suspend-agent-briefly": Kind("agent suspended for about its session", (0.5, 1.2)),
+    "suspend-leader": Kind("leader suspended past its session", (1.2, 2.5), frozenset({LEADER})),
     "expire-agent": Kind("session of an agent expired", (0.0, 0.2), frozenset({ZOOKEEPER, CONNECTIONS})),
     "expire-leader": Kind("session of the leader expired", (0.0, 0.2), frozenset({LEADER, ZOOKEEPER})),
     "cut-agent": Kind("agent's connection cut", (0.0, 0.2)),
     "cut-all": Kind("all connections cut", (0.0, 0.2), frozenset({LEADER, CONNECTIONS})),
     "refuse-agent": Kind("agent cut off (connections refused)", (0.3, 2.0)),
     "refuse-leader": Kind("leader cut off (connections refused)", (0.3, 2.0), frozenset({LEADER})),
-    "silence-agent": Kind("agent cut off (nothing passes, nothing is refused)", (0.3, 2.0)),
-    "silence-leader": Kind("leader cut off (nothing passes, nothing is refused)", (0.3, 2.0), frozenset({LEADER})),
+    "silence-agent": Kind("agent cut off (packets vanish)", (0.3, 2.0)),
+    "silence-leader": Kind("leader cut off (packets vanish)", (0.3, 2.0), frozenset({LEADER})),
     "slow-agent": Kind("agent's connection slow", (0.5, 2.0), details=("20", "100", "300")),
     "slow-leader": Kind("leader's connection slow", (0.5, 2.0), frozenset({LEADER}), details=("20", "100", "300")),
     "lose-reply-agent": Kind("replies to an agent lost after their commits", (2.0, 3.0), details=PATHS, cards=2),
@@ -92,17 +92,17 @@ KINDS: Mapping[str, Kind] = {
     "lose-request-leader": Kind("requests of the leader lost", (2.0, 3.0), frozenset({LEADER}), details=("/channel/",)),
     "kill-zookeeper-leader": Kind("leading ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
     "kill-zookeeper-follower": Kind("following ZooKeeper server killed", (0.5, 2.0), frozenset({ZOOKEEPER})),
-    "freeze-zookeeper": Kind("ZooKeeper server frozen", (0.5, 2.5), frozenset({ZOOKEEPER})),
+    "suspend-zookeeper": Kind("ZooKeeper server suspended", (0.5, 2.5), frozenset({ZOOKEEPER})),
     "lose-quorum": Kind("ZooKeeper without a quorum", (0.3, 2.5), frozenset({ZOOKEEPER})),
     "fill-disk": Kind("disk under a ZooKeeper server full", (1.0, 2.5), frozenset({ZOOKEEPER})),
     "jump-clock": Kind("wall clock of the leader jumps", (1.0, 2.0), frozenset({LEADER}), details=JUMPS),
     "deny-node": Kind("right withheld at a group's node", (0.5, 2.5), frozenset({ZOOKEEPER}), details=RIGHTS, cards=3),
     "garble-node": Kind(
-        "group's node of an unknown version", (0.5, 2.5), frozenset({ZOOKEEPER}), details=GARBLED, cards=2
+        "node of a group with an unknown version", (0.5, 2.5), frozenset({ZOOKEEPER}), details=GARBLED, cards=2
     ),
     "delete-owner": Kind("ownership record of a live member deleted", (0.0, 0.2), frozenset({ZOOKEEPER})),
     "steal-command": Kind("command deleted by another program", (0.0, 0.2), frozenset({ZOOKEEPER})),
-    "forge-claim": Kind("member claims what it was never given", (0.5, 2.0), frozenset({ZOOKEEPER})),
+    "forge-claim": Kind("member claims partitions that it was not given", (0.5, 2.0), frozenset({ZOOKEEPER})),
     "restart-broker": Kind("broker killed, comes back", (0.5, 2.0), frozenset({BROKER, ZOOKEEPER})),
     "join": Kind("agent joins", (0.0, 0.1), cards=2),
     "leave": Kind("agent leaves", (0.0, 0.1), cards=2),

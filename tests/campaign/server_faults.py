@@ -45,8 +45,8 @@ def kill_zookeeper(company: Company, fault: Fault) -> Iterator[str]:
 
 
 @contextmanager
-def freeze_zookeeper(company: Company, fault: Fault) -> Iterator[str]:
-    """Freeze one ZooKeeper server."""
+def suspend_zookeeper(company: Company, fault: Fault) -> Iterator[str]:
+    """Suspend one ZooKeeper server."""
     servers = company.lab.cluster.zookeeper_servers
     server = servers[int(fault.pick * len(servers))]
     company.lab.fault(fault.kind, server.name)
@@ -96,7 +96,7 @@ def fill_disk(company: Company, fault: Fault) -> Iterator[str]:
 
 @contextmanager
 def restart_broker(company: Company, fault: Fault) -> Iterator[str]:
-    """Kill the broker; it returns once its old ZooKeeper session has expired."""
+    """Kill the broker; it restarts once its old ZooKeeper session has expired."""
     broker = company.lab.cluster.broker
     company.lab.fault(fault.kind, broker.name)
     with company.no_start():
@@ -110,7 +110,7 @@ def grow_topic(company: Company, fault: Fault) -> Iterator[str]:
     """Add a partition to a topic."""
     topics = [topic for topic, partitions in sorted(company.topics.items()) if partitions < MAX_PARTITIONS]
     if not topics:
-        raise NothingToBreakError("all topics are as large as they may be")
+        raise NothingToBreakError("every topic has its maximum of partitions")
     topic = topics[int(fault.pick * len(topics))]
     company.note_step(fault.kind, topic)
     company.change_topic(topic, company.topics[topic] + 1)
@@ -123,7 +123,7 @@ def create_topic(company: Company, fault: Fault) -> Iterator[str]:
     names = [f"campaign-passing-{number}" for number in range(MAX_PASSING_TOPICS)]
     free = [name for name in names if name not in company.topics]
     if not free:
-        raise NothingToBreakError("there are as many topics as there may be")
+        raise NothingToBreakError("the campaign has its maximum of topics")
     topic = free[int(fault.pick * len(free))]
     company.note_step(fault.kind, topic)
     company.change_topic(topic, PASSING_TOPIC_PARTITIONS)

@@ -48,7 +48,7 @@ def test_a_short_campaign_breaks_no_promise(run: WatchedCommand, tmp_path: Path)
 
 
 def test_a_short_campaign_reports_a_second_owner(run: WatchedCommand, tmp_path: Path) -> None:
-    """Plant a consumer that starts what another one holds in the events: verdict and exit code report it."""
+    """Plant an event in which a consumer starts a partition that another one owns: verdict and exit code report it."""
     events = tmp_path / "events"
     running = run.begin(*SHORT, "--events", str(events))
     run.wait_for("agents at most")
@@ -116,7 +116,7 @@ def test_a_second_interrupt_ends_it_at_once(run: WatchedCommand) -> None:
     running = run.begin(*LONG)
     run.wait_for("round 1:")
     running.send_signal(signal.SIGINT)
-    run.wait_for("once more: end at once")
+    run.wait_for("again: end at once")
     running.send_signal(signal.SIGINT)
     output, _ = running.communicate(timeout=END_S)
     assert running.returncode == 130

@@ -1,4 +1,4 @@
-"""Which ends of a process a campaign excuses."""
+"""When a campaign excuses a process that ends by itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("started_s", "excused"),
     [
-        (100 - CONNECT_TIMEOUT_S - 1, False),  # it had registered by then
+        (100 - CONNECT_TIMEOUT_S - 1, False),  # it must have registered before
         (99, True),
         (104, True),
-        (106, False),  # its first call came later
+        (106, False),  # it started afterwards
     ],
 )
 def test_a_process_may_end_only_while_it_cannot_register(started_s: float, excused: bool) -> None:

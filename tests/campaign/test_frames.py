@@ -72,19 +72,19 @@ def test_frames_are_the_same_however_the_stream_is_cut(frames: list[bytes], data
 
 
 @pytest.mark.parametrize("length", [-1, MAX_FRAME_BYTES + 1, 0x47455420])
-def test_a_length_that_is_none_is_refused(length: int) -> None:
+def test_an_impossible_length_is_refused(length: int) -> None:
     with pytest.raises(FrameError):
         FrameSplitter().feed(struct.pack(">i", length))
 
 
-def test_a_session_is_told_with_its_password() -> None:
+def test_a_session_is_read_with_its_password() -> None:
     assert read_session(CONNECTED) == Session(77, PASSWORD)
     assert read_session(EXPIRED) is None
     with pytest.raises(FrameError):
         read_session(b"short")
 
 
-def test_the_operations_of_a_transaction_are_told() -> None:
+def test_the_operations_of_a_transaction_are_read() -> None:
     wanted = [(CHECK, "/a"), (CREATE, "/b/ü"), (SET_CONTENT, "/c"), (DELETE, "/d"), (CREATE, "/e")]
     assert list(read_operations(multi(1, *wanted))) == [Operation(*operation) for operation in wanted]
     assert list(read_operations(PING)) == []
@@ -112,7 +112,7 @@ def test_the_reply_to_a_change_is_found_among_others() -> None:
     assert conversation.replied(reply(2)) == ()
 
 
-def test_a_change_that_was_refused_is_none() -> None:
+def test_a_refused_change_does_not_count() -> None:
     conversation = Conversation()
     conversation.requested(CONNECT)
     conversation.replied(CONNECTED)

@@ -81,7 +81,7 @@ def run(play: Callable[[Link, FakeServer, Client, Callable[[], Awaitable[Client]
     asyncio.run(all_of_it())
 
 
-def test_a_whole_link_carries_both_ways_and_knows_the_session() -> None:
+def test_an_intact_link_forwards_both_ways_and_knows_the_session() -> None:
     async def play(link: Link, fake: FakeServer, client: Client, _connect: object) -> None:
         assert await client.ask(PING) == reply(-2)
         assert fake.received == [CONNECT, PING]
@@ -126,7 +126,7 @@ def test_a_refused_link_ends_every_connection_until_it_is_open_again() -> None:
     run(play)
 
 
-def test_what_is_sent_into_silence_never_arrives() -> None:
+def test_a_message_sent_during_silence_never_arrives() -> None:
     async def play(link: Link, fake: FakeServer, client: Client, _connect: object) -> None:
         link.break_("silent", 0)
         answer = asyncio.create_task(client.ask(PING))
@@ -139,7 +139,7 @@ def test_what_is_sent_into_silence_never_arrives() -> None:
     run(play)
 
 
-def test_a_slow_link_carries_later() -> None:
+def test_a_slow_link_forwards_later() -> None:
     async def play(link: Link, _fake: FakeServer, client: Client, _connect: object) -> None:
         link.break_("slow", 100)
         loop = asyncio.get_running_loop()

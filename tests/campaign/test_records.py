@@ -16,9 +16,9 @@ def fault(kind: str) -> FaultRecord:
 
 RECORD = CampaignRecord(
     rounds=[
-        RoundRecord((fault("join"), fault("freeze-agent")), without_owner_s=3.0, converged_s=0.5),
-        RoundRecord((fault("join"),), without_owner_s=1.0, converged_s=0.1),
-        RoundRecord((fault("kill-agent"),), without_owner_s=4.0, converged_s=1.5),
+        RoundRecord((fault("join"), fault("suspend-agent")), without_owner_s=3.0, settled_s=0.5),
+        RoundRecord((fault("join"),), without_owner_s=1.0, settled_s=0.1),
+        RoundRecord((fault("kill-agent"),), without_owner_s=4.0, settled_s=1.5),
     ],
     not_reached=Counter({"kill-agent": 1}),
 )
@@ -30,27 +30,27 @@ def outcome(record: CampaignRecord) -> Outcome:
 
 def test_a_kind_is_summed_up_over_the_rounds_in_which_it_took_part() -> None:
     rows = {row.title: row for row in RECORD.summaries()}
-    assert list(rows) == ["agent killed (kill -9)", "agent frozen past its session", "agent joins"]
+    assert list(rows) == ["agent killed (kill -9)", "agent suspended past its session", "agent joins"]
     joins = rows["agent joins"]
     assert (joins.count, joins.without_owner_s_median, joins.without_owner_s_max) == (2, 2.0, 3.0)
-    assert (joins.converged_s_median, joins.converged_s_max) == (0.3, 0.5)
+    assert (joins.settled_s_median, joins.settled_s_max) == (0.3, 0.5)
     assert rows["agent killed (kill -9)"].not_reached == 1
 
 
-def test_the_document_tells_each_fault_with_its_round() -> None:
+def test_the_document_lists_each_fault_with_its_round() -> None:
     document = outcome(RECORD).document()
     assert document["ok"]
     faults = document["faults"]
     assert isinstance(faults, list)
     assert [(each["round"], each["kind"]) for each in faults] == [
         (1, "join"),
-        (1, "freeze-agent"),
+        (1, "suspend-agent"),
         (2, "join"),
         (3, "kill-agent"),
     ]
 
 
-def test_what_the_campaign_or_the_checker_finds_is_a_broken_promise() -> None:
+def test_a_problem_found_by_the_campaign_or_the_checker_is_a_broken_promise() -> None:
     assert outcome(CampaignRecord(problems=["not settled"])).problems == ["not settled"]
     assert outcome(CampaignRecord(problems=["the same", "the same"])).problems == ["the same"]
     nothing_to_judge = Outcome(CampaignRecord(), None, 7, {}, {}, 1.0, 0.0)

@@ -16,7 +16,7 @@ def test_one_seed_gives_one_schedule() -> None:
     assert first != other
 
 
-def test_every_kind_comes_as_often_as_it_has_cards_before_the_next_deck_begins() -> None:
+def test_each_deck_has_every_kind_as_often_as_it_has_cards() -> None:
     dealt: Counter[str] = Counter()
     for faults in rounds(7, KINDS, SESSION_S):
         dealt.update(fault.kind for fault in faults)
@@ -50,13 +50,13 @@ def test_kinds_that_cannot_be_caused_here_are_left_out() -> None:
     assert drawn == kinds
 
 
-def test_what_needs_the_same_server_does_not_go_together() -> None:
+def test_faults_of_the_same_server_do_not_overlap() -> None:
     assert not go_together("restart-broker", "lose-quorum")
     assert not go_together("delete-topic", "join")
     assert not go_together("join", "join")
-    assert go_together("freeze-agent", "lose-quorum")
+    assert go_together("suspend-agent", "lose-quorum")
 
 
-def test_a_session_is_only_ended_by_force_where_its_client_learns_of_it() -> None:
-    for other in ("freeze-zookeeper", "kill-zookeeper-leader", "lose-quorum", "cut-all"):
+def test_a_session_is_ended_by_force_only_if_its_client_can_learn_of_it() -> None:
+    for other in ("suspend-zookeeper", "kill-zookeeper-leader", "lose-quorum", "cut-all"):
         assert not go_together("expire-agent", other)

@@ -28,7 +28,7 @@ def test_a_gap_runs_from_the_stop_to_the_next_start() -> None:
     assert gaps.longest_us == 0
 
 
-def test_who_is_killed_serves_nobody_although_its_session_goes_on() -> None:
+def test_the_partitions_of_a_killed_member_have_no_owner_although_its_session_goes_on() -> None:
     gaps = OwnerGaps()
     feed(gaps, "fetcher_started", A, 1, 0)
     gaps.abandoned("a", 2 * SECOND_US)
@@ -37,7 +37,7 @@ def test_who_is_killed_serves_nobody_although_its_session_goes_on() -> None:
     assert gaps.longest_us == 4 * SECOND_US
 
 
-def test_who_thaws_before_its_session_ends_goes_on_serving() -> None:
+def test_a_member_that_resumes_within_its_session_is_still_the_owner() -> None:
     gaps = OwnerGaps()
     feed(gaps, "fetcher_started", A, 1, 0)
     gaps.abandoned("a", 2 * SECOND_US)
@@ -47,7 +47,7 @@ def test_who_thaws_before_its_session_ends_goes_on_serving() -> None:
     assert gaps.longest_us == SECOND_US
 
 
-def test_who_thaws_after_its_session_has_ended_serves_nothing() -> None:
+def test_a_member_that_resumes_after_its_session_owns_nothing() -> None:
     gaps = OwnerGaps()
     feed(gaps, "fetcher_started", A, 1, 0)
     gaps.abandoned("a", 2 * SECOND_US)
@@ -57,7 +57,7 @@ def test_who_thaws_after_its_session_has_ended_serves_nothing() -> None:
     assert gaps.longest_us == 7 * SECOND_US
 
 
-def test_a_topic_that_is_deleted_leaves_no_gap() -> None:
+def test_a_deleted_topic_leaves_no_gap() -> None:
     gaps = OwnerGaps()
     feed(gaps, "fetcher_started", A, 1, 0)
     feed(gaps, "fetcher_stopped", A, 2, 0)

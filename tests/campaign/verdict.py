@@ -1,8 +1,8 @@
 """`python -m tests.campaign.verdict EVENTS UNTIL_US`: the checker on a run in progress.
 
-Prints one JSON document: the problems in the events until then (`mono_us`). Lost records and the owners at the end are
-not checked, because the run goes on. A check reads all events; `CheckTimes` makes the time between two checks grow with
-the run, so that together they cost no more than twice the last one.
+Prints one JSON document: the problems in the events before UNTIL_US (`mono_us`). It does not check for lost records and
+final owners, because the run goes on. Each check reads all events; `CheckTimes` doubles the time between two checks, so
+that all together cost no more than twice the last one.
 """
 
 from __future__ import annotations

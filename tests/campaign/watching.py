@@ -19,13 +19,13 @@ GroupPartition = tuple[str, TopicPartition]
 class OwnerGaps:
     """Measures how long partitions had no owner that could serve them. Pure.
 
-    A partition is free from its owner's stop, or from the moment its owner was killed or frozen, until the
-    next start. Times are microseconds of the monotonic clock.
+    A partition is free from its owner's stop, or from the moment its owner was killed or suspended, until the next
+    start. Times are microseconds of the monotonic clock.
     """
 
     owners: dict[GroupPartition, str] = field(default_factory=dict)
     free_since_us: dict[GroupPartition, int] = field(default_factory=dict)
-    abandoned_by: dict[GroupPartition, str] = field(default_factory=dict)  # free only because its owner is frozen
+    abandoned_by: dict[GroupPartition, str] = field(default_factory=dict)  # free while its owner is suspended
     longest_us: int = 0
 
     def begin(self) -> None:
@@ -53,13 +53,13 @@ class OwnerGaps:
                     del partitions[partition]
 
     def abandoned(self, client_id: str, at_us: int) -> None:
-        """Note that a process was killed or frozen: its partitions are not served."""
+        """Note that a process was killed or suspended: its partitions are free."""
         partitions = {p: owner for p, owner in self.owners.items() if client_of(owner) == client_id}
         self._free_all(partitions, at_us)
         self.abandoned_by |= partitions
 
     def returned(self, client_id: str, at_us: int) -> None:
-        """Note that a process was thawed: it serves the partitions that it still owns."""
+        """Note that a process was resumed: the partitions that it still owns are no longer free."""
         for partition, owner in list(self.abandoned_by.items()):
             if client_of(owner) == client_id:
                 self._start(partition, owner, at_us)
@@ -96,12 +96,12 @@ class Watcher:
             self.gaps.apply(event)
 
     def abandoned(self, name: str) -> None:
-        """Note that a process is about to be killed or frozen."""
+        """Note that a process is about to be killed or suspended."""
         self.look()
         self.gaps.abandoned(name, time.monotonic_ns() // 1_000)
 
     def returned(self, name: str) -> None:
-        """Note that a frozen process is about to thaw."""
+        """Note that a suspended process is about to resume."""
         self.look()
         self.gaps.returned(name, time.monotonic_ns() // 1_000)
 
